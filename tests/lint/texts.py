@@ -42,7 +42,6 @@ def text(path, pieces, is_limited=False, placeholders=None):
 # ---- within a line
 
 CODE_SPAN = re.compile(r"(?<![`\\])(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
-COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 LINK_TARGET = re.compile(r"(?<=\])\((?:[^()\s]|\([^()]*\))*(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"(?<=\])\[[^\]]*\]")
@@ -64,7 +63,6 @@ def mask(words, placeholders=None):
     fill(CODE_SPAN, CODE)
     if placeholders:
         fill(placeholders, CODE)
-    fill(COMMENT, BLANK)
     fill(ADDRESS, CODE)
     fill(DOTTED, CODE)
     fill(TAG, BLANK)
@@ -98,7 +96,7 @@ class Page:
         lines = list(enumerate(lines, 1))
         if lines and lines[0][1].strip() == "---":
             end = next((at for at, line in lines[1:] if line.strip() in ("---", "...")), None)
-            lines = lines[end:] if end else lines
+            lines = lines[end or 0:]
         fence, in_comment, after_blank = None, False, True
         for number, raw in lines:
             line = raw.expandtabs(4)

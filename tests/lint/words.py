@@ -41,7 +41,7 @@ RULES = (
     rule("as ever", r"\bas\s+ever\b(?!-)", "as before, or the default applies"),
     # `some 3rd-party code` and `some 2D arrays` have no number.
     rule("some 5", r"\bsome\s+\d[\d.,]*(?:-\d+)?(?![\w-])", "about, or the exact number"),
-    rule("is no number", r"(?<!\bthere )\bis\s+no\s+(?:number|value)\b", "is NaN, is not set, or is unsupported"),
+    rule("is no number", r"(?<!there )\bis\s+no\s+(?:number|value)\b", "is NaN, is not set, or is unsupported"),
     # The acronym has capital letters.
     rule("who", r"\b[Ww]ho(?:ever)?\b", "name the subject: the operator, an administrator, a client, worker 3", 0),
     rule("nobody", r"\bnobody\b", "name the subject: no worker, no client, no person"),

@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # By rule: lines that it finds, and lines that look as if it did.
 LINES = {
     "go on from": (
-        ["An attempt goes on from a checkpoint.", "It went on\nfrom there.", "Going on from step 9 is possible."],
+        ["An attempt goes on  from a checkpoint.", "It went on\nfrom there.", "Going on from step 9 is possible."],
         [
             "An attempt resumes from the newest checkpoint.",
             "The log has `goes on from step 9`.",
             "```\nit goes on from step 9\n```",
             "See [the example](https://example.com/go on from.html), and [another](going-on from.md).",
-            "The cargo on from Hamburg, and to undergo on from.",
+            "The cargo on from Hamburg, and to undergo on from; it goes on fromage.",
             "The programs go on. From there the agent leads.",
             "The training goes on, from time to time with a warning.",
             "    goes on from step 9",
@@ -35,13 +35,13 @@ LINES = {
             "The program prints `told you so`.",
             "~~~text\ntold\n~~~",
             "TOLD_BY is a variable in `TOLD` mode, and a fold.",
-            "[text](docs/told.md), <https://told.example.com>",
+            "[text](docs/told.md), <https://told.example.com>, http://localhost/told, [text][told]",
             "<!-- what was told\nand told again -->",
             "---\ntitle: told\n---\nText.",
         ],
     ),
     "tell of": (
-        ["The events tell of it.", "An event tells\nof it."],
+        ["The events tell  of it.", "An event tells\nof it."],
         [
             "The hotels of the town foretells of nothing.",
             "It prints `tells of 3 ranks`.",
@@ -52,7 +52,7 @@ LINES = {
         ],
     ),
     "come to": (
-        ["What a job comes to is printed.", "It may come to that."],
+        ["What a job comes  to is printed.", "It may come to that."],
         [
             "Two workers come together, and come too late.",
             "The outcome to expect; incomes to outcomes to come today.",
@@ -76,7 +76,7 @@ LINES = {
     "heed": (
         ["The option is not heeded.", "Heed the limit."],
         [
-            "It succeeded, proceeded and exceeded the limit; a wheedler.",
+            "It succeeded, proceeded and exceeded the limit; a wheedler, with heedfulness.",
             "`heed` is a key.",
             "<b title=heed>Text</b>",
             "```\nheed\n```",
@@ -85,7 +85,7 @@ LINES = {
         ],
     ),
     "as ever": (
-        ["Then all is as ever.", "It is as\never."],
+        ["Then all is as  ever.", "It is as\never."],
         [
             "It is as every other, and was ever so.",
             "The gang is as everybody knows it.",
@@ -96,7 +96,7 @@ LINES = {
         ],
     ),
     "some 5": (
-        ["It takes some 50 seconds.", "Some 1,200 pods run.", "After some 10-20 MB it ends."],
+        ["It takes some  50 seconds.", "Some 1,200 pods run.", "After some 10-20 MB it ends."],
         [
             "It uses some 3rd-party code, and some 2D arrays.",
             "Handsome 5 and awesome 3 are names.",
@@ -108,7 +108,7 @@ LINES = {
         ],
     ),
     "is no number": (
-        ["Its loss is no number.", "The port is no value of the list."],
+        ["Its loss is  no  number.", "The port is no value of the list."],
         [
             "There is no number in it, and there is no value.",
             "It is not a number.",
@@ -124,7 +124,7 @@ LINES = {
             "The whole gang, whose leader answers to whom it may.",
             "The WHO publishes data.",
             "`who` prints names, and so does ``who am i``.",
-            "A wholesale change, and a whodunit.",
+            "A wholesale change, and a whodunit by showho.",
             "```console\n$ who\n```",
             "[a page](https://example.com/who/whoever?who=1)",
             "| `who` | <who@example.com> |\n|---|---|",
@@ -138,7 +138,7 @@ LINES = {
             "```yaml\nuser: nobody\n```",
             "[users](nobody.md)",
             "No body of a request is read.",
-            "The image is built by nobodyd.",
+            "The image is built by nobodyd and xnobody.",
         ],
     ),
     "somebody": (
@@ -146,14 +146,14 @@ LINES = {
         [
             "The log says `somebody deleted it`.",
             "```\nsomebody\n```",
-            "Some body of text, and somebodies of a novel.",
+            "Some body of text, somebodies of a novel, somebodyelse and xsomebody.",
             "    > somebody",
             "<!-- somebody --> text",
             "<img alt=somebody>",
         ],
     ),
     "for nothing": (
-        ["The GPUs are held for nothing.", "It waits for\nnothing."],
+        ["The GPUs are held for  nothing.", "It waits for\nnothing.", "It waits for nothing otherwise."],
         [
             "It waits for nothing else, and for nothing but a node.",
             "A preparation for nothingness.",
@@ -170,7 +170,7 @@ LINES = {
             "`anewline`, and anewline or Anewton in prose.",
             "```\nanew\n```",
             "[text](anew.md#anew)",
-            "It renews, and a newer one follows.",
+            "It renews, and a newer one follows xanew.",
             "The host anew.example.com is `anew.example.com`; see https://anew.example.com.",
         ],
     ),
@@ -321,6 +321,7 @@ class RustSources(unittest.TestCase):
         mod tests {
             const TOLD: &str = "it is told { by a brace";
             fn f() { g("nobody is here"); }
+            fn h() { if true { g("who is here") } }
         }
         #[cfg(test)] mod histories;
         #[cfg(all(test, unix))]
