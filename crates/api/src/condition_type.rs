@@ -1,4 +1,4 @@
-//! The types of a TrainingJob's conditions.
+//! Types of a TrainingJob's conditions.
 
 /// Types of a TrainingJob's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -9,30 +9,30 @@ pub enum ConditionType {
     Scheduled,
     /// Every worker's program runs.
     Running,
-    /// The gang starts again.
+    /// The gang is restarting.
     Restarting,
-    /// The job is stopped until somebody wants it to go on.
+    /// The job is stopped until `suspend` becomes false.
     Suspended,
-    /// The job is good enough, and its workers are being stopped.
+    /// A goal of the success policy was met, and the workers are stopping.
     Stopping,
-    /// The job is done.
+    /// The job succeeded.
     Succeeded,
-    /// The job won't run any more.
+    /// The job failed.
     Failed,
-    /// The agents answer.
+    /// The agents respond.
     AgentReady,
-    /// The loss is a number.
+    /// The loss is finite, neither NaN nor infinite.
     LossFinite,
-    /// The program has told nothing for long.
+    /// The program has reported no progress for a long time.
     ProgressStalled,
-    /// Nothing is wrong with the checkpoints.
+    /// No problem with the checkpoints is known.
     CheckpointsHealthy,
-    /// The TensorBoard that was asked for can see what the workers write.
+    /// The requested TensorBoard can read what the workers write.
     TensorBoard,
 }
 
 impl ConditionType {
-    /// The type as it stands in the status.
+    /// The type as written in the status.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

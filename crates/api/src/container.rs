@@ -1,4 +1,4 @@
-//! What runs in a worker.
+//! What runs in a worker: framework, resources and processes.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -9,26 +9,26 @@ use std::{borrow::Cow, collections::BTreeMap};
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Framework {
-    /// torchrun; `MASTER_ADDR`, `PET_*`.
+    /// torchrun, with `MASTER_ADDR` and `PET_*`.
     Pytorch,
-    /// `TF_CONFIG`: workers that are all equal, or a chief with workers and parameter servers.
+    /// `TF_CONFIG`: equal workers, or a chief with workers and parameter servers.
     Tensorflow,
     /// `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`.
     Jax,
-    /// `DMLC_TRACKER_URI` and what else a program hands to `xgboost.collective`.
+    /// `DMLC_TRACKER_URI` and the other values that a program passes to `xgboost.collective`.
     Xgboost,
-    /// `PADDLE_*`, which `paddle.distributed.launch` reads.
+    /// `PADDLE_*`, read by `paddle.distributed.launch`.
     Paddle,
-    /// `DMLC_*` of workers, servers and a scheduler, which is added if no role is it.
+    /// `DMLC_*` of workers, servers and a scheduler. The operator adds a scheduler unless a role has that name.
     Mxnet,
-    /// `mpirun` on the first worker, or in the role launcher, starts its processes on all workers, by their agents.
+    /// `mpirun` on the first worker, or in the role launcher. The agents start its processes on all workers.
     Mpi,
-    /// Nothing but what every gang has; any roles.
+    /// Only the variables that every gang has, and any roles.
     None,
 }
 
 impl Framework {
-    /// As it stands in the spec.
+    /// The framework as written in the spec.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -44,15 +44,15 @@ impl Framework {
     }
 }
 
-/// Requests and limits, as in a container.
+/// Resource requests and limits, as in a container.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// What each worker is given at least.
+    /// Minimum resources reserved for each pod, at most 64 entries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub requests: BTreeMap<String, Quantity>,
-    /// What each worker may use at most.
+    /// Maximum resources that each pod may use, at most 64 entries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub limits: BTreeMap<String, Quantity>,
@@ -64,25 +64,25 @@ impl Resources {
     }
 }
 
-/// Processes per worker (torchrun's `nproc_per_node`), before [`plan`] resolves it to a number.
+/// Processes per worker (torchrun's `nproc_per_node`), before the crate `plan` resolves them to a number.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(untagged)]
 pub enum ProcsPerWorker {
-    /// So many.
+    /// A fixed number.
     Number(u16),
-    /// By what the worker has.
+    /// A number derived from the worker's resources.
     Kind(ProcsKind),
 }
 
-/// How the number of processes follows from the worker.
+/// Resource from which the number of processes is derived.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcsKind {
-    /// The GPUs if there are any, else 1.
+    /// One process per GPU (at least 1) if the framework has a launcher for it, else 1.
     Auto,
     /// The CPU limit.
     Cpu,
-    /// The GPUs.
+    /// The number of GPUs.
     Gpu,
 }
 

@@ -1,8 +1,9 @@
-//! What holds where a job says nothing.
+//! Defaults of the fields that a job does not set.
 //!
-//! The schema has none of these: what the API server fills in can't be told from what a person wrote, and then nothing
-//! could stand between a job and its defaults. [`plan`] applies those that were recorded when the job was created, the
-//! descriptions of the fields tell those of today, and the rules of the CRD read a field that is not written as its default.
+//! The schema has none of these. Values that the API server fills in are indistinguishable from values that a user wrote.
+//! Nothing, such as a template, could then take a place between a job and its defaults. The crate `plan` applies the
+//! defaults recorded when the job was created. The descriptions of the fields state the current defaults. The rules of the
+//! CRD read a field that is not set as its default.
 
 use super::{
     Backend, DeletePolicy, Framework, GangScheduler, HangAction, HostNames, IfNoneUsable, Mode, NanPolicy, ProcsKind,
@@ -11,7 +12,7 @@ use super::{
 use serde_json::{Value, json};
 use std::num::NonZeroU32;
 
-/// Makes of each row a constant, and of all of them [`all`].
+/// Defines a constant for each row, and [`all`] for all of them.
 macro_rules! defaults {
     ($($path:literal, $name:ident: $type:ty = $value:expr;)*) => {
         $(
@@ -19,11 +20,12 @@ macro_rules! defaults {
             pub const $name: $type = $value;
         )*
 
-        /// All that are the same for every job, each with its field's path from the spec, as in `networking.masterPort`.
+        /// Defaults that are the same for every job, each with the field's path from the spec, such as
+        /// `networking.masterPort`.
         ///
-        /// They are recorded in a job's status when it is created ([`super::Inherited`]), and another default concerns later jobs.
-        /// For a job whose record has no word about a field, since the field is newer, the default of today holds: what is added
-        /// must mean by default what the operator did before.
+        /// They are recorded in a job's status when it is created ([`super::Inherited`]), so a changed default affects
+        /// later jobs only. A field that is newer than a job's record has its current default. The default of a new field
+        /// must therefore mean what the operator did before.
         #[must_use]
         pub fn all() -> [(&'static str, Value); [$($path),*].len()] {
             [$(($path, json!($name))),*]
@@ -65,11 +67,11 @@ defaults! {
 
 /// Default of `checkpoint.storage.size`.
 pub const STORAGE_SIZE: &str = "10Gi";
-/// Default of `monitoring.tensorboardImage`; pinned, as those of the frameworks are.
+/// Default of `monitoring.tensorboardImage`, pinned like those of the frameworks.
 pub const TENSORBOARD_IMAGE: &str = "tensorflow/tensorflow:2.19.0";
 
-/// Default of `image`: public ones, pinned, so that a job does not change when a tag moves. Empty where there is none, and the
-/// API server wants one in the spec.
+/// Default of `image`. The images are public and pinned, so that a job does not change when a tag moves. Empty if a
+/// framework has no default; the API server then requires an image in the spec.
 #[must_use]
 pub const fn image(framework: Framework) -> &'static str {
     match framework {
@@ -80,12 +82,12 @@ pub const fn image(framework: Framework) -> &'static str {
     }
 }
 
-/// What runs where a spec has no command.
+/// Command that runs if the spec sets none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launcher {
     /// Default of `command`.
     pub command: &'static [&'static str],
-    /// Default of `args`, where there is no command either.
+    /// Default of `args` if `command` is not set either.
     pub args: &'static [&'static str],
 }
 
@@ -104,8 +106,8 @@ pub const fn launcher(framework: Framework) -> Launcher {
     }
 }
 
-/// Default of `networking.hostNames`: those that the framework finds by name. Where the ranks meet at the first worker, they
-/// tell each other their addresses.
+/// Default of `networking.hostNames`: the pods that the framework finds by name. Frameworks whose ranks meet at the first
+/// worker exchange their addresses there.
 #[must_use]
 pub const fn host_names(framework: Framework, has_roles: bool) -> HostNames {
     match framework {
@@ -116,24 +118,24 @@ pub const fn host_names(framework: Framework, has_roles: bool) -> HostNames {
     }
 }
 
-/// Objects that are there or not as a whole: without one nothing in it has a default. Of any other one that is not written the
-/// fields have theirs.
+/// Objects that are optional as a whole: if such an object is not set, nothing in it has a default. The fields of any other
+/// object have their defaults even if the object is not set.
 pub const THERE_OR_NOT: [&str; 5] =
     ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup", "elastic", "runtimeRef"];
 
-/// The default of the field at a path from the spec.
+/// Default of the field at a path from the spec.
 #[must_use]
 pub fn of(path: &str) -> Option<Value> {
     all().into_iter().find(|(field, _)| *field == path).map(|(_, default)| default)
 }
 
-/// CEL that says whether `path` is written below `root`, whatever of the way to it is.
+/// Returns CEL for whether `path` is set below `root`, even if parts of the path are missing.
 pub(super) fn is_written(root: &str, path: &str) -> String {
     let ends = path.match_indices('.').map(|(end, _)| end).chain([path.len()]);
     ends.map(|end| format!("has({root}.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
 }
 
-/// CEL for what is written at `path` below `root`, or for `default`.
+/// Returns CEL for the value at `path` below `root`, or `default` if it is not set.
 pub(super) fn written_or(root: &str, path: &str, default: &Value) -> String {
     let literal = default.as_str().map_or_else(|| default.to_string(), |text| format!("'{text}'"));
     format!("({} ? {root}.{path} : {literal})", is_written(root, path))

@@ -1,59 +1,81 @@
-//! What happens when a worker fails.
+//! Handling of failures.
 
 use super::Reason;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// What happens when a worker fails. One failed worker is a failed gang: all workers stop and start again together.
+/// Handling of failures. One failed worker fails the gang: all workers stop and restart together.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// `Never`: one attempt. `OnFailure`: restarts within `backoffLimit`, except when trying again can't help. `Always`: restarts after those too.
+    /// Condition for restarts. `Never` allows one attempt.
+    /// `OnFailure` restarts within `backoffLimit`, except after failures that a retry can't fix.
+    /// `Always` restarts after those too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RestartPolicy")]
     pub restart_policy: Option<RestartPolicy>,
-    /// Restarts of the gang before the job has failed. Evicted, preempted and lost workers don't count.
+    /// Restarts after failures before the job fails, 0 to 1000.
+    /// Restarts after evictions, preemptions and node losses do not count.
+    /// The same failure for the third time at one step, from the same checkpoint, ends the job earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub backoff_limit: Option<u16>,
-    /// Seconds that the job may run, from its first start and across restarts; time suspended doesn't count. Default: no limit.
+    /// Seconds that the job may run, from its first start and across restarts; at least 1.
+    /// Time suspended or waiting in a queue does not count. May be changed while the job runs. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub active_deadline_seconds: Option<u32>,
-    /// Seconds that each attempt may wait for its Jobs to be made, and then for every worker's program to run. After that the job fails with what it waited for, such as Denied, Unschedulable or ImagePull. Time in a queue, suspended or without a valid spec doesn't count. Default: no limit.
+    /// Seconds that each attempt may wait for its Jobs to be created, and then for every worker's program to run; at least 1.
+    /// After that the job fails with the reason for the wait, such as Denied, Unschedulable or ImagePull.
+    /// Time in a queue, suspended, without a valid spec or without a usable checkpoint does not count. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 2_147_483_647))]
     pub start_deadline_seconds: Option<u32>,
-    /// Seconds from a node's last sign of life until another pod takes the place of the worker on it, whose own can't be confirmed dead. Less than some 50 can't be kept: so long Kubernetes takes to notice.
+    /// Seconds that a node may be unreachable before its worker is replaced, 30 to 86400.
+    /// The replacement starts although the old pod cannot be confirmed dead.
+    /// Values below about 50 have no effect, because Kubernetes takes that long to mark a node NotReady.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 86_400))]
     pub node_lost_seconds: Option<u32>,
-    /// What happens when the loss is NaN or infinite. `Report`: the metric says so, the program goes on. `Fail`: the worker's program is ended, and fails with the reason NaNLoss.
+    /// Handling of a loss that is NaN or infinite.
+    /// With `Report` the metrics and the condition LossFinite show it, and the program continues.
+    /// With `Fail` the worker's program is stopped and fails with the reason NaNLoss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "NanPolicy")]
     pub nan_policy: Option<NanPolicy>,
-    /// What happens when a program hangs. It hangs if it has told a step or an epoch and tells no other for `timeoutSeconds`, and a second sign agrees: no output for as long, processes that all sleep, GPUs that show always the same, or a process that a signal has stopped. Files written in the checkpoint folder are a sign of life. It also hangs if it reports no steps and shows no sign of life at all for `idleTimeoutSeconds`.
+    /// Detection and handling of hung programs.
+    /// A program hangs if it has reported a step or an epoch, reports none for `timeoutSeconds`, and a second signal confirms it.
+    /// Such signals are sleeping processes, unchanged GPU readings, or no output while no GPU computes, all for the same time.
+    /// A process stopped by a signal is another one. Files written in the checkpoint folder count as a sign of life.
+    /// A program that reports no steps hangs if it shows no sign of life for `idleTimeoutSeconds`.
     #[serde(default, skip_serializing_if = "Hang::is_default")]
     pub hang: Hang,
-    /// What is to follow from certain failures; the first rule that matches decides, and without one all is as ever.
+    /// Overrides for specific failures, at most 20 rules. Rules are evaluated in order and the first match wins.
+    /// If none matches, `restartPolicy` and `backoffLimit` apply. May be changed while the job runs.
+    /// Not allowed with `restartPolicy: Never`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub rules: Vec<FailureRule>,
 }
 
-/// What happens when a program hangs.
+/// Detection and handling of hung programs.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Hang {
-    /// Seconds without a step. More than the longest evaluation, compilation or checkpoint takes.
+    /// Seconds without a step or epoch after which a program may be hung, 30 to 86400.
+    /// Choose more than the longest evaluation, compilation or checkpoint takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 86_400))]
     pub timeout_seconds: Option<u32>,
-    /// Seconds without any sign of life in a program that reports no steps: before its first one, after its last one, or because nothing knows its output. No worker prints, computes (5 % of a core), reads or writes data, uses a GPU or writes a file in the checkpoint folder.
+    /// Seconds without any sign of life after which a program that reports no steps is considered hung, 30 to 604800.
+    /// It applies before the first step, after the last one, and to programs with unrecognized output.
+    /// Signs of life are output, computation (5 % of a core), data transfer, GPU use and writes to the checkpoint folder.
+    /// Those of any worker count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 604_800))]
     pub idle_timeout_seconds: Option<u32>,
-    /// `Report`: the condition ProgressStalled and an event say so, and the stacks of all ranks are in the log. `Restart`: the attempt fails with the reason Hang, so that the gang starts again within `backoffLimit`.
+    /// Reaction to a hang. `Report` sets the condition ProgressStalled, emits an event and logs the stacks of all ranks.
+    /// `Restart` fails the attempt with the reason Hang, so that the gang restarts within `backoffLimit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HangAction")]
     pub action: Option<HangAction>,
@@ -65,68 +87,72 @@ impl Hang {
     }
 }
 
-/// What is done about a program that hangs.
+/// Reaction to a hung program.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HangAction {
-    /// It is told.
+    /// The operator reports the hang.
     Report,
-    /// The gang is started again.
+    /// The gang restarts.
     Restart,
 }
 
-/// What is to follow from a failure of this kind. It matches if all of its conditions do, and it has one at least.
+/// Rule for specific failures. It matches if all of its conditions match. At least one condition is required.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct FailureRule {
-    /// The program's exit code is one of these.
+    /// Exit codes of the program that the rule applies to, 1 to 255 each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 255), inner(range(min = 1, max = 255)))]
     pub exit_codes: Vec<i32>,
-    /// The reason of the first cause is one of these.
+    /// Reasons of the first cause that the rule applies to, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "cause_reasons")]
     pub reasons: Vec<Reason>,
-    /// A regular expression that is found in the message of the first cause, in the syntax of Rust's regex, without look-around and back-references.
+    /// Regular expression that must match within the message of the first cause, up to 512 characters.
+    /// The syntax is that of Rust's regex, without look-around and back-references.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub message: Option<String>,
-    /// `Restart`: another attempt within `backoffLimit`, also if trying again could not help. `Fail`: the job fails at once. `Ignore`: another attempt that does not count against `backoffLimit`; many of them in a row wait longer and longer.
+    /// Consequence of a matching failure.
+    /// `Restart` starts another attempt within `backoffLimit`, even if a retry can't help. `Fail` fails the job at once.
+    /// `Ignore` starts another attempt that does not count against `backoffLimit`; consecutive ones wait increasingly long.
+    /// The tenth in a row ends the job if each came within 5 minutes and without progress.
     pub action: RuleAction,
 }
 
-/// What follows from a failure that a rule matches.
+/// Consequence of a failure that a rule matches.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAction {
-    /// Another attempt, which spends the budget.
+    /// Another attempt, which counts against `backoffLimit`.
     Restart,
-    /// No other attempt.
+    /// No further attempt.
     Fail,
-    /// Another attempt, which does not spend it.
+    /// Another attempt, which does not count against `backoffLimit`.
     Ignore,
 }
 
-/// The words by which a first cause may be called.
+/// Lists the reasons that a first cause can have, so that the API server rejects all others.
 fn cause_reasons(_: &mut SchemaGenerator) -> Schema {
     let words: Vec<&str> = Reason::CAUSES.iter().map(Reason::as_str).collect();
     json_schema!({ "type": "array", "items": { "type": "string", "enum": words }, "minItems": 1, "maxItems": 64 })
 }
 
-/// When the gang is restarted.
+/// Condition for restarts.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// Not at all.
+    /// No restart.
     Never,
-    /// After failures that another attempt may not meet.
+    /// Restarts after failures that a retry may fix.
     OnFailure,
-    /// After every failure.
+    /// Restarts after every failure.
     Always,
 }
 
-/// What happens when the loss is NaN or infinite.
+/// Handling of a loss that is NaN or infinite.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NanPolicy {
-    /// It is told.
+    /// The operator reports the loss.
     Report,
-    /// The program is ended.
+    /// The program is stopped.
     Fail,
 }

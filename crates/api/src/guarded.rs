@@ -1,4 +1,4 @@
-//! Objects that are decoded one by one: a list or a watch never fails because of one of its objects.
+//! Decoding of objects one by one, so that a single object never fails its list or watch.
 
 use super::{State, TrainingJob};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
@@ -9,54 +9,55 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// What is decoded of an object. The API server admits 1.5 MiB of JSON, nested 10,000 levels deep.
+/// Limits for decoding an object. The API server accepts 1.5 MiB of JSON, nested 10,000 levels deep.
 struct Bounds {
     /// Bytes of JSON.
     bytes: usize,
-    /// Bytes of the spec, if there is a bound of its own.
+    /// Bytes of the spec, if it has a separate limit.
     spec_bytes: Option<usize>,
-    /// Objects and arrays within each other.
+    /// Nesting depth of objects and arrays.
     depth: usize,
-    /// Values: each takes some 30 to 100 bytes of memory, however short its text is.
+    /// Number of values. Each takes about 30 to 100 bytes of memory, however short its text is.
     values: usize,
 }
 
 impl Bounds {
-    /// Of a TrainingJob, which is kept in memory for as long as it exists.
+    /// Limits for a TrainingJob, which is kept in memory as long as it exists.
     const JOB: Self = Self { bytes: 1024 * 1024, spec_bytes: Some(256 * 1024), depth: 64, values: 20_000 };
-    /// Of another object: the children that the operator makes of a TrainingJob within its bounds are within these.
+    /// Limits for other objects. They admit every child that the operator creates for a TrainingJob within its own limits.
     const OTHER: Self = Self { bytes: 3 * 1024 * 1024, spec_bytes: None, depth: 128, values: 50_000 };
 }
 
-/// The most bytes of the error about one object.
+/// Maximum bytes of the error about one object.
 const MAX_ERROR: usize = 1024;
-/// The most bytes of conditions that are kept of an object that can't be decoded.
+/// Maximum bytes of conditions kept from an object that can't be decoded.
 const MAX_CONDITIONS: usize = 64 * 1024;
 
-/// An object as it is read from the API server, decoded by itself and within bounds.
+/// An object from the API server, decoded separately and within limits.
 ///
-/// It needs a `Deserializer` of `serde_json`, as every client has it: the object's text is taken as it stands, at any depth,
-/// and only then decoded. So neither a wrong type nor a deep or large object fails the list that it is in.
+/// It needs a `Deserializer` of `serde_json`, which every client has. The object's text is first captured as it is, at any
+/// depth, and then decoded. A wrong type, deep nesting or a large object therefore does not fail the list around it.
 #[derive(Clone, Debug)]
 pub struct Guarded<K = TrainingJob>(pub Result<K, Unreadable>);
 
-/// An object that can't be decoded, or that is beyond the bounds.
+/// An object that can't be decoded or exceeds the limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unreadable {
-    /// The field and the fault, in at most 1 KiB.
+    /// The field and the error, in at most 1 KiB.
     pub error: String,
-    /// Whether the object is beyond the bounds; otherwise one of its values is unknown.
+    /// Whether the object exceeds the limits; otherwise one of its values is invalid.
     pub is_out_of_bounds: bool,
-    /// Its names, versions and times only.
+    /// Metadata reduced to names, versions and times.
     pub metadata: ObjectMeta,
-    /// The conditions of its status.
+    /// Conditions from its status.
     pub conditions: Vec<Condition>,
-    /// The state of its status.
+    /// State from its status.
     pub state: Option<String>,
 }
 
 impl Unreadable {
-    /// A job whose state only a newer operator knows. It may be over, and to run it again would cost its GPUs' time.
+    /// Treats a job with a state of a newer operator as unreadable. It may have ended, and running it again would waste GPU
+    /// time.
     #[must_use]
     pub fn by_state(job: &TrainingJob) -> Option<Self> {
         let status = job.status.as_ref().filter(|status| status.state == Some(State::Unknown))?;
@@ -86,7 +87,7 @@ impl<'de, K: DeserializeOwned + Resource<DynamicType = ()>> Deserialize<'de> for
     }
 }
 
-/// What is read of an object that can't be decoded.
+/// The parts that are read from an object that can't be decoded.
 #[derive(Deserialize)]
 struct Head<'a> {
     metadata: HeadMeta,
@@ -115,7 +116,7 @@ struct HeadStatus<'a> {
     state: Option<String>,
 }
 
-/// Decodes one object. It is an error of the answer as a whole only if there is no object with metadata.
+/// Decodes one object. The whole response is an error only if it contains no object with metadata.
 fn read<K: DeserializeOwned>(text: &str, bounds: &Bounds) -> serde_json::Result<Result<K, Unreadable>> {
     if let Some(beyond) = bounds.exceeded(text) {
         return unreadable(text, &beyond, true).map(Err);
@@ -157,7 +158,7 @@ fn unreadable(text: &str, error: &str, is_out_of_bounds: bool) -> serde_json::Re
 }
 
 impl Bounds {
-    /// The first bound that an object exceeds.
+    /// Describes the first limit that an object exceeds.
     fn exceeded(&self, text: &str) -> Option<String> {
         let too_long = too_long("the object", text, self.bytes);
         let beyond = too_long.or_else(|| self.too_deep_or_many("the object", text));
@@ -192,7 +193,7 @@ struct Size {
     values: usize,
 }
 
-/// Depth and number of values of a JSON text, in one pass and without a stack.
+/// Depth and number of values of a JSON text, computed in one pass and without a stack.
 fn size(text: &str) -> Size {
     let (mut now, mut depth, mut values) = (0_usize, 0, 1);
     let (mut in_string, mut escaped) = (false, false);
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!(Unreadable::by_state(good.0.as_ref().unwrap()), None);
     }
 
-    /// An API server with the CRD of before must take what a newer operator writes. `kind` is copied from the spec.
+    /// An API server with an older CRD must accept the status that a newer operator writes. `kind` is copied from the spec.
     #[test]
     fn the_schema_of_the_status_lists_no_values() {
         fn enums(at: &str, schema: &Value, found: &mut Vec<String>) {
@@ -389,7 +390,7 @@ mod tests {
         assert_eq!(gone.code, 410);
     }
 
-    /// Whoever may write an object may write its managedFields, at any depth: a child's too.
+    /// Clients with write access can set an object's managedFields at any depth, including those of child objects.
     #[test]
     fn managed_fields_can_not_hide_an_object_from_its_list() {
         type Kind = Guarded<k8s_openapi::api::core::v1::ConfigMap>;

@@ -1,4 +1,4 @@
-//! What a job has from elsewhere than its own spec.
+//! Values that a job inherits from its template and the defaults.
 
 use super::{TakenRuntime, schema};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -6,27 +6,27 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// What the job has from its template and from the defaults, as they were when it was created: changes of either, and upgrades
-/// of the operator, concern later jobs.
+/// Values that the job inherits from its template and from the defaults, as recorded when it was created.
+/// Later changes to the template or the defaults, and operator upgrades, affect new jobs only.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Inherited {
-    /// The template that the job has taken.
+    /// Template that the job was created with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<TakenRuntime>,
-    /// The part of a spec that holds where neither the job nor its template says anything.
+    /// Partial spec that applies to every field set neither by the job nor by its template.
     pub defaults: RecordedDefaults,
 }
 
-/// A part of a spec, kept as JSON text: there are thousands of jobs, and as a [`Value`] it is five times as large.
+/// Partial spec, kept as JSON text: there are thousands of jobs, and a [`Value`] takes five times the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedDefaults(Box<str>);
 
 impl RecordedDefaults {
-    /// It as JSON, to read in: an object.
+    /// The partial spec as a JSON object.
     ///
     /// # Panics
-    /// Never: it was made of JSON.
+    /// Never: the text was serialized from JSON.
     #[must_use]
     #[expect(clippy::expect_used, reason = "text of ours, which always has this form")]
     pub fn value(&self) -> Value {

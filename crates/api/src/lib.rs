@@ -1,6 +1,7 @@
-//! What people write ([`TrainingJobSpec`]) and read ([`TrainingJobStatus`]), one file per concept.
+//! Types of the API: the spec that users write ([`TrainingJobSpec`]) and the status that they read ([`TrainingJobStatus`]).
 //!
-//! No I/O and no client here. What the API server can check is checked by schema and CEL, see `rules.rs`; what only the operator can see is decided in the crate `plan`.
+//! Each concept has a file. There is no I/O and no client here. The API server checks what it can by schema and CEL, see
+//! `rules.rs`. The crate `plan` decides what only the operator can see.
 #![cfg_attr(
     test,
     allow(
@@ -61,7 +62,7 @@ pub use status::{
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use values::{defaults_of, fill};
 
-/// API group of every kind of ours.
+/// API group of all kinds of this project.
 pub const GROUP: &str = "ml.example.com";
-/// Version served and stored.
+/// API version served and stored.
 pub const VERSION: &str = "v1";

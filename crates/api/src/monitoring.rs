@@ -1,52 +1,63 @@
-//! How a job is watched, and where its program records what it does.
+//! Progress metrics, TensorBoard and experiment trackers of a job.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How the job is watched, and where its program records what it does.
+/// Progress metrics, TensorBoard and experiment trackers of the job.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Monitoring {
-    /// Serves `/metrics` and `/status` of each worker, from which the job's progress comes. Without it the status has no progress and no metrics.
+    /// Whether each worker serves `/metrics` and `/status`, from which the operator reads the job's progress.
+    /// If false, the status has no progress and no metrics, and `successPolicy` is rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Port of each worker for that; another one if the program itself listens on this one.
+    /// Port of each worker for `/metrics` and `/status`, 1024 to 65535.
+    /// Choose another port if the program listens on this one.
+    /// It must differ from `networking.masterPort` and the port after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1024, max = 65535))]
     pub metrics_port: Option<u16>,
-    /// How progress is read off what the program prints, where it prints it in a form of its own.
+    /// Custom parsing of progress in the program's output, for output in a format of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressForms>,
-    /// Address of an MLflow tracking server, handed to the program as `MLFLOW_TRACKING_URI`; the run is called `<job>-attempt-<number>`.
+    /// Address of an MLflow tracking server, passed to the program as `MLFLOW_TRACKING_URI`.
+    /// Each run is named `<job>-attempt-<number>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048))]
     pub mlflow_tracking_uri: Option<String>,
-    /// Experiment at the MLflow server (`MLFLOW_EXPERIMENT_NAME`). Default: the job's name.
+    /// Experiment on the MLflow server (`MLFLOW_EXPERIMENT_NAME`), up to 500 characters. Requires `mlflowTrackingUri`.
+    /// Default: the job's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 500))]
     pub mlflow_experiment: Option<String>,
-    /// Project at Weights & Biases (`WANDB_PROJECT`); the run is called `<job>-attempt-<number>`, its key comes from `trackerSecret`.
+    /// Weights & Biases project (`WANDB_PROJECT`), up to 128 characters. Each run is named `<job>-attempt-<number>`.
+    /// The API key comes from `trackerSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub wandb_project: Option<String>,
-    /// Name of a Secret whose keys WANDB_API_KEY, MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD and MLFLOW_TRACKING_TOKEN, as far as they are there, become variables of the program.
+    /// Name of a Secret with the trackers' credentials, which become environment variables of the program.
+    /// Its optional keys are WANDB_API_KEY, MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD and MLFLOW_TRACKING_TOKEN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub tracker_secret: Option<String>,
-    /// Runs a TensorBoard beside the job, with a Service `<job>-tensorboard`, over the folder `TENSORBOARD_LOG_DIR`. It needs `checkpoint.storage` or `output`.
+    /// Whether a TensorBoard with a Service `<job>-tensorboard` shows the folder `TENSORBOARD_LOG_DIR`.
+    /// Requires `checkpoint.storage` of type pvc or nfs, or `output`. The job's name may then have at most 51 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tensorboard_enabled: Option<bool>,
-    /// Image with the command `tensorboard`. Default: tensorflow/tensorflow.
+    /// Image of the TensorBoard, with the command `tensorboard`. Default: tensorflow/tensorflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub tensorboard_image: Option<String>,
 }
 
-/// How progress is read off the output of a program.
+/// Custom parsing of progress in the program's output.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgressForms {
-    /// Regular expressions with named groups, each tried on every line, instead of the forms known by themselves: epoch, epochs, step, steps, loss, accuracy, lr, throughput; any other name is a metric of its own.
+    /// Regular expressions with named groups, used instead of the built-in log formats.
+    /// At most 16 patterns of up to 1024 characters; each is tried on every line.
+    /// The groups epoch, epochs, step, steps, loss, accuracy, lr and throughput have a fixed meaning.
+    /// Any other name becomes a metric of that name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 1024)))]
     pub patterns: Vec<String>,

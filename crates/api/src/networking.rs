@@ -1,46 +1,60 @@
-//! How workers talk to each other.
+//! Network settings of the workers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How the workers talk to each other.
+/// Network settings of the workers.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Networking {
-    /// Name of the collective communication backend that the program should use, passed to it as `NCCL_BACKEND` and in the file `backend` of its configuration. The operator sets nothing else by it.
+    /// Name of the collective communication backend that the program should use.
+    /// It is passed as `NCCL_BACKEND` and in the file `backend` of the program's configuration.
+    /// The operator configures nothing else from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Backend")]
     pub backend: Option<Backend>,
-    /// Port of the rendezvous at worker 0. Attempts alternate between it and the next one, so that no straggler of the last attempt joins; the workers' agents talk to each other at the one after those.
+    /// Port of the rendezvous at worker 0, 1024 to 65534.
+    /// Attempts alternate between it and the next port, so that stragglers of the previous attempt can't join.
+    /// The workers' agents use another nearby port, normally the second one after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1024, max = 65534))]
     pub master_port: Option<u16>,
-    /// Uses RDMA: requests `rdmaResource`, adds the capability IPC_LOCK and enables InfiniBand for NCCL.
+    /// Whether RDMA is used.
+    /// If true, the workers request `rdmaResource`, get the capability IPC_LOCK, and have InfiniBand enabled for NCCL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma_enabled: Option<bool>,
-    /// Extended resource of one RDMA device, for example `rdma/rdma_shared_device_a` or `vpc.amazonaws.com/efa`; required with `rdmaEnabled`.
+    /// Extended resource of one RDMA device, for example `rdma/rdma_shared_device_a` or `vpc.amazonaws.com/efa`.
+    /// Required with `rdmaEnabled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317))]
     pub rdma_resource: Option<String>,
-    /// Isolates the job's pods by a NetworkPolicy: they accept connections from each other on every port, and from elsewhere only on `monitoring.metricsPort`. Takes effect where the cluster's network plugin enforces NetworkPolicies; none is created for pods with `hostNetwork`.
+    /// Whether a NetworkPolicy isolates the job's pods.
+    /// The pods then accept connections from each other on every port, and from elsewhere only on `monitoring.metricsPort`.
+    /// The policy takes effect if the cluster's network plugin enforces NetworkPolicies.
+    /// None is created for pods with `hostNetwork`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolate: Option<bool>,
-    /// Network interface of the workers, for example eth0: `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`. Default: chosen by the backend.
+    /// Network interface of the workers, for example eth0, passed as `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`.
+    /// Default: chosen by the backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub interface: Option<String>,
-    /// Which workers have a host name. `FirstWorker` is enough where programs meet at worker 0 and tell each other their addresses, and spares the cluster a write for each pod that comes or goes. Default: FirstWorker with pytorch, jax, xgboost and paddle, AllWorkers otherwise and with roles.
+    /// Workers that have a host name.
+    /// `FirstWorker` suffices if programs meet at worker 0 and exchange addresses there, and saves one API write per pod change.
+    /// It is not allowed with `roles`, tensorflow, mxnet or mpi.
+    /// Default: FirstWorker with pytorch, jax, xgboost and paddle.
+    /// AllWorkers applies to the other frameworks and with `roles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HostNames")]
     pub host_names: Option<HostNames>,
 }
 
-/// Who has a host name.
+/// Workers that have a host name.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostNames {
     /// Each pod of the gang.
     AllWorkers,
-    /// Worker 0 alone.
+    /// Worker 0 only.
     FirstWorker,
 }
 
@@ -48,9 +62,9 @@ pub enum HostNames {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// NVIDIA's, for GPUs.
+    /// NVIDIA's NCCL, for GPUs.
     Nccl,
-    /// For CPUs.
+    /// Gloo, for CPUs.
     Gloo,
     /// The program's own MPI.
     Mpi,

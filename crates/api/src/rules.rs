@@ -1,39 +1,41 @@
-//! What the API server refuses beyond types and ranges: CEL rules, each with what is wrong and what to write instead.
+//! Checks by the API server beyond types and ranges: CEL rules, each with the error and the remedy.
 //!
-//! `schema.rs` puts them into the CRD. Every rule has a file in `examples/bad` that it refuses; `docs/refusals.md` is
-//! made from this table.
+//! `schema.rs` adds them to the CRD. Every rule has a file in `examples/bad` that it rejects. `docs/refusals.md` is
+//! generated from this table.
 
 use super::defaults;
 
 /// One rule of the CRD.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Where it is evaluated: a path of fields from the root; `[]` are the items of a list, `{}` the values of a map.
+    /// Path from the root at which the rule is evaluated. `[]` stands for the items of a list, `{}` for the values of a
+    /// map.
     pub at: &'static str,
-    /// The field that it speaks of, below `at`; empty for `at` itself.
+    /// Path of the affected field below `at`; empty for `at` itself.
     pub field: &'static str,
-    /// CEL. A name in capitals after `$` is replaced, and `$(FIELD)` is what is written in that field, or its default.
+    /// The CEL expression. A name in capitals after `$` is replaced. `$(FIELD)` stands for the value of that field, or its
+    /// default.
     pub rule: &'static str,
-    /// What is wrong. Where the rule speaks of entries of a list or a map, `{a variable|the variable %|CEL}` has how an
-    /// entry is called in general, and by its name, for which the expression stands.
+    /// The error. A rule about entries of a list or a map has a part `{a variable|the variable %|CEL}`. It contains the
+    /// general name of an entry, its specific name, and the CEL expression for `%`.
     pub wrong: &'static str,
-    /// What to write instead.
+    /// The remedy: what to write instead.
     pub remedy: &'static str,
     /// The file in `examples/bad`, without `.yaml`.
     pub example: &'static str,
 }
 
 impl Rule {
-    /// The rule as it stands in the CRD.
+    /// The rule as written to the CRD.
     ///
     /// # Panics
-    /// If it has `$(FIELD)` of a field without a default: the tests see it.
+    /// If it contains `$(FIELD)` of a field without a default, which the tests detect.
     #[must_use]
     pub fn cel(&self) -> String {
         expanded(self.at, self.rule)
     }
 
-    /// What is wrong, without the name of an entry.
+    /// The error, without the name of an entry.
     #[must_use]
     pub fn wrong_in_general(&self) -> String {
         match self.entry() {
@@ -42,16 +44,16 @@ impl Rule {
         }
     }
 
-    /// What the person reads; the API server says it where the name of an entry would break the line.
+    /// The message for the user. The API server uses it if the name of an entry would break the line.
     #[must_use]
     pub fn message(&self) -> String {
         format!("{}: {}", self.wrong_in_general(), self.remedy)
     }
 
-    /// CEL for what the person reads of an entry: in a list of forty an index tells little.
+    /// CEL for a message that names the entry, because an index is of little help in a list of forty.
     ///
     /// # Panics
-    /// As [`Rule::cel`] does.
+    /// In the same cases as [`Rule::cel`].
     #[must_use]
     pub fn message_expression(&self) -> Option<String> {
         let Entry { before, named, name, after, .. } = self.entry()?;
@@ -69,7 +71,7 @@ impl Rule {
         Some(Entry { before, in_general, named, name, after })
     }
 
-    /// The field as the person writes it.
+    /// The field as written in a manifest.
     #[must_use]
     pub fn path(&self) -> String {
         let path = [self.at, self.field.trim_start_matches('.')].join(".");
@@ -77,7 +79,7 @@ impl Rule {
     }
 }
 
-/// The parts of [`Rule::wrong`] where it names an entry.
+/// The parts of [`Rule::wrong`] that name an entry.
 struct Entry {
     before: &'static str,
     in_general: &'static str,
@@ -86,7 +88,7 @@ struct Entry {
     after: &'static str,
 }
 
-/// CEL of a rule at `at`, with what its names in capitals and its fields with a default stand for.
+/// Expands the CEL of a rule at `at`: names in capitals, and fields with a default.
 fn expanded(at: &str, cel: &str) -> String {
     let quoted = RESERVED_ENV.map(|name| format!("'{name}'")).join(", ");
     // Conditions come before what stands in them.
@@ -103,7 +105,7 @@ fn expanded(at: &str, cel: &str) -> String {
         .replace("$DOT_DOT", "'/[.][.](/|$)'")
 }
 
-/// Puts what is written in a field, or its default, for each `$(FIELD)`.
+/// Replaces each `$(FIELD)` with CEL for its value or default.
 fn with_defaults(at: &str, cel: &str) -> String {
     let mut parts = cel.split("$(");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -117,7 +119,8 @@ fn with_defaults(at: &str, cel: &str) -> String {
     })
 }
 
-/// What rules ask of the key `k` of a map or the mount `m`: once to find whether any entry is wrong, and again to name it.
+/// Conditions on the key `k` of a map or the mount `m`. Rules use each one twice: to detect an invalid entry, and to name
+/// it.
 const CONDITIONS: [(&str, &str); 11] = [
     (
         "$CONTAINER_RESOURCE",
@@ -165,20 +168,20 @@ const CONDITIONS: [(&str, &str); 11] = [
     ("$NODE_LABEL", "k.matches($LABEL_KEY) && self[k].matches($LABEL_VALUE)"),
 ];
 
-/// What types and ranges refuse, in the API server's own words.
+/// A rejection by type or range, in the API server's own words.
 #[derive(Clone, Copy, Debug)]
 pub struct SchemaRefusal {
-    /// The field as the person writes it.
+    /// The field as written in a manifest.
     pub field: &'static str,
-    /// What the API server says of it.
+    /// The message of the API server.
     pub says: &'static str,
-    /// What to write instead.
+    /// The remedy: what to write instead.
     pub remedy: &'static str,
     /// The file in `examples/bad`, without `.yaml`.
     pub example: &'static str,
 }
 
-/// Variables by which the gang finds itself: nobody else may set them.
+/// Environment variables that only the operator may set, because the members of the gang find each other with them.
 pub const RESERVED_ENV: [&str; 23] = [
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -205,30 +208,30 @@ pub const RESERVED_ENV: [&str; 23] = [
     "RESUME_FROM_STEP",
 ];
 
-/// Every variable whose name begins with one of these is the gang's, too.
+/// Prefixes of further variables that only the operator may set.
 pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
 
-/// Top-level fields of the spec that may change after creation. Of some objects some fields may, see [`MUTABLE_WITHIN`].
+/// Top-level fields of the spec that may change after creation. [`MUTABLE_WITHIN`] lists mutable fields within objects.
 pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPolicy"];
 
-/// Objects of the spec of which these fields may change.
+/// Objects of the spec with the fields in them that may change after creation.
 pub const MUTABLE_WITHIN: [(&str, &[&str]); 2] =
     [("failurePolicy", &["activeDeadlineSeconds", "rules"]), ("checkpoint", &["retention", "ifNoneUsable"])];
 
-/// What is told of fields that can't change, and the way out. Each of them is told as [`immutable`] does.
+/// Message about fields that can't change, with the remedy. `fields` is a sequence of results of [`immutable`].
 #[must_use]
 pub fn immutable_message(fields: &str) -> String {
     format!("can't change after creation:{fields} delete the job and create it again, or create one under another name")
 }
 
-/// One of the fields of [`immutable_message`].
+/// One entry of [`immutable_message`].
 #[must_use]
 pub fn immutable(field: &str) -> String {
     let unless = if field == "numWorkers" { " (without elastic)" } else { "" };
     format!(" {field}{unless};")
 }
 
-/// Every rule that looks at one version of the job.
+/// Rules that check a single version of the job.
 pub const RULES: &[Rule] = &[
     // ---- the name
     Rule {
@@ -1026,7 +1029,7 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// What types and ranges refuse.
+/// Rejections by types and ranges.
 pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
     SchemaRefusal {
         field: "spec.model",

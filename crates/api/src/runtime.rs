@@ -1,4 +1,4 @@
-//! Templates of jobs: what platform engineers write once, and jobs refer to.
+//! Templates for jobs: platform engineers write them once, and jobs refer to them.
 
 use super::{GROUP, VERSION, schema};
 use kube::core::ApiResource;
@@ -6,20 +6,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// A kind of template.
+/// Kind of a template.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuntimeKind {
-    /// For the jobs of all namespaces.
+    /// Template for the jobs of all namespaces.
     ClusterTrainingRuntime,
-    /// For those of its own.
+    /// Template for the jobs of its own namespace.
     TrainingRuntime,
 }
 
 impl RuntimeKind {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::ClusterTrainingRuntime, Self::TrainingRuntime];
 
-    /// As it is written.
+    /// The kind as written in manifests.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl RuntimeKind {
         }
     }
 
-    /// Its resource; objects of it are read as `DynamicObject`s.
+    /// API resource of the kind; its objects are read as `DynamicObject`s.
     #[must_use]
     pub fn resource(self) -> ApiResource {
         ApiResource {
@@ -40,7 +40,7 @@ impl RuntimeKind {
         }
     }
 
-    /// Name of its resource.
+    /// Plural name of the API resource.
     #[must_use]
     pub const fn plural(self) -> &'static str {
         match self {
@@ -50,38 +50,38 @@ impl RuntimeKind {
     }
 }
 
-/// The template that a job begins with.
+/// Reference to the template that a job inherits from.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct RuntimeRef {
-    /// ClusterTrainingRuntime, for all namespaces, or TrainingRuntime, of the job's own namespace.
+    /// Kind of the template. A ClusterTrainingRuntime serves all namespaces; a TrainingRuntime serves its own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RuntimeKind")]
     pub kind: Option<RuntimeKind>,
-    /// Its name.
+    /// Name of the template.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
-/// The template as it was when the job took it.
+/// Copy of the template, taken when the job was created.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TakenRuntime {
-    /// Its kind.
+    /// Kind of the template.
     pub kind: RuntimeKind,
-    /// Its name.
+    /// Name of the template.
     pub name: String,
-    /// Its UID.
+    /// UID of the template.
     pub uid: String,
-    /// Its generation, which grows with each change of it.
+    /// Generation of the template, which increases with each change to it.
     pub generation: i64,
-    /// Its spec.
+    /// Spec of the template.
     #[schemars(schema_with = "schema::anything")]
     pub spec: Value,
 }
 
 impl TakenRuntime {
-    /// The template that an object is.
+    /// Copies the template from an object.
     #[must_use]
     pub fn of(kind: RuntimeKind, object: &Value) -> Self {
         let metadata = &object["metadata"];
@@ -95,7 +95,7 @@ impl TakenRuntime {
         }
     }
 
-    /// As people call it: `ClusterTrainingRuntime gpu`.
+    /// Kind and name for messages: `ClusterTrainingRuntime gpu`.
     #[must_use]
     pub fn called(&self) -> String {
         format!("{} {}", self.kind.as_str(), self.name)

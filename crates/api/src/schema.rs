@@ -1,4 +1,4 @@
-//! The CRD: the derived schema, made small and complete enough to apply.
+//! The CRD: the derived schema, reduced and completed so that it can be applied.
 
 use super::{
     RuntimeKind, TrainingJob, defaults,
@@ -12,7 +12,7 @@ use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-/// Fields whose types are Kubernetes' own, with hundreds of descriptions below them.
+/// Fields with types of Kubernetes, which contain hundreds of descriptions.
 const EMBEDDED: [&str; 7] = [
     "spec.env[]",
     "spec.envFrom[]",
@@ -23,7 +23,8 @@ const EMBEDDED: [&str; 7] = [
     "spec.scheduling.tolerations[]",
 ];
 
-/// Of these nothing is told but what they are for: what a quantity is takes two pages, and what a variable is stands above.
+/// Fields that keep only their own description. A quantity alone takes two pages, and a variable is already described in
+/// `spec.env`.
 const PLAIN: [&str; 6] = [
     "spec.resources.requests",
     "spec.resources.limits",
@@ -33,7 +34,7 @@ const PLAIN: [&str; 6] = [
     "spec.roles[].resources.limits",
 ];
 
-/// Lengths that Kubernetes' own types leave open. The API server needs them to see that a rule is cheap.
+/// Length limits that the types of Kubernetes lack. The API server needs them to estimate the cost of a rule.
 const LENGTHS: [(&str, i64); 18] = [
     ("spec.env[].name", 253),
     ("spec.volumes[].name", 63),
@@ -55,10 +56,10 @@ const LENGTHS: [(&str, i64); 18] = [
     ("spec.args[]", 131_071),
 ];
 
-/// The CustomResourceDefinition as it is applied.
+/// The CustomResourceDefinition as applied.
 ///
 /// # Panics
-/// If a path of the tables names no field: the tests see it.
+/// If a path in the tables names no field, which the tests detect.
 #[must_use]
 #[expect(clippy::expect_used, reason = "the derived CRD has these parts, which every run of crdgen shows")]
 pub fn crd() -> CustomResourceDefinition {
@@ -108,14 +109,14 @@ pub fn crd() -> CustomResourceDefinition {
     crd
 }
 
-/// Fields of a TrainingJob's spec that its template does not have.
+/// Fields of a TrainingJob's spec that a template does not have.
 pub const NOT_IN_RUNTIMES: [&str; 4] = ["model", "dataset", "runtimeRef", "suspend"];
 
-/// The CustomResourceDefinition of a kind of template: the spec of a TrainingJob in which nothing is required. What a job comes
-/// to with it is checked when a job takes it.
+/// The CustomResourceDefinition of a kind of template: a TrainingJob's spec without required fields. The operator validates
+/// the merged spec when a job uses the template.
 ///
 /// # Panics
-/// If the derived CRD has no schema: the tests see it.
+/// If the derived CRD has no schema, which the tests detect.
 #[must_use]
 #[expect(clippy::expect_used, reason = "the derived CRD has these parts, which every run of crdgen shows")]
 pub fn runtime_crd(kind: RuntimeKind) -> CustomResourceDefinition {
@@ -167,12 +168,12 @@ fn forget_rules(schema: &mut JSONSchemaProps) {
     for_each_child(schema, &mut forget_rules);
 }
 
-/// An object that was checked elsewhere.
+/// An object that was validated elsewhere.
 pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// An object whose fields the API server keeps without a schema: [`plan`] checks it.
+/// An object whose fields the API server keeps without a schema; the crate `plan` validates it.
 pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
     let part = |description| serde_json::json!({ "description": description, "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     json_schema!({
@@ -184,11 +185,11 @@ pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The rule that compares with the job as it was. It stands at the spec, since a rule at a field itself is not asked when the field
-/// is added or removed.
+/// Adds the rule that compares the job with its old version. It is attached to the spec, because a rule at a field is not
+/// evaluated when the field is added or removed.
 ///
-/// It is one rule for all fields, and asks first whether anything changed: of a status that is written nothing did, and the API
-/// server looks through all properties of an object for each one that a rule names.
+/// One rule covers all fields and first checks whether anything changed. A status update changes nothing in the spec, and
+/// for each property that a rule names the API server searches all properties.
 fn forbid_changes(spec: &mut JSONSchemaProps) {
     let mut fixed = Vec::new();
     for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
@@ -224,7 +225,8 @@ fn forbid_changes(spec: &mut JSONSchemaProps) {
     );
 }
 
-/// The same of the number of workers of a job with a template: whether it is elastic by its template, its status says.
+/// Adds the same check for the number of workers of a job with a template. Only the status shows whether its template makes
+/// it elastic.
 fn forbid_other_size(root: &mut JSONSchemaProps) {
     let same = unchanged("spec.", "numWorkers", at(root, "spec.numWorkers"));
     let rule = format!(
@@ -234,11 +236,11 @@ fn forbid_other_size(root: &mut JSONSchemaProps) {
     add(root, refusal(rule, message, ".spec.numWorkers"));
 }
 
-/// CEL that says that what is meant by the field at `path` is the same as it was. `path` begins at `sure`, an object that
-/// is there in both.
+/// Returns CEL for whether the effective value of the field at `path` is unchanged. `path` begins at `sure`, an object that
+/// exists in both versions.
 ///
-/// To write a default down or to leave it out is no change: versions that had the defaults in the schema have stored all
-/// of them, and whoever replaces such a job by the file that it was made of means what it meant.
+/// Adding or removing an explicit default is no change. Versions with defaults in the schema have stored all of them.
+/// Replacing such a job with its original file is not meant as a change.
 fn unchanged(sure: &str, path: &str, field: &JSONSchemaProps) -> String {
     let of_spec = format!("{sure}{path}");
     let [now, before] = ["self", "oldSelf"].map(|root| format!("{root}.{sure}").trim_end_matches('.').to_owned());
@@ -272,7 +274,7 @@ fn add(schema: &mut JSONSchemaProps, rule: ValidationRule) {
     schema.x_kubernetes_validations.get_or_insert_default().push(rule);
 }
 
-/// What the derive says and the API server does better without.
+/// Removes derived properties that the API server does not need.
 fn tidy(schema: &mut JSONSchemaProps) {
     // A null is then dropped and defaulted instead of kept.
     schema.nullable = None;
@@ -292,7 +294,7 @@ fn tidy(schema: &mut JSONSchemaProps) {
     for_each_child(schema, &mut tidy);
 }
 
-/// `kubectl explain` does not show defaults, and most are not in the schema.
+/// Appends the default to the description: `kubectl explain` does not show defaults, and most are not in the schema.
 fn tell_default(schema: &mut JSONSchemaProps, default: &Value) {
     if let Some(description) = &mut schema.description {
         description.push_str(&format!(" Default: {default}.").replace('"', ""));

@@ -9,7 +9,10 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU16;
 
-/// One distributed training: a gang of workers that starts, fails and restarts together.
+/// Desired state of one distributed training: a gang of workers that starts, fails and restarts together.
+/// After creation, only `suspend`, `ttlSecondsAfterFinished`, `successPolicy` and a few other fields of a TrainingJob may change.
+/// These are `failurePolicy.activeDeadlineSeconds`, `failurePolicy.rules`, `checkpoint.retention` and `checkpoint.ifNoneUsable`.
+/// With `elastic`, `numWorkers` may change as well.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "ml.example.com",
@@ -42,150 +45,171 @@ use std::num::NonZeroU16;
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::duplicated_attributes, reason = "each printcolumn has its own priority")]
 pub struct TrainingJobSpec {
-    /// Name of the model, handed to the program as `MODEL`; or `pvc://CLAIM/PATH`, mounted read-only at `/models`.
+    /// Name of the model, passed to the program as `MODEL`.
+    /// Alternatively `pvc://CLAIM/PATH`, mounted read-only at `/models`.
     #[schemars(length(min = 1, max = 1024))]
     pub model: String,
 
-    /// Name of the dataset, handed to the program as `DATASET`; or `pvc://CLAIM/PATH`, mounted read-only at `/data`.
+    /// Name of the dataset, passed to the program as `DATASET`.
+    /// Alternatively `pvc://CLAIM/PATH`, mounted read-only at `/data`.
     #[schemars(length(min = 1, max = 1024))]
     pub dataset: String,
 
-    /// A template: the job begins with what stands there when it is created, and what it writes itself goes before that.
+    /// Template to inherit from. The operator copies it when the job is created. Fields set in the job take precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_ref: Option<RuntimeRef>,
 
-    /// Number of workers (pods) in the gang. Required, unless the job's template has it.
+    /// Number of workers (pods) in the gang, 1 to 4096. Required unless the job's template sets it.
+    /// May be changed while the job runs only with `elastic`, within its bounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub num_workers: Option<NonZeroU16>,
 
-    /// The number of workers may change while the job runs. Without it `numWorkers` is as it was at the job's creation.
+    /// Bounds for changing `numWorkers` while the job runs. Without it, `numWorkers` can't be changed after creation.
+    /// Requires `checkpoint.storage` of type pvc or nfs, or `checkpoint.enabled: false`.
+    /// Not supported together with `roles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<Elastic>,
 
-    /// Pods of other kinds besides the workers, such as a chief and parameter servers of tensorflow, or any with framework none.
+    /// Pods of other kinds besides the workers, at most 7 roles.
+    /// Examples are a chief and parameter servers of tensorflow, or any role with framework none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 7), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub roles: Vec<RoleSpec>,
 
-    /// GPUs of each worker, requested as `nvidia.com/gpu` unless `resources` names GPUs itself; both must agree.
+    /// GPUs of each worker, 0 to 16. They are requested as `nvidia.com/gpu` unless `resources` names GPUs.
+    /// If `resources` names GPUs, both numbers must agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 16))]
     pub gpus_per_worker: Option<u16>,
 
-    /// Processes per worker: a number, `auto` (pytorch, paddle and mpi: the GPUs if there are any, else 1; the others: 1), `gpu`, or `cpu` (the CPU limit, which must then be set).
+    /// Processes per worker: a number from 1 to 1024, `auto`, `gpu` or `cpu`.
+    /// `auto` is one process per GPU (at least 1) with pytorch, paddle and mpi, and 1 otherwise.
+    /// `gpu` is the number of GPUs. `cpu` is the CPU limit, which must then be set.
+    /// More than 1 is allowed with pytorch, paddle, mpi and none only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procs_per_worker: Option<ProcsPerWorker>,
 
-    /// Framework of the program: decides its environment variables and its launcher.
+    /// Framework of the program, which determines its environment variables and its launcher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Framework")]
     pub framework: Option<Framework>,
 
-    /// Container image of the workers. Default by framework: pytorch/pytorch, tensorflow/tensorflow or nvcr.io/nvidia/jax; the others have none.
+    /// Container image of the workers. Default by framework: pytorch/pytorch, tensorflow/tensorflow or nvcr.io/nvidia/jax.
+    /// The other frameworks have no default and require an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
 
-    /// Command of the workers. Default by framework: `torchrun` (pytorch), `python3 -m paddle.distributed.launch` (paddle), `mpirun -np $(WORLD_SIZE)` (mpi) or `python3`. `$(NAME)` expands as in a container.
+    /// Command of the workers.
+    /// Default: `torchrun` with pytorch, `python3 -m paddle.distributed.launch` with paddle, `mpirun -np $(WORLD_SIZE)` with mpi.
+    /// The other frameworks run `python3`. `$(NAME)` expands as in a container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub command: Vec<String>,
 
-    /// Arguments of the command. With neither command nor args, the launcher runs `train.py` in the working directory.
+    /// Arguments of the command. Without `command` and `args`, the launcher runs `train.py` in the working directory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub args: Vec<String>,
 
-    /// Environment variables, `valueFrom` included. Those that the gang needs (such as MASTER_ADDR, RANK, WORLD_SIZE, PET_*) are refused.
+    /// Environment variables, `valueFrom` included, at most 1024.
+    /// Variables that the operator sets for the gang (such as MASTER_ADDR, RANK, WORLD_SIZE, PET_*) are rejected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
 
-    /// ConfigMaps and Secrets whose keys become environment variables.
+    /// ConfigMaps and Secrets whose keys become environment variables, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub env_from: Vec<EnvFromSource>,
 
-    /// Requests and limits of each worker.
+    /// Resource requests and limits of each worker.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub resources: Resources,
 
-    /// Working directory of the command. Default: the image's.
+    /// Working directory of the command. Default: the image's working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub working_dir: Option<String>,
 
-    /// Volumes of each worker.
+    /// Volumes of each worker, at most 64. Names that begin with `trainingjob-` are reserved for the operator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<Volume>,
 
-    /// Where the volumes are mounted in the container `training`.
+    /// Mounts of the volumes in the container `training`, at most 64.
+    /// Paths in `/trainingjob` and `/etc/training-config` are reserved for the operator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["mountPath"]))]
     pub volume_mounts: Vec<VolumeMount>,
 
-    /// Secrets with which the images are pulled.
+    /// Secrets used to pull the images, at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Vec<LocalObjectReference>,
 
-    /// Service account of the workers. Default: the namespace's `default`, and then without a token of the API server's, unless
-    /// `podTemplate.spec.automountServiceAccountToken` is true.
+    /// Service account of the workers. Default: the namespace's `default` account.
+    /// That default is used without an API token, unless `podTemplate.spec.automountServiceAccountToken` is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
 
-    /// A pod template (metadata and spec) laid over the workers' own for all that has no field here: strategic merge, the workers' container is called `training`.
+    /// Strategic merge patch (metadata and spec) for the worker pods, for settings without a dedicated field.
+    /// The workers' container is named `training`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::pod_template")]
     pub pod_template: Option<serde_json::Value>,
 
-    /// Where results go: `pvc://CLAIM/PATH`, mounted read-write at `/out`.
+    /// Destination of the results: `pvc://CLAIM/PATH`, mounted read-write at `/out`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub output: Option<String>,
 
-    /// Hyperparameters: environment variables `HYPERPARAM_*` and `hyperparameters.json` in the ConfigMap.
+    /// Hyperparameters, passed as environment variables `HYPERPARAM_*` and as `hyperparameters.json` in the ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hyperparameters: Option<Hyperparameters>,
 
-    /// Where the program keeps its checkpoints.
+    /// Storage, retention, verification and backup of the program's checkpoints.
     #[serde(default, skip_serializing_if = "is_unwritten")]
     pub checkpoint: Checkpoint,
 
-    /// Where and when the workers run.
+    /// Placement, queueing and priority of the workers.
     #[serde(default)]
     pub scheduling: Scheduling,
 
-    /// How the job is watched, and where its program records what it does.
+    /// Progress metrics, TensorBoard and experiment trackers of the job.
     #[serde(default, skip_serializing_if = "is_unwritten")]
     pub monitoring: Monitoring,
 
-    /// How the workers talk to each other.
+    /// Network settings of the workers.
     #[serde(default, skip_serializing_if = "is_unwritten")]
     pub networking: Networking,
 
-    /// What happens when a worker fails.
+    /// Restarts, deadlines and detection of failures.
     #[serde(default, skip_serializing_if = "is_unwritten")]
     pub failure_policy: FailurePolicy,
 
-    /// When the job is good enough: it is then stopped, and Completed. It may change while the job runs; a metric that it did not name when the attempt began is watched from the next attempt on.
+    /// Goals that complete the job early. When one is met, the workers are stopped and the job is Completed.
+    /// May be added, changed or removed while the job runs.
+    /// Metrics that the policy did not name when the attempt began are observed from the next attempt on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
 
-    /// Stops the workers (with their grace period) and keeps the job; setting it back to false starts them again.
+    /// Whether the job is suspended. True stops the workers (with their grace period) and keeps the job.
+    /// False starts them again. May be changed at any time.
     #[serde(default)]
     pub suspend: bool,
 
-    /// Seconds after its end at which the finished TrainingJob is deleted. Default: never.
+    /// Seconds between the job's end and the deletion of the TrainingJob, from 0.
+    /// The deletion waits for the backup of the last checkpoint. May be changed at any time.
+    /// Default: the operator's `--default-ttl-seconds-after-finished` at creation, or never.
+    /// The operator's default is not applied to jobs with `checkpoint.storage.deletePolicy: Delete`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_147_483_647))]
     pub ttl_seconds_after_finished: Option<u32>,
 }
 
-/// Whether nothing is written in an object whose fields are all optional.
 fn is_unwritten<T: Default + PartialEq>(object: &T) -> bool {
     *object == T::default()
 }

@@ -1,4 +1,4 @@
-//! What the operator tells.
+//! The status that the operator reports.
 
 use super::{Inherited, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,150 +9,160 @@ use std::collections::BTreeMap;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// What the operator knows about the job. Times are in whole seconds.
+/// Observed state of the job. Times are in whole seconds.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobStatus {
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that this status refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Where the job stands: Pending, Initializing, Running, Completed, Failed or Suspended. A later version may add values.
+    /// State of the job: Pending, Initializing, Running, Completed, Failed or Suspended. A later version may add values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub state: Option<State>,
-    /// Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded, Failed, AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, TensorBoard: those that apply, each with reason and message.
+    /// Conditions of the job, each with reason and message.
+    /// The types are Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded and Failed.
+    /// Further types are AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy and TensorBoard.
+    /// Only those that apply are present.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// What the job has from its template and from the defaults, as they were when it was created.
+    /// Values that the job inherits from its template and from the defaults, as recorded when it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherited: Option<Inherited>,
-    /// The workers of this attempt.
+    /// Counts of the workers in this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
-    /// The pods of the other roles of this attempt.
+    /// Counts of the pods of the other roles in this attempt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<RoleStatus>,
-    /// The size of an elastic gang.
+    /// Size of an elastic gang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elastic: Option<ElasticStatus>,
-    /// Number of this attempt, from 1; it only grows. A restart and a resume are new attempts.
+    /// Number of the current attempt, from 1. It only increases. Each restart and each resume starts a new attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Number of the Job and pods that run it, from 1; it only grows.
+    /// Number of the current Job and its pods, from 1. It only increases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<u32>,
-    /// Restarts so far, of both kinds: after failures and after disruptions.
+    /// Number of restarts so far, after failures and after disruptions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_count: Option<u32>,
-    /// Restarts that don't count against `backoffLimit`: after evictions, preemptions and lost nodes, and what a rule ignores.
+    /// Number of restarts that do not count against `backoffLimit`.
+    /// They follow evictions, preemptions, node losses and failures that a rule ignores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption_count: Option<u32>,
     /// The last ten attempts that ended in a restart, and the one that is failing now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<AttemptEnd>,
-    /// What the ends of all attempts add up to: by this it is decided whether another attempt follows, and when.
+    /// Summary of all ended attempts, from which the operator decides whether and when another attempt follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_history: Option<RestartHistory>,
-    /// The last restart that somebody asked for by the annotation `ml.example.com/restart-requested`.
+    /// The last handled restart request, made with the annotation `ml.example.com/restart-requested`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_restart: Option<AskedRestart>,
-    /// How far the program is, in percent of its steps if their total is known, else of its epochs, for example 45%.
+    /// Progress of the program, for example 45%.
+    /// It is a percentage of the steps if their total is known, otherwise of the epochs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
-    /// Epoch that the program is in, as it counts them; without the fraction.
+    /// Epoch as the program counts it, rounded down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_epoch: Option<i64>,
-    /// Epochs in all.
+    /// Total number of epochs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_epochs: Option<i64>,
     /// Step of the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_step: Option<i64>,
-    /// Steps in all.
+    /// Total number of steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_steps: Option<i64>,
-    /// Seconds that remain: as the program reports them, else at the pace of this attempt.
+    /// Estimated seconds until the end, as reported by the program.
+    /// If it reports none, they are extrapolated from the pace of this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated_seconds_remaining: Option<i64>,
-    /// When the program last reported anything.
+    /// Time of the program's last progress report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_progress_time: Option<Time>,
-    /// What the program measures. Values that it never reported are absent; so is one that is NaN or infinite.
+    /// Metrics of the program. Values that were never reported, are NaN or are infinite are absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<ProgramMetrics>,
-    /// The job's checkpoints, as the agent of the first worker last told of them.
+    /// Checkpoints of the job, as last reported by the agent of the first worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
-    /// How early stopping stands, over all attempts.
+    /// State of early stopping, across all attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStoppingStatus>,
-    /// What the job holds in the cluster.
+    /// Cluster resources that the job holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<AllocatedResources>,
-    /// When the first worker's program started for the first time.
+    /// Time at which a program of the job first started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// When the job completed or failed.
+    /// Time at which the job completed or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// Image of the agent in the job's newest pods, by which `kubectl trainingjob checkpoints` asks while no worker runs.
+    /// Image of the agent in the job's newest pods. `kubectl trainingjob checkpoints` uses it while no worker runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_image: Option<String>,
-    /// From `startTime` to `completionTime`, for example 1h2m3s.
+    /// Time from `startTime` to `completionTime`, for example 1h2m3s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,
-    /// Seconds in which every worker's program ran, up to the last time that they stopped.
+    /// Seconds during which every worker's program ran, up to the last time that they stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_seconds: Option<i64>,
-    /// Seconds of them whose work was lost: from the newest checkpoint of an attempt to its failure; all of an attempt that left none.
+    /// Seconds of `runningSeconds` whose work was lost: for each ended attempt, the time from its newest checkpoint to its end.
+    /// An attempt without a checkpoint loses all of its time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_seconds: Option<i64>,
-    /// Once the job has ended: `runningSeconds` less `lostSeconds`, as a share of the time from `startTime` to `completionTime` without suspensions, for example 93%.
+    /// Share of the job's time that became training, for example 93%; set once the job has ended.
+    /// It is `runningSeconds` minus `lostSeconds`, divided by the time from `startTime` to `completionTime` without suspensions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<String>,
-    /// When the running suspension began.
+    /// Time at which the current suspension began. A wait in a queue or for a usable checkpoint also counts as one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_at: Option<Time>,
-    /// Seconds of earlier suspensions since `startTime`; they don't count for the deadline.
+    /// Seconds of earlier suspensions since `startTime`, waits in a queue or for a usable checkpoint included.
+    /// They do not count against `activeDeadlineSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_seconds: Option<i64>,
-    /// Why the job failed, in one CamelCase word.
+    /// Reason for the job's failure, in one CamelCase word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<Reason>,
-    /// Why the job failed, as a person would tell it.
+    /// Description of the job's failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_message: Option<String>,
 }
 
-/// Where a job stands.
+/// State of a job.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Accepted; its objects or its pods are not all there, or a pod waits for a node.
+    /// The job is accepted. Its objects or pods do not all exist, or a pod waits for a node.
     Pending,
-    /// Every pod has a node; images, volumes, start. Also between two attempts.
+    /// Every pod has a node and is starting. The job also has this state between two attempts.
     Initializing,
-    /// Every worker's program runs or has ended well.
+    /// Every worker's program runs or has succeeded.
     Running,
-    /// Every worker's program ended well.
+    /// The job succeeded: its programs exited with code 0, or the success policy was met.
     Completed,
-    /// It won't run any more.
+    /// The job failed and does not run again unless a restart is requested.
     Failed,
-    /// Asked to stop; no pod runs.
+    /// The job is suspended and no pod runs.
     Suspended,
-    /// A value of a newer operator. This version never writes it, and does not guess whether the job is over.
+    /// A value from a newer operator.
+    /// This version never writes it, and makes no assumption about whether the job has ended.
     #[serde(other)]
     Unknown,
 }
 
 impl State {
-    /// Completed is for ever, and Failed until somebody asks for a restart.
+    /// Whether the job has ended. Completed is final, and Failed lasts until a restart is requested.
     #[must_use]
     pub fn is_finished(self) -> bool {
         matches!(self, Self::Completed | Self::Failed)
     }
 
-    /// As it stands in the status.
+    /// The state as written in the status.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -167,118 +177,120 @@ impl State {
     }
 }
 
-/// Pods of a role besides the workers.
+/// Counts of the pods of one role besides the workers.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleStatus {
     /// Name of the role.
     pub name: String,
-    /// How many of them there are, and how they stand.
+    /// Counts of its pods by state.
     #[serde(flatten)]
     pub count: Workers,
 }
 
-/// Workers of the attempt, counted by their pods.
+/// Counts of the workers in this attempt, by the state of their pods.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Workers {
-    /// `numWorkers`, or of another role its `replicas`.
+    /// Desired number of pods: `numWorkers`, or the `replicas` of another role.
     pub desired: u32,
-    /// Whose program runs.
+    /// Pods whose program runs.
     pub active: u32,
-    /// Whose program exited 0.
+    /// Pods whose program exited with code 0.
     pub succeeded: u32,
-    /// Whose program or pod failed.
+    /// Pods that failed, or whose program failed.
     pub failed: u32,
-    /// Not there yet, waiting for a node, or starting.
+    /// Pods that do not exist yet, wait for a node, or are starting.
     pub pending: u32,
 }
 
-/// The size of an elastic gang.
+/// Size of an elastic gang.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ElasticStatus {
-    /// Workers that run together, in this attempt or the next one: the first ones by their index. Fewer than `numWorkers` while not all of them find room.
+    /// Number of workers that run together in this attempt or the next one, the first ones by index.
+    /// It is less than `numWorkers` while not all workers can be scheduled.
     pub workers: u16,
-    /// The most that it was since its pods were made.
+    /// Largest value of `workers` since the current pods were created.
     pub largest: u16,
-    /// When `workers` changed last.
+    /// Time of the last change of `workers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Time>,
-    /// Since when fewer workers find room, or more.
+    /// Time since which a change of size has been pending. The operator makes the change after `waitSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Selects the workers' pods, for an autoscaler.
+    /// Label selector of the workers' pods, for an autoscaler.
     pub selector: String,
 }
 
-/// What the program measures, as it last reported it.
+/// Metrics of the program, as last reported.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramMetrics {
     /// Training loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Accuracy, as the program counts it: a share or a percentage.
+    /// Accuracy on the program's own scale, a share or a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     /// Learning rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
-    /// Samples, tokens or steps per second: whatever the program reports.
+    /// Samples, tokens or steps per second, depending on what the program reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<f64>,
-    /// Mean over the GPUs of the worker that reports, in percent.
+    /// Mean utilization of the GPUs of the worker that reports, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_utilization: Option<f64>,
-    /// All others, by the program's own names.
+    /// Other metrics, by the program's own names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub custom_metrics: BTreeMap<String, f64>,
 }
 
-/// The job's checkpoints. Paths are below `/checkpoints`.
+/// Checkpoints of the job. Paths below `/checkpoints` are relative to it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointStatus {
-    /// The newest good one.
+    /// Path of the newest good checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest_path: Option<String>,
-    /// Epochs that the newest one has behind it.
+    /// Number of epochs completed in the newest checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest_epoch: Option<i64>,
-    /// Steps that the newest one has behind it.
+    /// Number of steps completed in the newest checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest_step: Option<i64>,
-    /// When the newest one was written.
+    /// Time at which the newest checkpoint was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_checkpoint_time: Option<Time>,
-    /// Good ones: valid, and complete.
+    /// Number of good checkpoints, valid and complete ones together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_count: Option<i32>,
-    /// Of them those that are complete: damage may be unseen, for their format has no checksum of all that loading needs.
+    /// Number of complete checkpoints among the good ones.
+    /// Their format has no checksum for everything that loading needs, so damage may go undetected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete_count: Option<i32>,
-    /// Those that can't be gone on from.
+    /// Number of corrupted checkpoints, which can't be resumed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrupted_count: Option<i32>,
-    /// The best by `keepBest`.
+    /// The best checkpoint by `keepBest`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestCheckpoint>,
-    /// When the last copy was whole: in the object store where checkpoints are kept, or in the backup.
+    /// Time at which the last copy was completed, in the object store for checkpoints or in the backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_backup_time: Option<Time>,
-    /// The checkpoint of that copy.
+    /// Path of the last checkpoint copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_backup_path: Option<String>,
-    /// The newest good one that is not copied yet.
+    /// Path of the newest good checkpoint that has not been copied yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_backup: Option<String>,
-    /// The one that this attempt resumed from.
+    /// Path of the checkpoint that this attempt resumed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<String>,
-    /// When an attempt first resumed from `resumeFrom`. What the job saves from then on takes its place.
+    /// Time at which an attempt first resumed from `resumeFrom`. Checkpoints that the job saves afterwards take its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_from_used: Option<Time>,
-    /// True once `resumeFrom` was found to be good.
+    /// True once `resumeFrom` has been verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_checked: Option<bool>,
 }
@@ -287,60 +299,60 @@ pub struct CheckpointStatus {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BestCheckpoint {
-    /// Which one.
+    /// Path of the checkpoint.
     pub path: String,
-    /// Its value of the metric.
+    /// Value of the metric in the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-    /// Steps that it has behind it.
+    /// Number of steps completed in the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
 }
 
-/// How early stopping stands.
+/// State of early stopping.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct EarlyStoppingStatus {
-    /// Name of the metric that is watched.
+    /// Name of the observed metric.
     pub metric: String,
-    /// Its best value so far.
+    /// Best value of the metric so far.
     pub best: f64,
-    /// Evaluations since then that were not better by more than `minDelta`.
+    /// Number of evaluations since the best one that did not improve on it by more than `minDelta`.
     pub evaluations_since_best: i32,
     /// Attempt of the last evaluation.
     #[serde(default)]
     pub attempt: u32,
-    /// When the program of the last evaluation was started. A queue manager may stop it and start it again within an
-    /// attempt, and each counts its evaluations from 1.
+    /// Start time of the program that made the last evaluation.
+    /// A queue manager may stop and restart the program within an attempt, and evaluations are counted from 1 each time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_started: Option<Time>,
-    /// Number of the last evaluation, in that attempt.
+    /// Number of the last evaluation within that attempt.
     #[serde(default)]
     pub evaluations: i64,
-    /// Step of the last evaluation, if the program tells it.
+    /// Step of the last evaluation, if the program reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
 }
 
-/// A restart that somebody asked for, and that was heeded: it is not done again.
+/// A restart request that has been handled and is not acted on again.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AskedRestart {
     /// Value of the annotation.
     pub request: String,
-    /// When it was heeded.
+    /// Time at which the operator handled the request.
     pub time: Time,
-    /// The first attempt that follows from it: what failed before is no reason to wait longer between attempts.
+    /// First attempt that follows from the request. Earlier failures do not delay the attempts after it.
     pub attempt: u32,
 }
 
-/// What the job holds in the cluster.
+/// Cluster resources that the job holds.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedResources {
-    /// GPUs of the workers that have a node.
+    /// GPUs of the pods that have a node.
     #[serde(rename = "allocatedGPUs")]
     pub allocated_gpus: u32,
-    /// Nodes on which its workers are.
+    /// Number of nodes on which the job's pods run.
     pub allocated_nodes: u32,
 }

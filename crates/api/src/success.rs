@@ -1,29 +1,32 @@
-//! When a job is good enough.
+//! Goals that complete a job early.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// When the job is good enough: its workers are then stopped with their grace period, in which the program may save, and the job is Completed.
+/// Goals that complete the job early. When one is met, the workers are stopped and the job is Completed.
+/// Their grace period lets the program save.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SuccessPolicy {
-    /// Stops when the program reports this accuracy or a higher one; as the program counts it, a share or a percentage.
+    /// Accuracy at or above which the job is stopped, greater than 0.
+    /// Its scale is the program's own: a share or a percentage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_accuracy: Option<f64>,
-    /// Stops when the program reports this training loss or a lower one.
+    /// Training loss at or below which the job is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_loss: Option<f64>,
-    /// Stops when a metric no longer gets better.
+    /// Criterion for stopping when a metric no longer improves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStopping>,
-    /// Short for `earlyStopping` with this `patience` and nothing else.
+    /// Short form of `earlyStopping` with this `patience` and no other field, from 1.
+    /// Not allowed together with `earlyStopping`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub early_stopping_patience: Option<i32>,
 }
 
 impl SuccessPolicy {
-    /// Early stopping as it is wanted, in whichever form it is written.
+    /// The early stopping settings, in whichever of the two forms the spec has.
     #[must_use]
     pub fn early_stopping(&self) -> Option<EarlyStopping> {
         let short = |patience| EarlyStopping { metric: None, mode: Mode::Min, patience, min_delta: 0.0 };
@@ -31,36 +34,38 @@ impl SuccessPolicy {
     }
 }
 
-/// Ends a training that no longer gets better.
+/// Criterion for stopping when a metric no longer improves.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct EarlyStopping {
-    /// Metric that is watched, by the program's name for it. Default: the first that is reported of eval_loss, val_loss, validation_loss, valid_loss and loss.
+    /// Name of the metric to observe, as the program reports it, up to 100 characters. Required with `mode: max`.
+    /// Default: the first reported metric of eval_loss, val_loss, validation_loss, valid_loss and loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 100))]
     pub metric: Option<String>,
-    /// Which way is better: `min` for a loss, `max` for an accuracy.
+    /// Whether lower (`min`, as for a loss) or higher (`max`, as for an accuracy) values are better.
     #[serde(default)]
     pub mode: Mode,
-    /// Evaluations in a row that are no better than the best one before the job stops; an evaluation is one report of the metric.
+    /// Number of consecutive evaluations without improvement after which the job is stopped, from 1.
+    /// An evaluation is one report of the metric.
     #[schemars(range(min = 1))]
     pub patience: i32,
-    /// How much better than the best an evaluation must be to count as better.
+    /// Amount by which an evaluation must be better than the best one to count as an improvement, from 0.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub min_delta: f64,
 }
 
-/// Metrics that early stopping watches when none is named: the first of these that is reported.
+/// Metrics that early stopping observes if none is named; the first reported one is used.
 pub const LOSSES: [&str; 5] = ["eval_loss", "val_loss", "validation_loss", "valid_loss", "loss"];
 
-/// Which way is better.
+/// Direction in which a metric improves.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Down.
+    /// Lower values are better.
     #[default]
     Min,
-    /// Up.
+    /// Higher values are better.
     Max,
 }

@@ -1,4 +1,4 @@
-//! What a field that is not written means. Whoever reads the spec asks here.
+//! Values of spec fields, with defaults applied. All readers of the spec use these accessors.
 
 use crate::{
     Backend, Backup, Checkpoint, DeletePolicy, Elastic, FailurePolicy, Framework, GangScheduler, Hang, HangAction,
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::num::{NonZeroU16, NonZeroU32};
 
 impl TrainingJobSpec {
-    /// Workers of the gang; none where neither the job nor its template says it, and then nothing is made.
+    /// Number of workers. It is 0 if neither the job nor its template sets it, and then no objects are created.
     #[must_use]
     pub fn num_workers(&self) -> u16 {
         self.num_workers.map_or(0, NonZeroU16::get)
@@ -21,7 +21,7 @@ impl TrainingJobSpec {
         self.gpus_per_worker.unwrap_or(defaults::GPUS_PER_WORKER)
     }
 
-    /// Processes per worker, as they are asked for.
+    /// Processes per worker, as requested.
     #[must_use]
     pub fn procs_per_worker(&self) -> ProcsPerWorker {
         self.procs_per_worker.clone().unwrap_or(defaults::PROCS_PER_WORKER)
@@ -35,7 +35,7 @@ impl TrainingJobSpec {
 }
 
 impl RuntimeRef {
-    /// Which kind it is of.
+    /// Kind of the template.
     #[must_use]
     pub fn kind(&self) -> RuntimeKind {
         self.kind.unwrap_or(defaults::RUNTIME_KIND)
@@ -43,13 +43,13 @@ impl RuntimeRef {
 }
 
 impl Elastic {
-    /// With fewer workers the gang does not run.
+    /// Minimum number of workers that the gang runs with.
     #[must_use]
     pub fn min_workers(&self) -> u16 {
         self.min_workers.unwrap_or(defaults::MIN_WORKERS)
     }
 
-    /// Seconds until it runs without those that find no room.
+    /// Seconds to wait for unschedulable workers before the gang runs without them.
     #[must_use]
     pub fn wait_seconds(&self) -> u32 {
         self.wait_seconds.unwrap_or(defaults::WAIT_SECONDS)
@@ -57,7 +57,7 @@ impl Elastic {
 }
 
 impl Checkpoint {
-    /// Whether there is a place for checkpoints.
+    /// Whether the job has a folder for checkpoints.
     #[must_use]
     pub fn enabled(&self) -> bool {
         self.enabled.unwrap_or(defaults::CHECKPOINT_ENABLED)
@@ -69,7 +69,7 @@ impl Checkpoint {
         self.frequency.unwrap_or(defaults::CHECKPOINT_FREQUENCY)
     }
 
-    /// Newest good checkpoints that are kept.
+    /// Number of newest good checkpoints to keep.
     #[must_use]
     pub fn retention(&self) -> NonZeroU32 {
         self.retention.unwrap_or(defaults::CHECKPOINT_RETENTION)
@@ -77,7 +77,7 @@ impl Checkpoint {
 }
 
 impl KeepBest {
-    /// Which way is better.
+    /// Whether lower or higher values are better.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode.unwrap_or(defaults::KEEP_BEST_MODE)
@@ -85,7 +85,7 @@ impl KeepBest {
 }
 
 impl Backup {
-    /// Seconds between two copies.
+    /// Minimum number of seconds between two backups.
     #[must_use]
     pub fn interval_seconds(&self) -> u32 {
         self.interval_seconds.unwrap_or(defaults::BACKUP_INTERVAL_SECONDS)
@@ -93,7 +93,7 @@ impl Backup {
 }
 
 impl Storage {
-    /// What becomes of a claim that is made for the job.
+    /// Whether the claim created for the job is deleted with it.
     #[must_use]
     pub fn delete_policy(&self) -> DeletePolicy {
         self.delete_policy.unwrap_or(defaults::DELETE_POLICY)
@@ -101,7 +101,7 @@ impl Storage {
 }
 
 impl Monitoring {
-    /// Whether the job is watched.
+    /// Whether the workers serve their progress.
     #[must_use]
     pub fn enabled(&self) -> bool {
         self.enabled.unwrap_or(defaults::MONITORING_ENABLED)
@@ -113,7 +113,7 @@ impl Monitoring {
         self.metrics_port.unwrap_or(defaults::METRICS_PORT)
     }
 
-    /// Whether a TensorBoard is asked for.
+    /// Whether a TensorBoard is requested.
     #[must_use]
     pub fn tensorboard_enabled(&self) -> bool {
         self.tensorboard_enabled.unwrap_or(defaults::TENSORBOARD_ENABLED)
@@ -133,7 +133,7 @@ impl Networking {
         self.master_port.unwrap_or(defaults::MASTER_PORT)
     }
 
-    /// Whether other pods may connect to the job's pods only on their metrics port.
+    /// Whether other pods may reach the job's pods only on their metrics port.
     #[must_use]
     pub fn isolate(&self) -> bool {
         self.isolate.unwrap_or(defaults::ISOLATE)
@@ -147,25 +147,25 @@ impl Networking {
 }
 
 impl FailurePolicy {
-    /// When the gang is restarted.
+    /// Condition for restarts.
     #[must_use]
     pub fn restart_policy(&self) -> RestartPolicy {
         self.restart_policy.unwrap_or(defaults::RESTART_POLICY)
     }
 
-    /// Restarts after failures before the job has failed.
+    /// Number of restarts after failures before the job fails.
     #[must_use]
     pub fn backoff_limit(&self) -> u16 {
         self.backoff_limit.unwrap_or(defaults::BACKOFF_LIMIT)
     }
 
-    /// Seconds from a node's last sign of life until its worker is replaced.
+    /// Seconds that a node may be unreachable before its worker is replaced.
     #[must_use]
     pub fn node_lost_seconds(&self) -> u32 {
         self.node_lost_seconds.unwrap_or(defaults::NODE_LOST_SECONDS)
     }
 
-    /// What happens when the loss is NaN or infinite.
+    /// Handling of a loss that is NaN or infinite.
     #[must_use]
     pub fn nan_policy(&self) -> NanPolicy {
         self.nan_policy.unwrap_or(defaults::NAN_POLICY)
@@ -173,19 +173,19 @@ impl FailurePolicy {
 }
 
 impl Hang {
-    /// Seconds without a step after which a program may hang.
+    /// Seconds without a step after which a program may be hung.
     #[must_use]
     pub fn timeout_seconds(&self) -> u32 {
         self.timeout_seconds.unwrap_or(defaults::HANG_TIMEOUT_SECONDS)
     }
 
-    /// Seconds without any sign of life after which a program that reports no steps may hang.
+    /// Seconds without any sign of life after which a program that reports no steps is considered hung.
     #[must_use]
     pub fn idle_timeout_seconds(&self) -> u32 {
         self.idle_timeout_seconds.unwrap_or(defaults::HANG_IDLE_TIMEOUT_SECONDS)
     }
 
-    /// What is done about that.
+    /// Reaction to a hung program.
     #[must_use]
     pub fn action(&self) -> HangAction {
         self.action.unwrap_or(defaults::HANG_ACTION)
@@ -193,16 +193,16 @@ impl Hang {
 }
 
 impl Scheduling {
-    /// Who places the workers together.
+    /// Scheduler that places the workers together.
     #[must_use]
     pub fn gang(&self) -> GangScheduler {
         self.gang.unwrap_or(defaults::GANG)
     }
 }
 
-/// All defaults as they are today for a spec that says this, as a part of a spec: what is recorded when a job is created.
+/// Current defaults for a spec, as a partial spec; this is what is recorded when a job is created.
 ///
-/// `spec` is what the job and its template write. Of what is there or not as a whole the defaults are among them, too.
+/// `spec` is the job merged with its template. The result includes the fields of objects that are optional as a whole.
 #[must_use]
 pub fn defaults_of(spec: &TrainingJobSpec) -> Value {
     let framework = spec.framework();
@@ -226,9 +226,9 @@ pub fn defaults_of(spec: &TrainingJobSpec) -> Value {
     all
 }
 
-/// Writes into a spec what of `defaults`, a part of a spec, it leaves open.
+/// Sets each field of a spec that is unset and has a value in `defaults`, a partial spec.
 ///
-/// An object that is there or not as a whole is not made, and with a command of its own a spec has no default arguments.
+/// An object that is optional as a whole is not created. A spec with its own command gets no default arguments.
 pub fn fill(spec: &mut Value, defaults: &Value) {
     fill_at("", spec, defaults);
 }
