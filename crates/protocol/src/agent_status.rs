@@ -1,4 +1,4 @@
-//! All that one worker's agent tells, as the operator reads it.
+//! Status of one worker's agent, as the operator reads it.
 
 use crate::checkpoints::Checkpoints;
 use crate::gang::GangStatus;
@@ -12,60 +12,61 @@ use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The answer of `/status`. A reader may be older or newer: unknown fields are ignored, missing ones have their default.
+/// The response of `/status`. The reader may be older or newer: it ignores unknown fields and uses defaults for missing
+/// ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentStatus {
-    /// Name of the job, as the program has it in `TRAINING_JOB_NAME`.
+    /// Name of the job, as in the program's `TRAINING_JOB_NAME`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_job: Option<String>,
-    /// The pod's role, where it is no worker.
+    /// The pod's role, unless it is a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Index of the worker, or of the pod among those of its role, as the program has it in `NODE_RANK`.
+    /// Index of the worker, or of the pod within its role, as in the program's `NODE_RANK`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
-    /// UID of the pod, as the program has it in `POD_UID`: where pods share their node's network, another one's agent may
-    /// be the one who answers.
+    /// UID of the pod, as in the program's `POD_UID`. The operator needs it because pods with host networking share ports,
+    /// so another pod's agent may answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
-    /// What the termination message would say now, but for the lines of stderr.
+    /// Current content of the termination message, without the lines of stderr.
     pub report: Report,
-    /// Why it failed, in a line, once it has.
+    /// Reason for the failure in one line, once the program has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     pub progress: Progress,
-    /// Why the program may hang, while there is reason to think so.
+    /// Evidence of a hang, while there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
-    /// 0 to 100: of steps if their total is known, else of epochs, else as reported.
+    /// Progress from 0 to 100: of steps if their total is known, else of epochs, else as reported.
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,
-    /// Every reading of the metrics that were asked for by `--watch-metric`, by that name.
+    /// All readings of the metrics named by `--watch-metric`, by that name.
     #[serde(rename = "watched", skip_serializing_if = "BTreeMap::is_empty")]
     pub histories: BTreeMap<String, MetricHistory>,
-    /// How the gang stands, if this agent leads it.
+    /// State of the gang, if this agent leads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangStatus>,
-    /// The checkpoints, if this agent takes care of them.
+    /// The checkpoints, if this agent manages them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
-    /// Lines of output that were passed on but not looked at, since they came faster than they can be parsed.
+    /// Lines of output that were forwarded without parsing, because they arrived faster than the agent can parse.
     pub unparsed_lines: u64,
-    /// What the program uses, all its processes together.
+    /// Usage of all processes of the program together.
     pub usage: Usage,
-    /// What the agent uses.
+    /// Usage of the agent.
     pub agent_usage: Usage,
-    /// The GPUs that are there.
+    /// The GPUs that are present.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<Gpu>,
-    /// GPUs that were there and that `nvidia-smi` does not tell of any more, as it last told of them.
+    /// GPUs that `nvidia-smi` no longer lists, with their last readings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_gpus: Vec<Gpu>,
 }
 
 impl AgentStatus {
-    /// Mean over the worker's GPUs in percent, if any was told.
+    /// Mean utilization of the worker's GPUs in percent, if any GPU reports one.
     #[must_use]
     pub fn gpu_utilization(&self) -> Option<f64> {
         let used: Vec<f64> = self.gpus.iter().filter_map(|gpu| gpu.utilization_percent).collect();

@@ -1,8 +1,9 @@
-//! How an attempt ended, and what the ends of a job's attempts add up to.
+//! The end of an attempt, and the history of the ends of a job's attempts.
 //!
-//! [`AttemptEnd`] is the one record of it: a leader sends it, an agent leaves it in its last words, the operator keeps it in
-//! the status, and the decision on what follows is made from it (`failure::restart`). Place and message stay apart until
-//! a person reads them: [`AttemptEnd::fmt`] is the only place where they are put together.
+//! [`AttemptEnd`] is the only record of an end.
+//! A leader sends it, an agent stores it in its termination message, and the operator keeps it in the status.
+//! The restart decision (`failure::restart`) is based on it.
+//! Place and message are separate fields; only [`AttemptEnd::fmt`] joins them.
 
 use crate::reason::Reason;
 use crate::role::{Place, RoleName};
@@ -17,49 +18,51 @@ use std::fmt;
 pub struct AttemptEnd {
     /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// When its first failure was.
+    /// Time of its first failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "date_time"))]
     pub time: Option<Timestamp>,
-    /// The first cause, in one CamelCase word.
+    /// First cause of the failure, in one CamelCase word.
     pub reason: Reason,
-    /// The first cause in words, without the place where it was.
+    /// Description of the first cause, without its place.
     pub message: String,
-    /// Role of the pod that failed first, where it is no worker.
+    /// Role of the pod that failed first, unless it is a worker.
     #[serde(default, skip_serializing_if = "RoleName::is_worker")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub role: RoleName,
-    /// Index of the worker that failed first, or of the pod of another role among those.
+    /// Index of the worker that failed first, or of the pod within its role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
-    /// Name of its pod.
+    /// Name of the pod that failed first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Node on which its pod was.
+    /// Node of the pod that failed first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Rank of the process that failed, where that is known.
+    /// Rank of the process that failed, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<i32>,
-    /// Exit code of its program.
+    /// Exit code of the program that failed first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The largest step that the attempt reported.
+    /// Largest step that the attempt reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
-    /// The checkpoint that the attempt resumed from.
+    /// Checkpoint that the attempt resumed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<String>,
-    /// True if the worker was evicted, preempted or its node lost, or a rule says Ignore: then it doesn't count against `backoffLimit`.
+    /// Whether the attempt does not count against `backoffLimit`.
+    /// True after an eviction, a preemption, a node loss, or a match with a rule that says Ignore.
     #[serde(default)]
     pub disruption: bool,
-    /// True if trying again can't help, such as after a command that doesn't exist, or a rule says Fail.
+    /// Whether a retry can't help.
+    /// True after, for example, a command that does not exist, or a match with a rule that says Fail.
     #[serde(default)]
     pub permanent: bool,
-    /// Number of the rule of `failurePolicy.rules` that decided what follows, from 1; none if none matched.
+    /// Number of the matching rule in `failurePolicy.rules`, from 1. Absent if none matched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<u32>,
-    /// Seconds from the start of its first worker to the failure.
+    /// Seconds from the start of the attempt's first worker to the failure.
     #[serde(default)]
     pub ran_seconds: i64,
 }
@@ -69,19 +72,19 @@ fn date_time(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "type": "string", "format": "date-time", "nullable": true })
 }
 
-/// What the end of an attempt counts as.
+/// Classification of the end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// A failure of the program: it spends `backoffLimit`.
+    /// A failure of the program; it counts against `backoffLimit`.
     Failure,
-    /// Something that the program can't help.
+    /// A disruption that the program did not cause.
     Disruption,
-    /// A person or the operator asked for another attempt.
+    /// A user or the operator requested another attempt.
     Requested,
 }
 
 impl AttemptEnd {
-    /// An end of which no more is known than this.
+    /// Creates an end with only these facts known.
     #[must_use]
     pub fn new(attempt: u32, reason: Reason, message: impl Into<String>) -> Self {
         Self {
@@ -104,19 +107,19 @@ impl AttemptEnd {
         }
     }
 
-    /// The place in the gang that failed first, if it was one.
+    /// The place in the gang that failed first, if there was one.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         self.worker.map(|index| Place { role: self.role, index })
     }
 
-    /// The end of the job in words, if no other attempt follows: `why` is empty where the cause says it.
+    /// Message for the end of the job, if no other attempt follows. `why` is empty if the cause already explains it.
     #[must_use]
     pub fn ends_job(&self, why: &str) -> String {
         if why.is_empty() { self.to_string() } else { format!("{self} ({why})") }
     }
 
-    /// What it counts as.
+    /// Classifies the end.
     #[must_use]
     pub fn class(&self) -> Class {
         match self.reason {
@@ -126,20 +129,20 @@ impl AttemptEnd {
         }
     }
 
-    /// Whether it was interrupted from outside: a failure that a rule ignores was not.
+    /// Whether the attempt was interrupted from outside. A failure that a rule ignores was not.
     #[must_use]
     pub fn was_interrupted(&self) -> bool {
         self.disruption && self.rule.is_none()
     }
 
-    /// Whether the job waits until a person says what follows: none of its checkpoints can be used.
+    /// Whether the job waits for a user's decision, because none of its checkpoints can be used.
     #[must_use]
     pub fn waits_for_word(&self) -> bool {
         self.reason == Reason::NoUsableCheckpoint && self.rule.is_none()
     }
 }
 
-/// As a person reads it: `worker 1 (pod x-training-1-abcde, node n), rank 3: exit code 1 (rule 2 of failurePolicy.rules: Fail)`.
+/// Message for users: `worker 1 (pod x-training-1-abcde, node n), rank 3: exit code 1 (rule 2 of failurePolicy.rules: Fail)`.
 impl fmt::Display for AttemptEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(place) = self.place() {
@@ -160,56 +163,56 @@ impl fmt::Display for AttemptEnd {
     }
 }
 
-/// What the ends of a job's attempts add up to: the memory of the decision on restarts. The leader of a gang has it while its
-/// pods live, the status of the job always.
+/// Summary of all ended attempts, from which restart decisions are made.
+/// The leader of a gang keeps it while its pods exist; the job's status always has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RestartHistory {
-    /// The last attempt whose end was judged.
+    /// Last attempt whose end was evaluated.
     pub judged: u32,
-    /// Restarts after failures of the program: what `backoffLimit` bounds.
+    /// Number of restarts after failures of the program. `backoffLimit` is their maximum.
     pub failures: u32,
-    /// Restarts after disruptions.
+    /// Number of restarts after disruptions.
     pub disruptions: u32,
-    /// Quick failures in a row without progress, not counting the disruptions between them.
+    /// Number of consecutive quick failures without progress, not counting the disruptions between them.
     pub failures_in_a_row: u32,
-    /// Quick disruptions in a row without progress.
+    /// Number of consecutive quick disruptions without progress.
     pub disruptions_in_a_row: u32,
-    /// The largest step that any attempt reported.
+    /// Largest step that any attempt reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
-    /// The failure that comes again and again.
+    /// The failure that repeats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeated: Option<RepeatedFailure>,
-    /// Why no further attempt follows.
+    /// Reason why no further attempt follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
 }
 
-/// The same failure at the same step, from the same checkpoint.
+/// A failure that repeats at the same step, from the same checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RepeatedFailure {
-    /// Its reason.
+    /// Reason of the failure.
     pub reason: String,
-    /// The step at which it came.
+    /// Step at which the failure occurs.
     pub step: i64,
-    /// The end of the path of the checkpoint that those attempts had resumed from.
+    /// End of the path of the checkpoint that those attempts resumed from.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub checkpoint: String,
-    /// How often in a row.
+    /// Number of consecutive occurrences.
     pub times: u32,
 }
 
 impl RepeatedFailure {
-    /// So many times in a row are enough: no further attempt follows.
+    /// Number of consecutive occurrences after which no further attempt follows.
     pub const ENOUGH: u32 = 3;
 }
 
 impl RestartHistory {
-    /// Whether this one knows of an end that `other` does not.
+    /// Whether this history includes an end that `other` lacks.
     #[must_use]
     pub fn is_newer_than(&self, other: &Self) -> bool {
         (self.judged, self.stopped.is_some()) > (other.judged, other.stopped.is_some())

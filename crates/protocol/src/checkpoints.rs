@@ -1,54 +1,55 @@
-//! Checkpoints, as the operator and the agents speak of them.
+//! Checkpoint settings and reports exchanged between the operator and the agents.
 
 use crate::number;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What an agent is to do with the checkpoints of its job: the file [`POLICY_FILE`] of the job's ConfigMap, which is read
-/// anew before each look at the checkpoints.
+/// Checkpoint settings of an agent, from the file [`POLICY_FILE`] of the job's ConfigMap. The agent reads the file before
+/// each scan of the checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointPolicy {
-    /// UID of the TrainingJob: what another job has written to the same folder is not this one's.
+    /// UID of the TrainingJob, which distinguishes its files from those of other jobs in the same folder.
     pub uid: String,
-    /// Name of the TrainingJob, for those who share the folder.
+    /// Name of the TrainingJob, for messages to other jobs that share the folder.
     pub job: String,
-    /// Workers of the gang.
+    /// Number of workers in the gang.
     pub workers: u32,
-    /// Port on which the others ask the first worker's agent what to go on from.
+    /// Port on which the other agents ask the first worker's agent for the checkpoint to resume from.
     pub port: u16,
-    /// Seconds between two looks at the folder; 0 for what the agent thinks best.
+    /// Seconds between two scans of the folder; 0 for the agent's default.
     #[serde(skip_serializing_if = "is_zero")]
     pub look_seconds: u64,
-    /// Seconds to wait for a folder or a store that can't be read, before the attempt fails; 0 for the agent's default.
+    /// Seconds to wait for an unreadable folder or store before the attempt fails; 0 for the agent's default.
     #[serde(skip_serializing_if = "is_zero")]
     pub patience_seconds: u64,
-    /// Every worker sees the same folder: one of them takes care of it. Else each has its own.
+    /// Whether all workers share one folder, which a single agent then manages. Otherwise each worker has a separate
+    /// folder.
     pub shared: bool,
-    /// Newest good checkpoints that are kept.
+    /// Number of newest good checkpoints to keep; 0 keeps all.
     pub retention: u32,
-    /// The metric by which the best one is kept, too.
+    /// Metric by which the best checkpoint is kept, in addition to `retention`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_best: Option<BestBy>,
-    /// The checkpoint that the job begins with, used once: a path, or a place in an object store.
+    /// Initial checkpoint of the job, used once: a path, or a location in an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<String>,
-    /// The run may begin at step 0 where it has checkpoints and none of them can be used.
+    /// Whether the run may begin at step 0 if it has checkpoints and none of them can be used.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub may_start_over: bool,
-    /// Before an attempt resumes from a checkpoint its structure is verified, and not every byte.
+    /// Whether only the structure of a checkpoint, and not every byte, is verified before an attempt resumes from it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub structure_only: bool,
-    /// Where the job's checkpoints are kept, if that is an object store.
+    /// Object store that holds the job's checkpoints, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StorePlace>,
-    /// Where they are copied to.
+    /// Backup of the checkpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupPolicy>,
 }
 
 impl CheckpointPolicy {
-    /// The number of newest good saves that are kept, to count with; 0 if all are.
+    /// Number of newest good saves to keep, as a count; 0 keeps all.
     #[must_use]
     pub fn retention(&self) -> usize {
         usize::try_from(self.retention).unwrap_or(usize::MAX)
@@ -63,23 +64,23 @@ fn is_zero(value: &u64) -> bool {
 /// Name of the policy's file in the ConfigMap.
 pub const POLICY_FILE: &str = "checkpoints.json";
 
-/// Which checkpoint is the best.
+/// Metric by which the best checkpoint is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BestBy {
-    /// Name of the metric, as the checkpoint has it.
+    /// Name of the metric, as the checkpoint stores it.
     pub metric: String,
-    /// The greatest is the best, else the least.
+    /// Whether the largest value is the best, rather than the smallest.
     pub max: bool,
 }
 
-/// A place in an object store, and how it is reached.
+/// Location in an object store, with access settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorePlace {
     /// s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX.
     pub uri: String,
-    /// Address of the server, where it is not the vendor's.
+    /// Address of the server, unless it is the vendor's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Region of an S3 bucket.
@@ -88,91 +89,92 @@ pub struct StorePlace {
     /// Name of the storage account of an Azure container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub azure_account: Option<String>,
-    /// Folder with the credentials, a file each. Without one the pod's identity counts.
+    /// Folder with the credentials, one file each. Without it the pod's identity is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<String>,
 }
 
-/// Copies in another store.
+/// Backup to another store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackupPolicy {
-    /// Where to.
+    /// Destination of the backup.
     pub place: StorePlace,
-    /// Seconds between two copies at least.
+    /// Minimum number of seconds between two backups.
     pub interval_seconds: u64,
 }
 
-/// A checkpoint that is known to be good.
+/// A checkpoint known to be good.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Kept {
-    /// What a program is given: below the folder of checkpoints, without its name.
+    /// Path as passed to a program, relative to the folder of checkpoints.
     pub path: String,
-    /// Steps done.
+    /// Number of steps completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// Epochs done.
+    /// Number of epochs completed.
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub epoch: Option<f64>,
-    /// When it was written; of a copy, when it was whole.
+    /// Time at which the checkpoint was written or, for a copy, completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Timestamp>,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its value of the metric by which the best is kept.
+    /// Value of the metric by which the best checkpoint is kept.
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub metric: Option<f64>,
 }
 
-/// What an agent tells of the checkpoints that it takes care of.
+/// An agent's report about the checkpoints that it manages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Checkpoints {
-    /// The newest good one.
+    /// The newest good checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest: Option<Kept>,
-    /// The best good one.
+    /// The best good checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Kept>,
-    /// The one that this run resumed from.
+    /// The checkpoint that this run resumed from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<Kept>,
-    /// When an attempt first resumed from `resumeFrom`.
+    /// Time at which an attempt first resumed from `resumeFrom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wish_used: Option<Timestamp>,
-    /// Good ones, of which no damage would be unseen.
+    /// Number of valid checkpoints: good, and any damage would be detected.
     pub valid: u32,
-    /// Good ones of which damage may be unseen, for their format has no checksum of all that is needed to load them.
+    /// Number of complete checkpoints: good, but damage may go undetected. Their format has no checksum for everything that
+    /// loading needs.
     pub complete: u32,
-    /// Those that are being written, or were never finished.
+    /// Number of checkpoints that are being written or were never finished.
     pub incomplete: u32,
-    /// Those that can't be gone on from.
+    /// Number of corrupted checkpoints, which can't be resumed from.
     pub corrupted: u32,
-    /// Deleted since the agent started.
+    /// Number of checkpoints deleted since the agent started.
     pub deleted: u64,
-    /// Free on the volume, in bytes.
+    /// Free bytes on the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// Size of the volume, in bytes.
+    /// Size of the volume in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
-    /// The last copy that is whole: in the store where checkpoints are kept, or in the backup.
+    /// The last completed copy, in the store for checkpoints or in the backup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copied: Option<Kept>,
-    /// The newest good one that has yet to be copied.
+    /// The newest good checkpoint that has not been copied yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_copy: Option<String>,
-    /// What a person should look at, the worst first.
+    /// Problems that need a user's attention, the worst first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Problem>,
 }
 
-/// Something with the checkpoints that a person should look at.
+/// A problem with the checkpoints that needs a user's attention.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Problem {
-    /// What kind.
+    /// Kind of the problem.
     pub kind: ProblemKind,
     /// A sentence with names and the remedy.
     pub message: String,
@@ -181,29 +183,29 @@ pub struct Problem {
 /// Kinds of problems with checkpoints, the worst first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProblemKind {
-    /// One that can't be gone on from.
+    /// A checkpoint is corrupted and can't be resumed from.
     Corrupted,
-    /// The volume will soon be full.
+    /// The volume is almost full.
     NearlyFull,
-    /// They can't be copied.
+    /// Copying fails.
     CopyFailing,
     /// The folder can't be read or written.
     Unreadable,
     /// Another job writes to the same folder.
     Shared,
-    /// Passed over, since a run that went on from it failed before it made progress.
+    /// A checkpoint is skipped, because runs that resumed from it failed before they made progress.
     Suspect,
-    /// What a newer agent may tell.
+    /// A kind reported by a newer agent.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
-/// Bytes of a path and of a message in a termination message.
+/// Maximum bytes of a path or a message within a termination message.
 const SHORT: usize = 160;
 
 impl Checkpoints {
-    /// How many there are of each verdict, by its name.
+    /// Number of checkpoints by the name of their verdict.
     #[must_use]
     pub fn by_verdict(&self) -> [(&'static str, u32); 4] {
         [
@@ -214,7 +216,7 @@ impl Checkpoints {
         ]
     }
 
-    /// What has to be known once the pod is gone, in few bytes.
+    /// The part that must be known after the pod is gone, in few bytes.
     #[must_use]
     pub fn last_words(&self) -> Self {
         let cut = |text: &str| text::start_of(text, SHORT).to_owned();

@@ -1,9 +1,10 @@
-//! JSON of which the end is missing: the kubelet gives all containers of a pod 12 KiB for their messages, and cuts each.
+//! Repair of truncated JSON: the kubelet limits the termination messages of a pod's containers to 12 KiB together, and
+//! truncates each.
 
-/// Texts of which a part tells something. Of all other values a part would tell what is not so.
+/// Texts that are useful even if truncated. Any other truncated value would be wrong.
 const TEXTS: [&str; 3] = ["message", "headline", "stderrTail"];
 
-/// `text` without what was cut within, and with an end. `None` if not even its first brace is there.
+/// Removes the incomplete value at the end of `text` and closes all brackets. `None` if even the first brace is missing.
 pub fn mend(text: &str) -> Option<String> {
     let mut reader = Reader::default();
     for (at, c) in text.char_indices() {
@@ -14,20 +15,20 @@ pub fn mend(text: &str) -> Option<String> {
 
 #[derive(Default)]
 struct Reader {
-    /// What closes the objects and arrays that are open.
+    /// Closing brackets for the open objects and arrays.
     open: Vec<char>,
-    /// Up to where the text can be kept, and what closes it there.
+    /// The position up to which the text is usable, with the closing brackets for that position.
     good: Option<(usize, String)>,
     string: Option<Text>,
-    /// The name of the member whose value is read.
+    /// The name of the member whose value is being read.
     name: Option<String>,
 }
 
 struct Text {
     start: usize,
-    /// Up to where it is whole.
+    /// The position up to which the text is complete.
     whole: usize,
-    /// Characters left of an escape sequence.
+    /// Remaining characters of an escape sequence.
     escape: usize,
 }
 

@@ -1,54 +1,53 @@
-//! `failurePolicy.rules`: what is to follow from certain failures, as a person has decided. The gang's leader and the operator
-//! go by the same function.
+//! Evaluation of `failurePolicy.rules`. The gang's leader and the operator use the same function.
 
 use super::attempt::{AttemptEnd, Class};
 use super::progress_pattern::classes;
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-/// Bytes that a regular expression may take when it is compiled, and all of them together, in equal shares. The operator compiles
-/// them between other things.
+/// Maximum bytes of one compiled regular expression; the total is shared equally. The limits keep compilation in the
+/// operator fast.
 const MAX_BYTES: usize = 1024 * 1024;
 const MAX_BYTES_IN_ALL: usize = 2 * MAX_BYTES;
-/// Bytes that matching may use for each; with less it is slower.
+/// Maximum bytes of cache for matching each pattern; less would make matching slower.
 const MAX_BYTES_OF_CACHE: usize = 512 * 1024;
-/// Classes of characters in all of them: the tables of Unicode's are gone through for each, whatever comes of it.
+/// Maximum number of character classes in all patterns, because each one is compiled with the tables of Unicode.
 const MAX_CLASSES_IN_ALL: usize = 128;
-/// Groups, brackets and repetitions within each other.
+/// Maximum nesting of groups, brackets and repetitions.
 const MAX_DEPTH: u32 = 50;
 
-/// What is to follow from a failure of one kind. All that is written of it must match, and something must be written.
+/// Rule for one kind of failure. All conditions that are set must match, and at least one must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FailureRule {
-    /// The program's exit code is one of these.
+    /// Exit codes of the program that match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exit_codes: Vec<i32>,
-    /// The cause's reason is one of these.
+    /// Reasons of the cause that match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// This regular expression is found in the cause's message.
+    /// Regular expression that must match within the message of the cause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What follows.
+    /// Consequence of the failure.
     pub action: RuleAction,
 }
 
-/// What follows from a failure that a rule matches.
+/// Consequence of a failure that a rule matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RuleAction {
-    /// No other attempt.
+    /// No further attempt.
     Fail,
-    /// Another attempt, which does not spend the budget.
+    /// Another attempt, which does not count against `backoffLimit`.
     Ignore,
-    /// Another attempt, also where trying again could not help; it spends the budget. Also what a newer operator may call
-    /// otherwise (serde wants it last).
+    /// Another attempt, even if a retry can't help; it counts against `backoffLimit`. Also stands for unknown values of a
+    /// newer operator (serde requires it last).
     #[default]
     #[serde(other)]
     Restart,
 }
 
-/// What the first rule that matches makes of the end of an attempt. What was asked for is no failure.
+/// Applies the first matching rule to the end of an attempt. A requested attempt is no failure.
 #[must_use]
 pub fn apply(rules: &[FailureRule], end: AttemptEnd) -> AttemptEnd {
     if end.class() == Class::Requested {
@@ -77,7 +76,7 @@ impl FailureRule {
     }
 }
 
-/// What is wrong with which rule's regular expression, by the rules' numbers from 0, and what to write instead.
+/// Returns the invalid regular expressions by the index of their rule, each with the error and the remedy.
 #[must_use]
 pub fn refusals(rules: &[FailureRule]) -> Vec<(usize, String)> {
     let (max_bytes, mut classes_in_all) = (share(rules.len()), 0);
@@ -122,7 +121,7 @@ fn refusal(pattern: &str, max_bytes: usize) -> Option<String> {
     })
 }
 
-/// The bytes that each of so many rules may take.
+/// Maximum bytes for each pattern if there are this many rules.
 fn share(rules: usize) -> usize {
     MAX_BYTES.min(MAX_BYTES_IN_ALL / rules.max(1))
 }
@@ -168,7 +167,7 @@ mod tests {
         assert_eq!(decided(&json!([{ "action": "Fail" }]), "OOMKilled", "", None), None, "it says nothing");
     }
 
-    /// What looks like it is another thing: no code, another code, a word that begins alike.
+    /// Similar ends must not match: no exit code, another exit code, a reason with the same beginning.
     #[test]
     fn what_only_looks_alike_does_not_match() {
         let of = json!([
@@ -187,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Where it was is no part of what is matched.
+    /// The place of a failure is not part of the text that is matched.
     #[test]
     fn the_place_is_not_matched() {
         let rules = rules(json!([{ "message": "worker|pod|node", "action": "Fail" }]));
@@ -224,7 +223,7 @@ mod tests {
         refusals(&rules(json!([{ "message": pattern, "action": "Fail" }]))).pop().map(|(_, why)| why)
     }
 
-    /// The work is bounded over all rules, as they are compiled by the operator's only thread.
+    /// The limit covers all rules together, because the operator compiles them on its only thread.
     #[test]
     fn all_rules_together_have_one_budget() {
         let rule = |message: String| FailureRule { message: Some(message), ..FailureRule::default() };

@@ -1,4 +1,4 @@
-//! What the agents of a gang are given, and what their leader tells of it.
+//! Configuration of a gang's agents, and the status that their leader reports.
 
 use super::attempt::{AttemptEnd, RestartHistory};
 use super::failure_rules::FailureRule;
@@ -8,72 +8,72 @@ use std::collections::BTreeMap;
 
 /// Name of the file with a [`GangSetup`], and its key in the job's ConfigMap.
 pub const SETUP_FILE: &str = "gang.json";
-/// Key of the gang's key in its Secret: the text itself, as it stands there, is the key.
+/// Key of the Secret that holds the gang's key, which is used as plain text.
 pub const KEY_FILE: &str = "key";
-/// The variable with the one address at which an agent listens. Without it the agent listens at all addresses.
+/// Variable with the only address on which an agent listens. Without it the agent listens on all addresses.
 pub const LISTEN_ADDRESS: &str = "TRAININGJOB_LISTEN_ADDRESS";
-/// In the folder of what an agent remembers: what `mpirun` needs.
+/// Folder with the files for `mpirun`, within the agent's state folder.
 pub const REMOTE: &str = "remote";
-/// In that: what `mpirun` takes for its remote shell. It is the agent, which knows itself by this name.
+/// Name in [`REMOTE`] of the remote shell for `mpirun`. It is the agent, which recognizes itself by this name.
 pub const RSH: &str = "rsh";
-/// In that: the workers, as Open MPI wants them.
+/// Name in [`REMOTE`] of the list of workers in Open MPI's format.
 pub const HOSTFILE: &str = "hostfile";
-/// In that: the workers, as MPICH and Intel MPI want them.
+/// Name in [`REMOTE`] of the list of workers in the format of MPICH and Intel MPI.
 pub const HYDRA_HOSTS: &str = "hosts";
-/// Exit code of a container whose first process was killed (SIGKILL): its node starts it again in its pod.
+/// Exit code of a container whose first process was killed (SIGKILL). Its node restarts it in its pod.
 pub const KILLED: i32 = 137;
-/// Attempts that have ended are told of so many at most.
+/// Maximum number of ended attempts in a report.
 pub const MAX_RESTARTS: usize = 10;
-/// In an agent's last words, for which there is little room, of so many.
+/// Maximum number of ended attempts in an agent's termination message, which has little room.
 pub const LAST_RESTARTS: usize = 3;
 
-/// How the agents of a job form a gang. It may change while they run, of which they heed [`GangSetup::restarts`],
-/// [`GangSetup::backoff_limit`], [`GangSetup::rules`] and [`GangSetup::restart_requested`]; and of an elastic gang
-/// [`GangSetup::workers`].
+/// Configuration of a job's gang. It may change while the agents run. They then apply only [`GangSetup::restarts`],
+/// [`GangSetup::backoff_limit`], [`GangSetup::rules`] and [`GangSetup::restart_requested`]. The agents of an elastic gang
+/// also apply [`GangSetup::workers`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangSetup {
     /// UID of the TrainingJob.
     pub uid: String,
-    /// How many there are, of the smallest indexes; the one of index 0 leads.
+    /// Number of workers, those with the smallest indexes. The worker with index 0 leads.
     pub workers: u32,
-    /// Of an elastic gang: the most workers that its attempts may have had in these pods. What runs is told by its agent how
-    /// many there are.
+    /// For an elastic gang: the maximum number of workers that attempts in these pods may have had. The agent passes the
+    /// actual number to the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest: Option<u32>,
-    /// How many members there are of each other role.
+    /// Number of members of each other role.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<String, u32>,
-    /// By whose success the gang has succeeded: so many of each of these roles, the first ones by index. All workers if none
-    /// is named; the others are ended then.
+    /// Members whose success makes the gang succeed: the first ones by index of each role listed here. If the map is empty,
+    /// all workers decide. All other programs are then stopped.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub success: BTreeMap<String, u32>,
-    /// Where the first worker's pod is found, by name.
+    /// Host name of the first worker's pod.
     pub leader: String,
-    /// Where its agent listens.
+    /// Port of the first worker's agent.
     pub port: u16,
-    /// Where the ranks meet: here and at the next port, in turns.
+    /// Port of the rendezvous; attempts alternate between it and the next port.
     pub master_port: u16,
-    /// Of a gang whose programs `mpirun` starts: on the members that decide ([`GangSetup::success`]) the job's program runs,
-    /// which is that, and the others serve it as its remote shell.
+    /// Settings for programs started by `mpirun`. The job's program, which is `mpirun`, runs on the members that decide
+    /// ([`GangSetup::success`]). The other members serve as its remote shells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mpi: Option<MpiSetup>,
-    /// When another attempt follows.
+    /// Condition for restarts.
     pub restarts: Restarts,
-    /// How often after failures of the program.
+    /// Maximum number of restarts after failures of the program.
     pub backoff_limit: u32,
-    /// What is to follow from certain failures.
+    /// Rules for specific failures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<FailureRule>,
-    /// The last restart that was asked for, by a value that nobody else has: another one than the leader's agent has begun
-    /// with asks for another attempt.
+    /// Unique value of the last restart request. A value that differs from the one at the start of the leader's agent
+    /// requests another attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_requested: Option<String>,
 }
 
 impl GangSetup {
-    /// The host name of a worker, by that of the first one: the pods of an Indexed Job are called alike, but for the number at
-    /// the end of the first label.
+    /// The host name of a worker, derived from that of the first worker. Host names in an Indexed Job differ only in the
+    /// number at the end of the first label.
     #[must_use]
     pub fn host(&self, index: u32) -> String {
         let (first, domain) = self.leader.split_at(self.leader.find('.').unwrap_or(self.leader.len()));
@@ -84,60 +84,60 @@ impl GangSetup {
     }
 }
 
-/// What a gang needs whose programs `mpirun` starts.
+/// Settings for a gang whose programs `mpirun` starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MpiSetup {
-    /// Where the agents listen that serve it as its remote shell.
+    /// Port of the agents that serve as remote shells.
     pub port: u16,
-    /// Processes of each worker.
+    /// Number of processes of each worker.
     pub slots: u32,
 }
 
 /// `failurePolicy.restartPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Restarts {
-    /// Never.
+    /// No restarts.
     #[default]
     Never,
-    /// After what another attempt may not meet.
+    /// Restarts after failures that a retry may fix.
     OnFailure,
-    /// After every failure.
+    /// Restarts after every failure.
     Always,
 }
 
-/// What was before these pods.
+/// History from before the current pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangPast {
-    /// How the attempts before have ended.
+    /// Ends of the earlier attempts.
     pub restarts: RestartHistory,
-    /// When an attempt first resumed from `checkpoint.resumeFrom`.
+    /// Time at which an attempt first resumed from `checkpoint.resumeFrom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wish_used: Option<Timestamp>,
 }
 
-/// How a gang stands, as its leader tells.
+/// State of a gang, as reported by its leader.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangStatus {
-    /// The last attempt that was begun; 0 before the first one.
+    /// Last attempt that began; 0 before the first one.
     pub attempt: u32,
-    /// Workers of the attempt that runs or stops, or else of the next one. 0 is what an older agent tells.
+    /// Number of workers in the attempt that is running or stopping, else in the next one. An older agent reports 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub workers: u32,
-    /// How its attempts have ended, up to the beginning of the last one; with the last one once no other follows.
+    /// Ends of the attempts before the last one. The last one is included once no other attempt follows.
     pub restarts: RestartHistory,
-    /// Where the gang is in its life.
+    /// Phase of the gang.
     pub phase: GangPhase,
-    /// Since when all stop, while they do.
+    /// Time since which all programs have been stopping, while they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopping_since: Option<Timestamp>,
-    /// What it waits for, while not all run, as a person would tell it.
+    /// Description of what the gang waits for, while not all programs run.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub waits_for: String,
-    /// The attempts of these pods that have ended and did not end well, the last ones, the oldest first. Why a pod was told to
-    /// end stands on the pod, and the operator knows more of it.
+    /// The last attempts in these pods that ended without success, the oldest first. The operator adds why a pod was
+    /// terminated, because that is recorded on the pod.
     pub ended: Vec<AttemptEnd>,
 }
 
@@ -146,30 +146,31 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Where a gang is in its life.
+/// Phase of a gang.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GangPhase {
-    /// All run.
+    /// All programs run.
     Running,
-    /// All stop.
+    /// All programs are stopping.
     Stopping,
-    /// It has ended, for good.
+    /// The gang has ended permanently.
     Over,
-    /// Waits until all are there and nothing of an earlier attempt lives. Also what a newer agent may call otherwise
-    /// (serde wants it last).
+    /// The gang waits for all members, and for the processes of earlier attempts to end. Also stands for unknown values of
+    /// a newer agent (serde requires it last).
     #[default]
     #[serde(other)]
     Gathering,
 }
 
-/// What of the gang stands in the last words of each of its agents.
+/// State of the gang in the termination message of each of its agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangEnd {
-    /// How its attempts have ended, up to the beginning of the last one; with the last one, and why no further one follows, once
-    /// that is so.
+    /// Ends of the attempts before the last one. The last one, and why no attempt follows, is included once that is
+    /// decided.
     pub restarts: RestartHistory,
-    /// The last attempts that did not end well, the oldest first, if this agent led: nobody may have asked it in time.
+    /// The last attempts that ended without success, the oldest first, if this agent was the leader. The operator may not
+    /// have read them in time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<AttemptEnd>,
 }

@@ -1,9 +1,9 @@
-//! A GPU as `nvidia-smi` tells of it.
+//! Readings of a GPU from `nvidia-smi`.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// One GPU. What it doesn't support is absent.
+/// Readings of one GPU. Unsupported values are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Gpu {
@@ -14,6 +14,6 @@ pub struct Gpu {
     pub memory_total_bytes: Option<f64>,
     pub power_watts: Option<f64>,
     pub temperature_celsius: Option<f64>,
-    /// When it was measured.
+    /// Time of the reading.
     pub time: Timestamp,
 }

@@ -1,40 +1,40 @@
-//! What tells that a program hangs.
+//! Reports of hung programs.
 
 use crate::stacks::Place;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of what is told of one hang.
+/// Maximum bytes of the text of a hang.
 pub const MAX_TEXT: usize = 700;
 
-/// A worker whose program hangs, or whom the others wait for.
+/// A worker whose program hangs, or for which the other workers wait.
 ///
-/// What it is judged by comes before its text, for the end of a report may be cut off.
+/// The fields used for decisions precede the text, because the end of a report may be truncated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Hang {
-    /// Where the rank is that the others seem to wait for.
+    /// Location of the rank that the others seem to wait for.
     pub place: Place,
-    /// Which rank that is.
+    /// Number of that rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
-    /// When it was found.
+    /// Time at which the hang was detected.
     pub time: Timestamp,
-    /// What was found, without who it was.
+    /// Description of the hang, without the worker.
     pub text: String,
 }
 
-/// A program that gives reason to think that it hangs.
+/// Evidence that a program may hang.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Stall {
-    /// Two signs agree. One alone is told, and nothing follows from it.
+    /// Whether two signs agree. A single sign is only reported.
     pub hangs: bool,
-    /// When this was found.
+    /// Time at which the evidence was found.
     pub time: Timestamp,
-    /// The rank that it is about, as far as that is known.
+    /// The affected rank, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
-    /// As a person would tell it, without the worker.
+    /// Description for users, without the worker.
     pub message: String,
 }

@@ -1,9 +1,9 @@
-//! What an agent tells the operator, and what the operator tells it.
+//! Messages between agents and the operator.
 //!
-//! A worker's agent leaves a [`report`] in its container's termination message and answers questions with an
-//! [`agent_status`]. Both are read by an operator that may be older or newer: fields are only ever added, unknown ones are
-//! ignored. Beside these types stand the rules that people write for what programs print ([`failure_rules`],
-//! [`progress_pattern`]). All of it is pure.
+//! A worker's agent leaves a [`report`] in its container's termination message and answers requests with an
+//! [`agent_status`]. The operator that reads them may be older or newer. Fields are therefore only added, and unknown
+//! fields are ignored. The crate also contains the patterns that users write for program output ([`failure_rules`],
+//! [`progress_pattern`]). There is no I/O.
 #![cfg_attr(
     test,
     allow(

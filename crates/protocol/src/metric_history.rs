@@ -1,19 +1,19 @@
-//! Metrics whose every reading counts: whoever decides by them must miss none between two looks.
+//! Histories of metrics for decisions that must not miss a reading between two polls.
 
 use super::number;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Readings kept of each metric.
+/// Number of readings kept for each metric.
 const KEPT: usize = 100;
 
-/// The readings of one metric.
+/// Readings of one metric.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricHistory {
-    /// How many there were since the agent's start.
+    /// Number of readings since the agent's start.
     pub count: u64,
-    /// The last of them, oldest first.
+    /// The last readings, the oldest first.
     pub recent: VecDeque<NumberedReading>,
 }
 
@@ -21,21 +21,22 @@ pub struct MetricHistory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NumberedReading {
-    /// Its number, from 1.
+    /// Number of the reading, from 1.
     pub n: u64,
-    /// NaN and the infinities are values too.
+    /// Value of the reading; NaN and infinities are allowed.
     #[serde(with = "number")]
     pub value: f64,
-    /// The step that the program was at, as far as it has told.
+    /// Step of the program at that time, if known.
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// Whether the program counts it as a percentage, which `value` has as a share.
+    /// Whether the program reports a percentage; `value` is then converted to a share.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_percentage: bool,
 }
 
 impl NumberedReading {
-    /// Whether it is `target` or more. What is above 1 is a percentage, if the program counts in percentages.
+    /// Whether the value is at least `target`. A target above 1 is taken as a percentage if the program reports
+    /// percentages.
     #[must_use]
     pub fn reaches(&self, target: f64) -> bool {
         let is_percentage = self.is_percentage && target > 1.0;
@@ -44,7 +45,7 @@ impl NumberedReading {
 }
 
 impl MetricHistory {
-    /// Files a reading under the next number; of more than a hundred the oldest goes.
+    /// Adds a reading under the next number. Beyond a hundred readings the oldest is dropped.
     pub fn add(&mut self, value: f64, step: Option<f64>, is_percentage: bool) {
         self.count += 1;
         if self.recent.len() == KEPT {

@@ -1,12 +1,12 @@
-//! Numbers in JSON that may be NaN or infinite, which JSON has no words for: they are the strings of Prometheus.
+//! JSON numbers that may be NaN or infinite, which JSON lacks. They are encoded as the strings of Prometheus.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// 30 and not 30.0, where it is the same.
+/// Writes whole numbers without a fraction: 30 instead of 30.0.
 ///
 /// # Errors
-/// As the serializer has them.
+/// Those of the serializer.
 #[expect(clippy::cast_possible_truncation, reason = "checked on the left")]
 pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -20,7 +20,7 @@ pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::
 }
 
 /// # Errors
-/// As the deserializer has them.
+/// Those of the deserializer.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -34,7 +34,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D:
     }
 }
 
-/// The same for what may be absent.
+/// The same encoding for optional numbers.
 pub mod option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -42,13 +42,13 @@ pub mod option {
     struct Number(#[serde(with = "super")] f64);
 
     /// # Errors
-    /// As the serializer has them.
+    /// Those of the serializer.
     pub fn serialize<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
         value.map(Number).serialize(serializer)
     }
 
     /// # Errors
-    /// As the deserializer has them.
+    /// Those of the deserializer.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
         Ok(Option::<Number>::deserialize(deserializer)?.map(|number| number.0))
     }

@@ -1,68 +1,68 @@
-//! How far a program has come and what it measured, from everything that says so. Pure.
+//! Progress and metrics of a program, merged from all sources. There is no I/O.
 //!
-//! An [`Update`] is what one source said at once; [`Progress`] merges updates field by field.
+//! An [`Update`] is one message from one source; [`Progress`] merges updates field by field.
 
 use super::number;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Metrics kept by name; more than any program has, and what a scraper can bear.
+/// Maximum number of metrics. It exceeds what programs have, and protects the scraper.
 const MAX_METRICS: usize = 100;
-/// Bytes of a metric's name kept.
+/// Maximum bytes of a metric's name.
 const MAX_NAME: usize = 100;
 
-/// Who said it; the first one here that speaks of a field is believed.
+/// Source of a value, in order of precedence for each field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Source {
     /// Posted to the agent in the Kubeflow Trainer's protocol.
     Post,
-    /// Written to the file that `TRAININGJOB_PROGRESS_FILE` names.
+    /// Written to the file named by `TRAININGJOB_PROGRESS_FILE`.
     File,
-    /// Read off stdout or stderr.
+    /// Parsed from stdout or stderr.
     Output,
     /// `trainer_state.json` of the newest checkpoint.
     Checkpoint,
-    /// The epochs that the program was asked for, in `HYPERPARAM_EPOCHS`: all that is known before it says a word.
+    /// The requested epochs in `HYPERPARAM_EPOCHS`, known before the program prints anything.
     Environment,
-    /// What a newer agent may name.
+    /// A source named by a newer agent.
     #[serde(other)]
     Other,
 }
 
-/// A value with who said it when.
+/// A value with its source and time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// NaN and the infinities are values too: in JSON the strings `"NaN"`, `"+Inf"` and `"-Inf"`.
+    /// The value. NaN and infinities are the strings `"NaN"`, `"+Inf"` and `"-Inf"` in JSON.
     #[serde(with = "number")]
     pub value: f64,
     pub time: Timestamp,
     pub source: Source,
 }
 
-/// What is known of a program's progress. What was never said is absent.
+/// The known progress of a program. Values that were never reported are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Progress {
-    /// As the program counts them; the Hugging Face Trainer reports fractions.
+    /// Epoch as the program counts; the Hugging Face Trainer reports fractions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Reading>,
-    /// Epochs in all.
+    /// Total number of epochs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<Reading>,
-    /// Of the whole run.
+    /// Step of the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Reading>,
-    /// Steps in all.
+    /// Total number of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<Reading>,
-    /// The percentage that was reported; [`Progress::percent`] is the one to show.
+    /// The percentage as reported. Use [`Progress::percent`] for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reported_percent: Option<Reading>,
-    /// Seconds that remain, as reported.
+    /// Remaining seconds, as reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta_seconds: Option<Reading>,
-    /// By name: [`LOSS`], [`ACCURACY`], [`LEARNING_RATE`], [`THROUGHPUT`], and all others as the program calls them.
+    /// Metrics by name: [`LOSS`], [`ACCURACY`], [`LEARNING_RATE`], [`THROUGHPUT`], and others by the program's names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, Reading>,
 }
@@ -73,7 +73,7 @@ pub const LEARNING_RATE: &str = "learningRate";
 pub const THROUGHPUT: &str = "throughput";
 
 impl Progress {
-    /// Takes in what one source said; whether anything changed.
+    /// Merges an update from one source. Returns whether anything changed.
     pub fn merge(&mut self, update: &Update, source: Source, time: Timestamp) -> bool {
         let mut changed = false;
         let fields = [
@@ -104,10 +104,10 @@ impl Progress {
         changed
     }
 
-    /// Of steps if their total is known, else of epochs, else as reported: never guessed. 0 to 100.
+    /// Percentage of steps if their total is known, else of epochs, else as reported, from 0 to 100. It is never estimated.
     ///
-    /// A percentage that the same source reports later goes before its steps: the Hugging Face Trainer's last message
-    /// has nothing but 100.
+    /// A later percentage from the same source takes precedence over its steps. The Hugging Face Trainer's last message
+    /// contains only 100.
     pub fn percent(&self) -> Option<f64> {
         let reported = self.reported_percent.map(|reading| reading.value);
         if let (Some(percent), Some(step)) = (self.reported_percent, self.step)
@@ -127,7 +127,7 @@ impl Progress {
             .map(|percent| percent.clamp(0.0, 100.0))
     }
 
-    /// When anything was last said, and by whom.
+    /// The last reading, with its time and source.
     pub fn last(&self) -> Option<Reading> {
         let fields = [self.epoch, self.epochs, self.step, self.steps, self.reported_percent, self.eta_seconds];
         let said = fields.into_iter().flatten().chain(self.metrics.values().copied());
@@ -139,7 +139,7 @@ impl Progress {
     }
 }
 
-/// What one source said at once.
+/// One message from one source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
     pub epoch: Option<f64>,
@@ -149,15 +149,15 @@ pub struct Update {
     pub percent: Option<f64>,
     pub eta_seconds: Option<f64>,
     pub metrics: BTreeMap<String, f64>,
-    /// The metrics that the program counts as percentages; here they are shares.
+    /// Metrics that the program reports as percentages; their values here are shares.
     pub percentages: BTreeSet<String>,
-    /// Whether somebody says what it measures, though it has neither an epoch nor a step.
+    /// Whether the meaning of the values is certain even without an epoch or a step.
     pub is_certain: bool,
 }
 
 impl Update {
-    /// Files `value` under the name that a program gave it, which may mean a field. A count below 0 says "unknown" in
-    /// many programs, and one that is no number says nothing.
+    /// Stores `value` under a program's name for it, which may be an alias of a field. Counts below 0 are ignored, because
+    /// many programs use them for "unknown". NaN counts are ignored too.
     pub fn set(&mut self, name: &str, value: f64) {
         let count = (value.is_finite() && value >= 0.0).then_some(value);
         match field(name) {
@@ -182,8 +182,8 @@ impl Update {
         *self == Self::default()
     }
 
-    /// Whether decisions may rest on what it measures. What a program prints may be a goal, the best of what was, or of
-    /// something else: where it comes with an epoch or a step it is of the training.
+    /// Whether the values are reliable enough for decisions. A printed value may be a target, the best so far, or
+    /// unrelated. With an epoch or a step it belongs to the training.
     pub fn is_sure(&self, source: Source) -> bool {
         source != Source::Output || self.is_certain || self.epoch.is_some() || self.step.is_some()
     }
@@ -202,11 +202,11 @@ enum Field<'n> {
     Percent,
     Eta,
     Metric(&'n str),
-    /// Means that metric, where nothing in the same message is called so.
+    /// Alias of a metric, used unless the same message also contains the metric's own name.
     Alias(&'static str),
 }
 
-/// The metric that `name` means.
+/// The metric that `name` stands for.
 pub fn field_metric(name: &str) -> &str {
     match field(name) {
         Field::Metric(metric) | Field::Alias(metric) => metric,
@@ -214,7 +214,7 @@ pub fn field_metric(name: &str) -> &str {
     }
 }
 
-/// What programs mean by `name`.
+/// The field that programs mean by `name`.
 fn field(name: &str) -> Field<'_> {
     let name = name.trim();
     let plain: String =

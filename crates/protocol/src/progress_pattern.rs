@@ -1,4 +1,4 @@
-//! Progress by the user's own regular expressions.
+//! Progress parsed by the user's regular expressions.
 
 use crate::progress::Update;
 use regex::{Regex, RegexBuilder};
@@ -10,12 +10,12 @@ pub struct ProgressPatterns(Vec<Regex>);
 
 impl ProgressPatterns {
     /// # Errors
-    /// If one is no regular expression, has no named group or takes too much; in words that name it.
+    /// If a pattern is invalid, has no named group or is too large; the error names the pattern.
     pub fn new(patterns: &[String]) -> Result<Self, String> {
         compile(patterns).collect::<Result<_, _>>().map(Self)
     }
 
-    /// What is wrong with which of `patterns`, by their numbers from 0.
+    /// Returns the invalid patterns by their index, each with the error.
     pub fn refusals(patterns: &[String]) -> Vec<(usize, String)> {
         compile(patterns).enumerate().filter_map(|(index, result)| Some((index, result.err()?))).collect()
     }
@@ -24,7 +24,7 @@ impl ProgressPatterns {
         self.0.is_empty()
     }
 
-    /// What `line` says. A group that matched no number says nothing.
+    /// Parses `line`. Groups that match no number are ignored.
     pub fn line(&self, line: &[u8]) -> Option<Update> {
         let text = printable(line);
         let mut update = Update::default();
@@ -41,15 +41,15 @@ impl ProgressPatterns {
     }
 }
 
-/// Bytes that one pattern may take when it is compiled, and all of them together, in equal shares. What many need is some
-/// ten thousand; the operator compiles them between other things, and every agent holds them.
+/// Maximum bytes of one compiled pattern; the total is shared equally. Most patterns need about ten thousand bytes. The
+/// operator compiles them along with its other work, and every agent keeps them in memory.
 const MAX_BYTES: usize = 1024 * 1024;
 const MAX_BYTES_IN_ALL: usize = 2 * MAX_BYTES;
-/// Classes of characters in all patterns: the tables of Unicode's are gone through for each, whatever comes of it.
+/// Maximum number of character classes in all patterns, because each one is compiled with the tables of Unicode.
 const MAX_CLASSES_IN_ALL: usize = 128;
-/// Groups, brackets and repetitions within each other.
+/// Maximum nesting of groups, brackets and repetitions.
 const MAX_DEPTH: u32 = 50;
-/// Bytes that matching may use for each pattern; with less it is slower.
+/// Maximum bytes of cache for matching each pattern; less would make matching slower.
 const MAX_BYTES_OF_CACHE: usize = 512 * 1024;
 
 fn compile(patterns: &[String]) -> impl Iterator<Item = Result<Regex, String>> {
@@ -67,7 +67,8 @@ fn compile(patterns: &[String]) -> impl Iterator<Item = Result<Regex, String>> {
     })
 }
 
-/// How many brackets and classes of Unicode `pattern` has, at most: what only looks like one is counted too.
+/// Upper bound for the number of brackets and Unicode classes in `pattern`, including literal characters that look like
+/// them.
 pub(crate) fn classes(pattern: &str) -> usize {
     let mut bytes = pattern.bytes();
     let mut count = 0;

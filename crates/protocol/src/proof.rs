@@ -1,17 +1,17 @@
-//! How an agent proves that an answer comes from the job that was asked, and answers this very question.
+//! Proof that an answer comes from the agent of the requested job, and belongs to this request.
 //!
-//! The operator derives a key for each job from a key of its own, and mounts it into the job's pods by a Secret. It sends a new
-//! nonce with each question. The agent signs the nonce and the body of its answer with the job's key. The body names the pod,
-//! so that the signature covers that as well.
+//! The operator derives a key for each job from its own key, and mounts it into the job's pods by a Secret. It sends a new
+//! nonce with each request. The agent signs the nonce and the body of its answer with the job's key. The body names the
+//! pod, so that the signature covers the pod as well.
 
 use ring::hmac;
 use std::fmt;
 
-/// Key of the job's key in its Secret, and name of the file in the pods.
+/// Key of the Secret that holds the job's key, and name of the file in the pods.
 pub const KEY_FILE: &str = "answers";
-/// Parameter of the question's query: the nonce.
+/// Query parameter of the request that holds the nonce.
 pub const NONCE_PARAMETER: &str = "nonce";
-/// Header of the answer: the proof.
+/// Header of the answer that holds the proof.
 pub const PROOF_HEADER: &str = "x-trainingjob-proof";
 
 /// Bytes of a key.
@@ -19,7 +19,7 @@ pub const KEY_BYTES: usize = 32;
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 16;
 
-/// What is signed with a key: a signature for one purpose is worth nothing for another.
+/// Purpose of a signature: a signature for one purpose is invalid for another.
 const JOB_KEY: &[u8] = b"trainingjob answers v1";
 const ANSWER: &[u8] = b"trainingjob answer v1";
 
@@ -28,20 +28,20 @@ const ANSWER: &[u8] = b"trainingjob answer v1";
 pub struct OperatorKey(hmac::Key);
 
 impl OperatorKey {
-    /// The key of these bytes; none if they are not so many, or all alike.
+    /// Creates a key from these bytes. `None` if their number is wrong or they are all equal.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let bytes = <[u8; KEY_BYTES]>::try_from(bytes).ok()?;
         bytes.iter().any(|byte| *byte != bytes[0]).then(|| Self::from_random(bytes))
     }
 
-    /// The key of these random bytes.
+    /// Creates a key from random bytes.
     #[must_use]
     pub fn from_random(bytes: [u8; KEY_BYTES]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }
 
-    /// The key of the job with this UID.
+    /// Derives the key of the job with this UID.
     #[must_use]
     pub fn job_key(&self, uid: &str) -> AnswerKey {
         let mut bytes = [0; KEY_BYTES];
@@ -55,25 +55,25 @@ impl OperatorKey {
 pub struct AnswerKey([u8; KEY_BYTES]);
 
 impl AnswerKey {
-    /// The key as the job's Secret and the file in the pods have it.
+    /// The key in the format of the job's Secret and of the file in the pods.
     #[must_use]
     pub fn to_text(&self) -> String {
         hex(&self.0)
     }
 
-    /// The key of such a text; none if it is malformed.
+    /// Parses a key from that format; `None` if it is malformed.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         from_hex(text.trim_ascii()).map(Self)
     }
 
-    /// The proof of an answer with this body to the question with this nonce.
+    /// Creates the proof for an answer with this body to the request with this nonce.
     #[must_use]
     pub fn prove(&self, nonce: Nonce, body: &[u8]) -> String {
         hex(hmac::sign(&self.key(), &joined(&[ANSWER, &nonce.0, body])).as_ref())
     }
 
-    /// Whether this is that proof. Takes the same time wherever it differs.
+    /// Verifies a proof in constant time.
     #[must_use]
     pub fn is_proof(&self, proof: &[u8], nonce: Nonce, body: &[u8]) -> bool {
         let signature = from_hex::<KEY_BYTES>(proof);
@@ -91,24 +91,24 @@ impl fmt::Debug for AnswerKey {
     }
 }
 
-/// What makes a question unlike all others.
+/// A random value that makes each request unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce([u8; NONCE_BYTES]);
 
 impl Nonce {
-    /// The nonce of these random bytes.
+    /// Creates a nonce from random bytes.
     #[must_use]
     pub fn new(random: [u8; NONCE_BYTES]) -> Self {
         Self(random)
     }
 
-    /// The query of the question that has it.
+    /// The query of a request with this nonce.
     #[must_use]
     pub fn to_query(self) -> String {
         format!("{NONCE_PARAMETER}={}", hex(&self.0))
     }
 
-    /// The nonce in a question's query, if it has one that is well formed.
+    /// The nonce in a request's query, if it is present and well formed.
     #[must_use]
     pub fn in_query(query: &str) -> Option<Self> {
         let value = |pair: &str| {
@@ -118,7 +118,7 @@ impl Nonce {
     }
 }
 
-/// With their lengths, so that no two lists of parts look the same.
+/// Joins the parts with their lengths, so that different lists of parts never give the same bytes.
 fn joined(parts: &[&[u8]]) -> Vec<u8> {
     let length = |part: &&[u8]| (part.len() as u64).to_be_bytes();
     parts.iter().flat_map(|part| length(part).into_iter().chain(part.iter().copied())).collect()
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Agents and operators of different versions have to agree.
+    /// Agents and operators of different versions must compute the same keys and proofs.
     #[test]
     fn keys_and_proofs_stay_as_they_are() {
         let key = operator(1).job_key("6f1f4d1e-0000-4000-8000-000000000001");

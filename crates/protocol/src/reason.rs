@@ -1,28 +1,28 @@
-//! The words by which programs tell one state of affairs from another.
+//! Reasons: machine-readable words for states, causes and events.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 macro_rules! reasons {
     (causes: $($cause:ident $(= $cause_word:literal)?),* $(,)?; others: $($name:ident $(= $word:literal)?),* $(,)?) => {
-        /// Why something is as it is, in one CamelCase word. The words are stable: people alert on them.
+        /// Machine-readable reason, in one CamelCase word. The words are stable, because users alert on them.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs)] // the words say what they mean, docs/operate.md has a table of them
         pub enum Reason {
             $($cause,)*
             $($name,)*
-            /// A word of somebody else's, such as a kubelet's; or one of a newer operator's.
+            /// A reason from another program, such as a kubelet, or from a newer operator.
             Other(String),
         }
 
         impl Reason {
-            /// All words of ours.
+            /// All reasons of this project.
             pub const ALL: &[Self] = &[$(Self::$cause,)* $(Self::$name),*];
 
-            /// Those of them by which the first cause of a failed attempt may be called.
+            /// The reasons that the first cause of a failed attempt can have.
             pub const CAUSES: &[Self] = &[$(Self::$cause),*];
 
-            /// The word as it stands in the status.
+            /// The reason as written in the status.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {

@@ -1,4 +1,4 @@
-//! The termination message: what the agent leaves for the operator, as JSON of at most [`MAX_BYTES`].
+//! The termination message: an agent's last report to the operator, as JSON of at most [`MAX_BYTES`].
 
 use crate::checkpoints::Checkpoints;
 use crate::cut_json::mend;
@@ -17,136 +17,138 @@ use text::signal::of_exit_code;
 use text::stderr::{exception, has_traceback, telling, telling_line};
 use text::{json_bytes, start_of};
 
-/// Bytes of a report at most. The kubelet keeps 4096 of a container's termination message (of a longer one the end), but
-/// 12,288 of all containers of a pod together, of each the first of an equal share: this fits beside five others, init
-/// containers included.
+/// Maximum bytes of a report. The kubelet keeps the last 4096 bytes of one container's termination message. It keeps 12,288
+/// bytes for all containers of a pod together, the first bytes of each in equal shares. A report of this size fits beside
+/// those of five other containers, init containers included.
 pub const MAX_BYTES: usize = 2048;
-/// The format's version. A reader takes any: fields are only ever added.
+/// Version of the format. Readers accept any version, because fields are only added.
 pub const VERSION: u32 = 1;
 
-/// What one worker's agent knows about its program.
+/// An agent's knowledge about its program.
 ///
-/// Written by the agent, read by the operator, which may be older or newer: fields it does not know are ignored and
-/// missing ones have their default. What is worth most comes first, for the end may be cut off: what an exception or a
-/// launch error is judged by stands before it.
+/// The operator that reads it may be older or newer than the agent. It ignores unknown fields and uses defaults for missing
+/// ones. The most important fields come first, because the end may be truncated. The fields used to judge an exception or a
+/// launch error precede it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Report {
-    /// [`VERSION`] of the agent that wrote it; 0 is no report.
+    /// [`VERSION`] of the agent that wrote the report; 0 marks an invalid report.
     pub version: u32,
-    /// The gang's attempt that this run belongs to, from 1; 0 if it was not told.
+    /// The gang's attempt that this run belongs to, from 1; 0 if unknown.
     pub attempt: u32,
     pub phase: Phase,
-    /// The agent was killed with its container, and a later one of its pod tells what it had written.
+    /// Whether the agent was killed with its container. A later agent of the same pod then repeats what the killed one had
+    /// stored.
     #[serde(skip_serializing_if = "is_false")]
     pub killed: bool,
-    /// The program's own exit code (0-255), also where the agent exits with another.
+    /// The program's own exit code (0-255), even if the agent exits with another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The signal that ended the program, if one did.
+    /// The signal that ended the program, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// The signal by which the agent was told to stop (SIGTERM, as a rule), if that came before the program's end.
+    /// The signal that requested the agent to stop (usually SIGTERM), if it arrived before the program's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_by: Option<i32>,
-    /// What the agent ended the program for by itself, or did not let its end count as success for.
+    /// The error for which the agent stopped the program, or did not count its exit as success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_for: Option<ErrorPattern>,
-    /// What outlived SIGKILL, so that nothing more can be run in this pod.
+    /// Processes that survived SIGKILL, so that this pod can't run another program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unkillable: Option<Unkillable>,
-    /// Why it hangs, if the program gave reason to think so when it was last looked at.
+    /// Description of the hang, if the last check of the program found signs of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hang: Option<Hang>,
-    /// When the program ended, or could not be started, to the millisecond.
+    /// Time at which the program ended or failed to start, to the millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// Processes of this container that the kernel killed for lack of memory since the agent started.
+    /// Number of processes in this container that the kernel's OOM killer has killed since the agent started.
     pub oom_kills: u64,
-    /// When that was last seen to rise, to the millisecond.
+    /// Time of the last increase of that number, to the millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_time: Option<Timestamp>,
-    /// The container's memory, once a process was killed for lack of it.
+    /// The container's memory, once a process was killed for lack of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// The fullest GPU, as it was last seen before the memory of one did not suffice.
+    /// The fullest GPU at the last reading before a GPU ran out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<GpuMemory>,
-    /// Some Python of the program tells of its exceptions: what it told nothing of it has caught, whatever stderr says.
+    /// Whether a Python process of the program reports its uncaught exceptions. Exceptions it does not report were caught,
+    /// whatever stderr shows.
     #[serde(skip_serializing_if = "is_false")]
     pub python_tells: bool,
-    /// What became of the gang.
+    /// Final state of the gang.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangEnd>,
-    /// How far the program had come.
+    /// Final progress of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Reached>,
-    /// How the checkpoints stood, if this agent takes care of them: of the first worker, as a rule.
+    /// Final state of the checkpoints, if this agent manages them; usually the first worker's does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
-    /// Why the program could not be started.
+    /// Reason for a failed start of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<LaunchError>,
-    /// What Python raised and nothing caught: the first of the last exceptions that followed from each other.
+    /// Uncaught Python exception: the first one in the last chain of exceptions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exception: Option<Exception>,
-    /// Lines by which libraries tell of what ends programs, one of each kind.
+    /// Log lines of libraries about fatal errors, one of each kind.
     #[serde(rename = "signs", skip_serializing_if = "Vec::is_empty")]
     pub error_patterns: Vec<ErrorMatch>,
-    /// When the most telling line was written, to the millisecond.
+    /// Time of the most informative line, to the millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line_time: Option<Timestamp>,
-    /// The most telling line, where [`Report::stderr_tail`] had to be cut below it, or would let another one seem so.
+    /// The most informative line, if [`Report::stderr_tail`] was cut so that it lacks the line or suggests another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headline: Option<String>,
-    /// When the agent started, to the millisecond.
+    /// Time at which the agent started, to the millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// The last lines of stderr, as a terminal would show them.
     pub stderr_tail: String,
 }
 
-/// Bytes of the text of an [`Unkillable`].
+/// Maximum bytes of the text of an [`Unkillable`].
 pub const MAX_UNKILLABLE: usize = 240;
 
 /// Processes that SIGKILL did not end in time.
 ///
-/// Its time comes before its text, for the end of a report may be cut off.
+/// The time precedes the text, because the end of a report may be truncated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Unkillable {
-    /// When they were given up.
+    /// Time at which the agent gave up on them.
     pub time: Timestamp,
     /// The first process and its state, in at most [`MAX_UNKILLABLE`] bytes.
     pub text: String,
 }
 
-/// A container's memory, in bytes, as its cgroup tells.
+/// A container's memory in bytes, according to its cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
-    /// What it may use; absent if that is not limited.
+    /// Memory limit; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// The most that it has used.
+    /// Peak usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
-    /// What of it is shared memory and files in memory, such as in `/dev/shm`.
+    /// Part of the usage that is shared memory and files in memory, such as in `/dev/shm`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared: Option<u64>,
 }
 
-/// The memory of a GPU, in bytes.
+/// Memory of a GPU, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuMemory {
-    /// Its number in this container.
+    /// Index of the GPU in this container.
     pub index: u32,
-    /// What was in use.
+    /// Used bytes.
     pub used: f64,
-    /// What there is.
+    /// Total bytes.
     pub total: f64,
-    /// When it was measured.
+    /// Time of the reading.
     pub time: Timestamp,
 }
 
@@ -155,7 +157,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// How far the program has come.
+/// Phase of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// The program does not run yet.
@@ -163,13 +165,13 @@ pub enum Phase {
     Starting,
     /// The program has ended, or could not be started.
     Exited,
-    /// The program runs. Of a container that has ended it says that the agent was killed with it. Also what a newer agent may call
-    /// otherwise (serde wants it last).
+    /// The program runs. In a terminated container it means that the agent was killed with it. Also stands for unknown
+    /// values of a newer agent (serde requires it last).
     #[serde(other)]
     Running,
 }
 
-/// The last progress known. What was never reported is absent.
+/// The last known progress. Values that were never reported are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Reached {
@@ -181,12 +183,12 @@ pub struct Reached {
     pub step: Option<f64>,
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub steps: Option<f64>,
-    /// 0 to 100.
+    /// Percentage from 0 to 100.
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub percent: Option<f64>,
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// When anything was last reported, to the millisecond.
+    /// Time of the last report of progress, to the millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Timestamp>,
 }
@@ -201,7 +203,7 @@ impl Reached {
 }
 
 impl Reached {
-    /// `None` if nothing was ever reported.
+    /// Extracts the last progress; `None` if there was never a report.
     pub fn of(progress: &Progress) -> Option<Self> {
         let last = progress.last()?;
         let [epoch, epochs, step, steps] =
@@ -211,43 +213,44 @@ impl Reached {
     }
 }
 
-/// Why a program could not be started.
+/// Reason for a failed start of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LaunchError {
     pub kind: LaunchErrorKind,
-    /// Which command, where it was looked for, and what would mend it.
+    /// The command, the places searched for it, and the remedy.
     pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LaunchErrorKind {
-    /// No such file, in PATH or at the path given.
+    /// No such file in PATH or at the given path.
     CommandNotFound,
-    /// A file that may not be executed, or a directory.
+    /// A file without execute permission, or a directory.
     PermissionDenied,
-    /// The file is there; the interpreter of its first line, or its dynamic loader, is not.
+    /// The file exists, but the interpreter of its first line or its dynamic loader does not.
     InterpreterNotFound,
-    /// Not a program, or one for another CPU architecture.
+    /// Not a program, or a program for another CPU architecture.
     NotExecutable,
-    /// The checkpoint of `resumeFrom` is bad, or it is not there.
+    /// The checkpoint of `resumeFrom` is corrupted or missing.
     CheckpointUnusable,
-    /// The checkpoints could not be read: a folder, a volume, or a store.
+    /// The checkpoints could not be read: a folder, a volume or a store.
     StorageUnavailable,
     /// Another job writes to the same folder.
     FolderInUse,
     /// The job has checkpoints, and none of them can be used.
     NoUsableCheckpoint,
-    /// An option of the agent that it can't work with, such as a regular expression that is none.
+    /// An agent option is invalid, such as a malformed regular expression.
     InvalidOption,
-    /// Any other error of the kernel, and what a newer agent may name.
+    /// Any other error of the kernel, or a kind named by a newer agent.
     #[default]
     #[serde(other)]
     LaunchFailed,
 }
 
 impl Report {
-    /// The report in a container's termination message, be its end cut off; `None` for anything that no agent wrote.
+    /// Parses the report in a container's termination message, even if its end is truncated. `None` if no agent wrote the
+    /// message.
     pub fn parse(message: &str) -> Option<Self> {
         // serde would take an array for a struct too.
         let object = Some(message.trim()).filter(|message| message.starts_with('{'))?;
@@ -266,12 +269,12 @@ impl Report {
         Some(report)
     }
 
-    /// Takes in the last lines of stderr; `time_of` tells when a line of it was written.
+    /// Stores the last lines of stderr; `time_of` returns the time at which a line was written.
     ///
-    /// A traceback that is followed by other words after a while was caught and logged, if Python would have told of it
-    /// otherwise, and a panic so followed was survived: then the last words are the headline.
+    /// A traceback followed by later output was caught and logged, if Python would have reported it otherwise. A panic
+    /// followed by later output was survived. In both cases the last line becomes the headline.
     pub fn read_stderr(&mut self, tail: String, time_of: impl Fn(&str) -> Option<Timestamp>) {
-        /// What one failure makes programs and libraries say comes at once.
+        /// Output caused by one failure appears within this time.
         const AT_ONCE: SignedDuration = SignedDuration::from_secs(2);
         let timed = |line: &str| Some((line.to_owned(), time_of(line)?));
         let told = telling(&tail);
@@ -293,8 +296,8 @@ impl Report {
         self.stderr_tail = tail;
     }
 
-    /// The one line that tells a person most: why it could not be started, else the exception that ended it, else the
-    /// most telling line of stderr.
+    /// The most informative line: the reason for a failed start, else the fatal exception, else the most informative line
+    /// of stderr.
     pub fn summary(&self) -> Option<String> {
         if let Some(error) = self.error.as_ref().filter(|error| !error.message.is_empty()) {
             return Some(error.message.clone());
@@ -314,38 +317,39 @@ impl Report {
         }
     }
 
-    /// The most telling line of stderr.
+    /// The most informative line of stderr.
     pub fn line(&self) -> Option<Cow<'_, str>> {
         self.headline.as_deref().map(Cow::Borrowed).or_else(|| telling_line(&self.stderr_tail))
     }
 
-    /// The exception, unless the program went on after it for longer than [`FOLLOWS`].
+    /// The exception, unless the program ran longer than [`FOLLOWS`] after it.
     pub fn last_exception(&self) -> Option<&Exception> {
         let is_last = |e: &&Exception| self.finished_at.is_none_or(|end| end.duration_since(e.time) <= FOLLOWS);
         self.exception.as_ref().filter(is_last)
     }
 
-    /// Whether a process was killed for lack of memory, unless the program went on after that for longer than [`FOLLOWS`].
+    /// Whether a process was killed for lack of memory, unless the program ran longer than [`FOLLOWS`] after that.
     pub fn ended_by_oom(&self) -> bool {
         let since = self.finished_at.zip(self.oom_time).map(|(end, oom)| end.duration_since(oom));
         self.oom_kills > 0 && since.is_none_or(|since| since <= FOLLOWS)
     }
 
-    /// The signal that ended the program, or by its exit code what a shell ran for it, if nobody had told it to stop.
+    /// The signal that ended the program or, by its exit code, a child of its shell. `None` if the program was requested to
+    /// stop.
     pub fn own_signal(&self) -> Option<i32> {
         let signal = self.signal.or_else(|| of_exit_code(self.exit_code?));
         signal.filter(|_| self.stopped_by.is_none() && self.ended_for.is_none())
     }
 
-    /// The exception by which stderr ends a Python traceback, as far as it may be why the program ended: not if a signal
-    /// ended it, nor if the program went on for long after.
+    /// The exception at the end of a Python traceback in stderr, if it can explain the end. It can't if a signal ended the
+    /// program, or if the program ran on for long.
     pub fn last_traceback(&self) -> Option<Cow<'_, str>> {
         // Of a headline the text around it is lost.
         let is_one = self.headline.is_some() || has_traceback(&self.stderr_tail);
         self.line().filter(|_| is_one && self.own_signal().is_none() && !self.is_caught())
     }
 
-    /// The most telling line of stderr, unless it is of an exception that was not why the program ended.
+    /// The most informative line of stderr, unless it belongs to an exception that did not end the program.
     pub fn last_words(&self) -> Option<Cow<'_, str>> {
         let is_of_other = |line: &Cow<'_, str>| {
             exception(line).is_some() && (self.is_caught() || (self.python_tells && self.own_signal().is_some()))
@@ -353,16 +357,16 @@ impl Report {
         self.line().filter(|line| !is_of_other(line))
     }
 
-    /// Whether the program went on for long after its most telling line.
+    /// Whether the program ran on for long after its most informative line.
     fn is_caught(&self) -> bool {
-        /// For what a program does at its end, if its Python tells of what it does not catch.
+        /// Time that a program may take to shut down, if its Python reports uncaught exceptions.
         const CLEARING_UP: SignedDuration = SignedDuration::from_mins(1);
         let longest = if self.python_tells { CLEARING_UP } else { FOLLOWS };
         let since = self.finished_at.zip(self.line_time).map(|(end, line)| end.duration_since(line));
         since.is_some_and(|since| since > longest)
     }
 
-    /// When the memory of a GPU first did not suffice, as far as anything tells.
+    /// Time at which a GPU first ran out of memory, according to any evidence.
     pub fn gpu_memory_failed(&self) -> Option<Timestamp> {
         let is_one = |raised: &&Exception| sort(&raised.class, &raised.message) == Sort::CudaOutOfMemory;
         let raised = self.exception.as_ref().filter(is_one).map(|raised| raised.time);
@@ -370,19 +374,19 @@ impl Report {
         raised.into_iter().chain(self.error_patterns.iter().find(is_kind).map(|known| known.time)).min()
     }
 
-    /// The sign of this kind, unless the program went on after the last of them for longer than [`FOLLOWS`].
+    /// The sign of this kind, unless the program ran longer than [`FOLLOWS`] after its last occurrence.
     pub fn last_match(&self, kind: ErrorPattern) -> Option<&ErrorMatch> {
         let is_last =
             |sign: &&ErrorMatch| sign.kind == kind && self.finished_at.is_none_or(|end| sign.is_within(FOLLOWS, end));
         self.error_patterns.iter().find(is_last)
     }
 
-    /// The report as JSON of at most [`MAX_BYTES`], whatever it holds: the tail loses lines from its front, and long texts
-    /// their end.
+    /// Formats the report as JSON of at most [`MAX_BYTES`], whatever it holds. The tail loses lines from its beginning, and
+    /// long texts lose their end.
     ///
-    /// Where that would lose the telling line (torchrun's closing words are long), it is kept as the headline.
+    /// If the most informative line would be lost (torchrun's closing lines are long), it becomes the headline.
     pub fn to_message(&self) -> String {
-        /// For the last lines of stderr, where they tell more than what has been made of them.
+        /// Minimum bytes for the last lines of stderr, which can show more than the facts extracted from them.
         const TAIL_BYTES: usize = 300;
         let headline = self.line().filter(|_| {
             let is_told = self.last_exception().is_some_and(|raised| raised.origin() == FailureOrigin::Own);
@@ -407,7 +411,7 @@ impl Report {
         fitted.to_json()
     }
 
-    /// Leaves out, one after the other, what tells least of the cause, until it fits.
+    /// Removes the parts that explain the cause least, one by one, until the report fits.
     fn shed(&mut self) {
         type Part = fn(&mut Report);
         const LEAST_FIRST: [Part; 11] = [
@@ -479,19 +483,19 @@ impl Report {
     }
 }
 
-/// Bytes that texts may take.
+/// Maximum bytes of the texts.
 struct Room {
     error: usize,
     hang: usize,
     exception: usize,
     pattern: usize,
     headline: usize,
-    /// For each of the gang's attempts that have ended.
+    /// Bytes for each ended attempt of the gang.
     ended: usize,
 }
 
 impl Room {
-    /// The first one that leaves enough is taken. The last one leaves some in any case.
+    /// The first entry that leaves enough room is used. The last one always leaves some.
     const SIZES: [Self; 3] = [
         Self { error: 1000, hang: hang::MAX_TEXT, exception: 400, pattern: 240, headline: 500, ended: 700 },
         Self { error: 1000, hang: 400, exception: 300, pattern: 120, headline: 300, ended: 300 },
@@ -499,7 +503,7 @@ impl Room {
     ];
 }
 
-/// The longest end of `text` that takes at most `room` bytes in JSON: whole lines if one fits.
+/// The longest end of `text` that takes at most `room` bytes in JSON, in whole lines if one fits.
 fn end_of(text: &str, room: usize) -> &str {
     let mut used = 0;
     let mut start = text.len();
@@ -628,7 +632,7 @@ mod tests {
         assert_eq!(stopped.own_signal(), None);
     }
 
-    /// As DeepSpeed's launcher shows it, which is Python itself.
+    /// Output as shown by DeepSpeed's launcher, which is a Python program itself.
     #[test]
     fn what_a_rank_raises_under_mpirun_is_not_caught_because_others_go_on() {
         const RULER: &str = "--------------------------------------------------------------------------";

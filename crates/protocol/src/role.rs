@@ -1,9 +1,9 @@
-//! What the members of a gang are called: a role, and an index among those of that role.
+//! Identity of a gang's members: a role, and an index within that role.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 
-/// The kind of a gang's pods, such as `worker`: it becomes part of host names, labels and messages.
+/// Name of a kind of pods in a gang, such as `worker`. It becomes part of host names, labels and messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RoleName {
     bytes: [u8; Self::LONGEST],
@@ -11,15 +11,15 @@ pub struct RoleName {
 }
 
 impl RoleName {
-    /// Most characters that one may have.
+    /// Maximum length of a role name.
     pub const LONGEST: usize = 15;
     /// The role that trains, which every gang has.
     pub const WORKER: Self = Self::literal("worker");
 
-    /// A name that is known to be one.
+    /// Creates a role from a literal that is known to be valid.
     ///
     /// # Panics
-    /// If it is too long: of a constant the compiler says so.
+    /// If the name is too long, which is a compile error for constants.
     #[must_use]
     pub const fn literal(name: &str) -> Self {
         let (from, mut bytes, mut at) = (name.as_bytes(), [0; Self::LONGEST], 0);
@@ -32,7 +32,7 @@ impl RoleName {
         Self { bytes, len: from.len() as u8 }
     }
 
-    /// The role of this name: a lower-case letter, then such letters and digits. None if it is not one.
+    /// Parses a role name: a lower-case letter, followed by lower-case letters and digits. `None` if it is invalid.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -40,13 +40,13 @@ impl RoleName {
         (is_name && name.chars().all(is_part)).then(|| Self::literal(name))
     }
 
-    /// As it is written.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 
-    /// Whether it is the role that every gang has.
+    /// Whether this is the role that every gang has.
     #[must_use]
     pub fn is_worker(&self) -> bool {
         *self == Self::WORKER
@@ -54,7 +54,7 @@ impl RoleName {
 }
 
 impl Default for RoleName {
-    /// What was made before there were others says nothing of it.
+    /// Data from versions without other roles has no role field.
     fn default() -> Self {
         Self::WORKER
     }
@@ -85,12 +85,12 @@ impl fmt::Debug for RoleName {
     }
 }
 
-/// A place in a gang, whichever pod holds it.
+/// A place in a gang, independent of the pod that fills it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Its role.
+    /// Role of the place.
     pub role: RoleName,
-    /// Among those of its role, from 0.
+    /// Index within the role, from 0.
     pub index: u32,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The place with the pod that held it, as far as that is known: `worker 1 (pod x-training-1-abcde, node n)`.
+    /// The place with the pod that filled it, if known: `worker 1 (pod x-training-1-abcde, node n)`.
     #[must_use]
     pub fn in_pod(self, pod: Option<&str>, node: Option<&str>) -> String {
         let node = node.map(|node| format!(", node {node}")).unwrap_or_default();

@@ -1,24 +1,25 @@
-//! What a worker's processes are doing: the call stacks of its Pythons, and what the kernel says of all. Pure.
+//! Snapshot of a worker's processes: the call stacks of Python processes, and the kernel's state of every process. There is
+//! no I/O.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use text::{printable, start_of};
 
-/// Where an agent is asked for them: in the folder of what it remembers, by the user of its container.
+/// Socket on which an agent serves stacks to the user of its container, within the agent's state folder.
 pub const SOCKET: &str = "agent.sock";
-/// Processes that are told of at most.
+/// Maximum number of processes in a snapshot.
 pub const MAX_PROCESSES: usize = 64;
-/// Threads of a process that are told of at most.
+/// Maximum number of threads per process.
 pub const MAX_THREADS: usize = 32;
-/// Frames of a thread that are told of at most: the innermost.
+/// Maximum number of frames per thread; the innermost ones are kept.
 pub const MAX_FRAMES: usize = 64;
-/// Frames in all, so that an answer stays below a megabyte.
+/// Maximum number of frames in total, so that a response stays below one megabyte.
 pub const MAX_FRAMES_IN_ALL: usize = 2500;
-/// Bytes of a name, a path or a command.
+/// Maximum bytes of a name, a path or a command.
 const MAX_TEXT: usize = 120;
 
-/// What the processes of one worker were doing at one time.
+/// Snapshot of one worker's processes at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Stacks {
@@ -28,11 +29,11 @@ pub struct Stacks {
     /// UID of its pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
-    /// When it was looked at.
+    /// Time of the snapshot.
     pub time: Timestamp,
-    /// The main process of each rank first.
+    /// The processes, with the main process of each rank first.
     pub processes: Vec<ProcessStacks>,
-    /// Processes that there was no room or no time for.
+    /// Number of processes left out for lack of room or time.
     pub left_out: usize,
 }
 
@@ -40,38 +41,38 @@ pub struct Stacks {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProcessStacks {
-    /// In its container.
+    /// Process ID within the container.
     pub pid: i32,
-    /// The rank whose main process it is.
+    /// The rank whose main process this is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
-    /// The start of its command line.
+    /// Beginning of the command line.
     pub command: String,
-    /// What the scheduler says of it.
+    /// State according to the scheduler.
     pub state: ProcessState,
-    /// The function of the kernel that its main thread waits in, where the kernel tells.
+    /// Kernel function in which the main thread waits, if the kernel reports it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kernel: String,
-    /// Version of its Python; empty if it is none, or none that could be read.
+    /// Version of Python; empty if the process runs no Python or its version can't be read.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub python: String,
-    /// Threads of its Python, the main one first.
+    /// Python threads, the main one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadStack>,
-    /// Why there are none, if it is a Python.
+    /// Reason for missing stacks, if the process runs Python.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
 }
 
-/// One thread of a Python.
+/// One Python thread.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ThreadStack {
-    /// As the program calls it.
+    /// Name that the program gave the thread.
     pub name: String,
-    /// The process's first thread.
+    /// Whether this is the process's first thread.
     pub is_main: bool,
-    /// The innermost first.
+    /// Frames, the innermost first.
     pub frames: Vec<Frame>,
 }
 
@@ -79,37 +80,37 @@ pub struct ThreadStack {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Frame {
-    /// Which function.
+    /// Name of the function.
     pub function: String,
-    /// Where it is written.
+    /// Source file of the function.
     pub file: String,
-    /// The line that is executed.
+    /// Line being executed.
     pub line: i32,
 }
 
-/// What the scheduler says of a process's main thread.
+/// State of a process's main thread, according to the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProcessState {
-    /// It computes.
+    /// The thread computes.
     Running,
-    /// It waits for something, and signals reach it.
+    /// The thread waits and can receive signals.
     Asleep,
-    /// It waits for a disk, a file server or a driver, and no signal reaches it.
+    /// The thread waits for a disk, a file server or a driver, and can't receive signals.
     Blocked,
-    /// A signal has stopped it.
+    /// A signal has stopped the thread.
     Stopped,
-    /// A debugger has stopped it.
+    /// A debugger has stopped the thread.
     Traced,
-    /// It has ended.
+    /// The thread has ended.
     Ended,
-    /// What a newer agent may name.
+    /// A state reported by a newer agent.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl ProcessState {
-    /// The letter in `/proc/PID/stat`.
+    /// Parses the state letter in `/proc/PID/stat`.
     #[must_use]
     pub fn of(letter: char) -> Self {
         match letter {
@@ -138,23 +139,23 @@ impl fmt::Display for ProcessState {
     }
 }
 
-/// Where a rank is, as far as that tells whether the others wait for it. The most telling comes first.
+/// Location of a rank, which shows whether the others wait for it. The most suspicious location comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Place {
-    /// A signal has stopped it.
+    /// A signal has stopped the rank.
     Stopped,
-    /// In something else than an exchange with other ranks.
+    /// The rank is outside of communication with other ranks.
     Elsewhere,
-    /// In an exchange with other ranks, or in what may wait for one.
+    /// The rank communicates with other ranks, or in a call that may wait for them.
     Collective,
-    /// Nobody knows. Also what a newer agent may name (serde wants it last).
+    /// The location is unknown. Also stands for unknown values of a newer agent (serde requires it last).
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl Stacks {
-    /// The same with no more and no longer texts than an agent of ours tells: whoever wrote it.
+    /// Applies the limits of this version to counts and texts, whichever program wrote the snapshot.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let mut frames = MAX_FRAMES_IN_ALL;
@@ -182,13 +183,13 @@ impl Stacks {
         self.processes.iter().filter(|process| process.rank.is_some())
     }
 
-    /// The rank that the others seem to wait for, or else any.
+    /// The process of the rank that the others seem to wait for; otherwise the process of any rank.
     #[must_use]
     pub fn blamed(&self) -> Option<&ProcessStacks> {
         self.ranks().min_by_key(|process| process.place())
     }
 
-    /// All of it in lines for people.
+    /// The snapshot as lines for users.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.processes.iter().flat_map(ProcessStacks::lines).collect();
@@ -198,7 +199,7 @@ impl Stacks {
         lines
     }
 
-    /// Where the main thread of each rank is, in at most `room` bytes.
+    /// Location of the main thread of each rank, in at most `room` bytes.
     #[must_use]
     pub fn summary(&self, room: usize) -> String {
         let mut places: Vec<(String, Vec<u64>)> = Vec::new();
@@ -228,13 +229,13 @@ impl Stacks {
 }
 
 impl ProcessStacks {
-    /// The stack of its main thread.
+    /// Stack of the main thread.
     #[must_use]
     pub fn main(&self) -> Option<&ThreadStack> {
         self.threads.iter().find(|thread| thread.is_main && !thread.frames.is_empty())
     }
 
-    /// Where it is, as far as that tells whether others wait for it.
+    /// Location of the process, which shows whether others wait for it.
     #[must_use]
     pub fn place(&self) -> Place {
         match (self.state, self.main().and_then(|main| main.frames.first())) {
@@ -245,7 +246,7 @@ impl ProcessStacks {
         }
     }
 
-    /// The innermost call of its main thread, and who of the program's own code has made it.
+    /// The innermost call of the main thread, and its caller in the program's own code.
     fn whereabouts(&self) -> Option<String> {
         let frames = &self.main()?.frames;
         let inner = frames.first()?;
@@ -271,7 +272,7 @@ impl ProcessStacks {
 }
 
 impl Frame {
-    /// Whether ranks exchange something there, or wait until what they do has come: what the others are waited for in.
+    /// Whether ranks communicate in this frame, or wait for pending work: while a rank is here, it waits for others.
     fn waits_for_others(&self) -> bool {
         const EXCHANGES: [&str; 12] = [
             "torch/distributed/",
@@ -291,7 +292,7 @@ impl Frame {
         !is_own_work && EXCHANGES.iter().any(|known| self.file.contains(known))
     }
 
-    /// Whether it is Python's own, or of a package that was installed.
+    /// Whether the frame belongs to Python itself or to an installed package.
     fn is_of_library(&self) -> bool {
         let is_of_python = self.file.split('/').any(|part| part.starts_with("python3.")) || self.file.starts_with('<');
         is_of_python || ["site-packages/", "dist-packages/"].iter().any(|folder| self.file.contains(folder))
@@ -304,7 +305,7 @@ impl fmt::Display for Frame {
     }
 }
 
-/// A path without what only says where packages are installed.
+/// The path without the installation folder of packages.
 fn readable(file: &str) -> &str {
     for folder in ["site-packages/", "dist-packages/"] {
         if let Some((_, rest)) = file.rsplit_once(folder) {
@@ -319,7 +320,7 @@ fn short(text: &str) -> String {
     start_of(&text, MAX_TEXT).to_owned()
 }
 
-/// Of a path the end tells more.
+/// Keeps the end of a path, which is more specific than its beginning.
 fn short_path(path: &str) -> String {
     let path = printable(path.as_bytes());
     let start = path.len().saturating_sub(MAX_TEXT);
@@ -332,16 +333,16 @@ fn short_path(path: &str) -> String {
 pub mod testing {
     use super::{Frame, ProcessStacks, ProcessState, ThreadStack};
 
-    /// A frame of a stack.
+    /// Creates a frame of a stack.
     #[must_use]
     pub fn frame(function: &str, file: &str, line: i32) -> Frame {
         Frame { function: function.into(), file: file.into(), line }
     }
 
-    /// The process of a rank, with one thread.
+    /// Creates the process of a rank, with one thread.
     ///
     /// # Panics
-    /// If the rank is no `i32`.
+    /// If the rank does not fit into an `i32`.
     #[must_use]
     #[expect(clippy::unwrap_used, reason = "for tests")]
     pub fn rank(rank: u64, state: ProcessState, frames: &[(&str, &str, i32)]) -> ProcessStacks {
@@ -384,7 +385,7 @@ mod tests {
         assert_eq!(blamed(vec![]), None);
     }
 
-    /// What has such a word in it and is no exchange.
+    /// Files and functions with similar names that do not communicate.
     #[test]
     fn what_only_looks_like_a_collective() {
         for file in [
