@@ -1,21 +1,22 @@
-//! How the agent comes into the workers' pods: what the cluster can do decides, unless a person has.
+//! Delivery of the agent into the workers' pods. The cluster's capabilities decide, unless the administrator has chosen a
+//! method.
 
 use clap::ValueEnum;
 
-/// How the agent comes into a worker's pod.
+/// Method by which the agent gets into a worker's pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delivery {
-    /// An init container copies it out of its image. Every cluster can do that.
+    /// An init container copies it from its image. Every cluster supports this.
     #[default]
     Init,
     /// Its image is mounted as a volume.
     Image,
 }
 
-/// What a person wants of that.
+/// Delivery method requested by the administrator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum AgentDelivery {
-    /// By an image volume if API server and nodes have them, else by an init container.
+    /// By an image volume if the API server and the nodes support them, else by an init container.
     Auto,
     /// Always by an image volume.
     Image,
@@ -25,7 +26,7 @@ pub enum AgentDelivery {
 }
 
 impl AgentDelivery {
-    /// What a person has decided; none if it is up to the cluster.
+    /// The requested method; `None` if the cluster decides.
     #[must_use]
     pub fn decided(self) -> Option<Delivery> {
         match self {
@@ -36,19 +37,19 @@ impl AgentDelivery {
     }
 }
 
-/// The first version of Kubernetes that has image volumes without being asked for them.
+/// The first version of Kubernetes in which image volumes are enabled without a feature gate.
 const KUBERNETES: (u32, u32) = (1, 35);
-/// The same of the programs that run containers.
+/// The first versions of the container runtimes that support image volumes.
 const RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
 
-/// Whether an API server of this version takes image volumes. Some providers write a minor version as 35+.
+/// Whether an API server of this version accepts image volumes. Some providers write a minor version as 35+.
 #[must_use]
 pub fn server_has_image_volumes(major: &str, minor: &str) -> bool {
     version(&format!("{major}.{minor}")).is_some_and(|version| version >= KUBERNETES)
 }
 
-/// Whether a pod with an image volume can run on a node with a kubelet of this version, such as `v1.35.2-gke.100`, and this
-/// runtime, such as `containerd://2.2.1`.
+/// Whether a node can run a pod with an image volume. `kubelet` is a version such as `v1.35.2-gke.100`, and `runtime` a
+/// runtime such as `containerd://2.2.1`.
 #[must_use]
 pub fn node_has_image_volumes(kubelet: &str, runtime: &str) -> bool {
     let kubelet = version(kubelet.trim_start_matches('v'));

@@ -1,4 +1,5 @@
-//! The effective spec: what a job says, then its template, then the defaults, the latter two as recorded when it was created.
+//! The effective spec: the job's fields take precedence over its template, and the template over the defaults. Template and
+//! defaults are those recorded when the job was created.
 
 use super::{Refusals, taken};
 use api::{DeletePolicy, Inherited, Storage, TakenRuntime, TrainingJob, TrainingJobSpec};
@@ -6,19 +7,19 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
-/// A spec in which every field that has a default is written.
+/// A spec with every default applied.
 pub(super) struct Effective {
     pub spec: TrainingJobSpec,
-    /// What the job and its template say.
+    /// The job's spec merged with its template.
     written: Value,
-    /// What holds where they say nothing.
+    /// Partial spec that applies to fields not set in `written`.
     defaults: Value,
 }
 
-/// The effective spec of a job. Of one that has no record yet, as it would be recorded now.
+/// Returns the effective spec of a job. A job without a record gets the spec that would be recorded now.
 ///
 /// # Errors
-/// The template can't be applied, or was not taken yet; or what stands in the status is no part of a spec.
+/// If the template can't be applied or has not been copied yet, or if the recorded values are no valid part of a spec.
 pub fn effective(job: &TrainingJob) -> Result<TrainingJobSpec, String> {
     let mut no = Refusals::default();
     let effective = of(job, &mut no);
@@ -28,11 +29,11 @@ pub fn effective(job: &TrainingJob) -> Result<TrainingJobSpec, String> {
     }
 }
 
-/// What is recorded of a job when it is created, with the template that it names. `default_ttl_seconds` is what an
-/// administrator sets for jobs that say none; a default deletes no checkpoint.
+/// Returns the values to record when a job is created, with its template. `default_ttl_seconds` is the administrator's
+/// default for jobs without a TTL. It is not applied to jobs that delete their checkpoints with them.
 ///
 /// # Errors
-/// The template can't be applied to the job.
+/// If the template can't be applied to the job.
 pub fn record(
     job: &TrainingJob,
     runtime: Option<&TakenRuntime>,
@@ -79,13 +80,13 @@ pub(super) fn of(job: &TrainingJob, no: &mut Refusals) -> Effective {
     }
 }
 
-/// What may change in a TrainingJob after its creation and doesn't shape its objects.
+/// Mutable fields of a TrainingJob that do not shape its objects.
 const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
-/// The same, within `checkpoint`.
+/// The same fields within `checkpoint`.
 const NOT_INTENT_OF_CHECKPOINTS: [&str; 2] = ["retention", "ifNoneUsable"];
 
 impl Effective {
-    /// A short hash of what is asked for beyond the defaults, so that a later version's new fields change nothing.
+    /// A short hash of the settings that differ from the defaults, so that new fields of a later version do not change it.
     pub fn intent(&self) -> String {
         let mut wish = self.written.clone();
         if let Value::Object(fields) = &mut wish {
@@ -103,7 +104,7 @@ impl Effective {
     }
 }
 
-/// Leaves in `value` what differs from `default`, and no object in which nothing is left.
+/// Keeps only the parts of `value` that differ from `default`, and removes empty objects.
 fn without_defaults(value: &mut Value, default: &Value) {
     let Value::Object(fields) = value else { return };
     let keys: BTreeSet<String> = fields.keys().cloned().collect();
@@ -129,7 +130,7 @@ mod tests {
         job
     }
 
-    /// A job with what an operator of another version has recorded.
+    /// A job with values recorded by an operator of another version.
     fn recorded(spec: Value, inherited: Value) -> TrainingJob {
         let mut job = job(spec);
         job.status.get_or_insert_default().inherited = Some(serde_json::from_value(inherited).unwrap());
@@ -211,7 +212,7 @@ mod tests {
         assert!(effective(&job).is_err());
     }
 
-    /// What an administrator sets concerns jobs that are created from then on, and deletes no checkpoint.
+    /// The administrator's default applies to jobs created afterwards only, and deletes no checkpoint.
     #[test]
     fn a_default_ttl_is_that_of_the_jobs_creation() {
         let ttl = |own: Option<u32>, storage: Value, default: Option<u32>| {

@@ -1,20 +1,20 @@
-//! Environment variables that belong to the gang.
+//! Environment variables reserved for the gang.
 
 use super::{Refusals, Role, names};
 use api::{Framework, RESERVED_ENV, RESERVED_ENV_PREFIXES};
 use k8s_openapi::api::core::v1::EnvVar;
 use protocol::role::RoleName;
 
-/// Bytes that Linux allows for one argument, or one variable with its name, with the closing zero (`MAX_ARG_STRLEN`).
+/// Maximum bytes in Linux of one argument, or of one variable with its name and the terminating zero (`MAX_ARG_STRLEN`).
 const MAX_VARIABLE: usize = 128 * 1024;
 
-/// Whether a variable belongs to the gang and can't be set by people.
+/// Whether a variable is reserved for the operator and can't be set by users.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     RESERVED_ENV.contains(&name) || RESERVED_ENV_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// `path` is the list's, for example `spec.env`.
+/// Rejects reserved variables. `path` is the path of the list, for example `spec.env`.
 pub(super) fn check(path: &str, env: &[EnvVar], no: &mut Refusals) {
     for (index, variable) in env.iter().enumerate() {
         if !is_reserved(&variable.name) {
@@ -32,7 +32,7 @@ pub(super) fn check(path: &str, env: &[EnvVar], no: &mut Refusals) {
     }
 }
 
-/// Refuses a gang whose hosts the kernel would not pass on.
+/// Rejects a gang whose list of hosts exceeds the kernel's limit for a variable.
 pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: u16, roles: &[Role], no: &mut Refusals) {
     let variable = match framework {
         Framework::Tensorflow => "TF_CONFIG",
@@ -50,8 +50,8 @@ pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: u16, r
     }
 }
 
-/// Bytes of TF_CONFIG as the container runtime passes it to the agent: an argument with the name and the closing zero. Of all
-/// roles, of which each pod may be told less.
+/// Bytes of TF_CONFIG as the container runtime passes it to the agent: an argument with the name and the terminating zero.
+/// It counts all roles, although a pod may receive fewer.
 pub fn hosts_bytes(name: &str, roles: impl Iterator<Item = (RoleName, u16)>) -> usize {
     let of_role = |(role, replicas): (RoleName, u16)| {
         let hosts = (0..u32::from(replicas)).map(|i| names::host(name, role, i).len() + r#"":$(MASTER_PORT)","#.len());

@@ -1,4 +1,4 @@
-//! The gang as a value: its roles, and how their processes find each other.
+//! The gang as a value: its roles, and the rendezvous of their processes.
 
 use super::ClaimPath;
 use super::{Checkpoint, Source};
@@ -13,63 +13,63 @@ use protocol::role::{Place, RoleName};
 pub struct Gang {
     /// The kinds of pods, the workers first; never empty.
     pub roles: Vec<Role>,
-    /// How their processes find each other.
+    /// Rendezvous of the gang's processes.
     pub rendezvous: Rendezvous,
-    /// How many of the pods the gang is of, where that may change.
+    /// Size settings, if the size may change.
     pub elastic: Option<Elastic>,
-    /// By what they are placed together or not at all; each for itself if there is none.
+    /// PodGroup that places all pods together or none. Without it each pod is placed separately.
     pub group: Option<Group>,
-    /// Whether a NetworkPolicy keeps other pods from all ports but that of the metrics.
+    /// Whether a NetworkPolicy closes all ports to other pods, except the metrics port.
     pub isolated: bool,
-    /// Kueue's LocalQueue, where one Workload is of all roles. The Job of workers alone has its queue itself.
+    /// Kueue LocalQueue of a Workload for all roles. In a gang of workers alone, the Job itself names the queue.
     pub queue: Option<String>,
 }
 
-/// The size of a gang that may change while it runs.
+/// Size of a gang that may change while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elastic {
-    /// With fewer it does not run.
+    /// Minimum number of workers that the gang runs with.
     pub min: u16,
-    /// The most that there may be.
+    /// Maximum number of workers.
     pub max: u16,
-    /// Seconds until it runs without those that find no room.
+    /// Seconds to wait for unschedulable workers before the gang runs without them.
     pub wait_seconds: u32,
-    /// Workers of the next attempt, as was decided last.
+    /// Number of workers in the next attempt, as decided last.
     pub workers: u16,
-    /// The most that the attempts of these pods may have had.
+    /// Maximum number of workers that attempts in these pods may have had.
     pub largest: u16,
 }
 
 impl Gang {
-    /// The workers: the agent of the first one leads the gang.
+    /// The workers; the agent of the first one leads the gang.
     ///
     /// # Panics
-    /// Never: [`super::resolve`] makes no gang without a role.
+    /// Never: [`super::resolve`] creates no gang without a role.
     #[must_use]
     #[expect(clippy::expect_used, reason = "the workers come first, and always")]
     pub fn workers(&self) -> &Role {
         self.roles.first().expect("a gang has a role")
     }
 
-    /// Pods of all roles.
+    /// Number of pods in all roles.
     #[must_use]
     pub fn size(&self) -> u16 {
         self.roles.iter().map(|role| role.replicas).fold(0, u16::saturating_add)
     }
 
-    /// The role of this name.
+    /// The role with this name.
     #[must_use]
     pub fn role(&self, name: RoleName) -> Option<&Role> {
         self.roles.iter().find(|role| role.name == name)
     }
 
-    /// Whether there are others than workers.
+    /// Whether there are roles besides the workers.
     #[must_use]
     pub fn has_roles(&self) -> bool {
         self.roles.len() > 1
     }
 
-    /// All pods that have to end well for the gang to have succeeded.
+    /// All pods that must succeed for the gang to succeed.
     pub fn deciding(&self) -> impl Iterator<Item = Place> {
         let of = |role: &Role| {
             let name = role.name;
@@ -78,98 +78,98 @@ impl Gang {
         self.roles.iter().flat_map(of)
     }
 
-    /// The most workers that there may ever be.
+    /// Maximum number of workers that the gang can ever have.
     #[must_use]
     pub fn most_workers(&self) -> u16 {
         self.elastic.as_ref().map_or(self.workers().replicas, |elastic| elastic.max)
     }
 
-    /// The fewest workers that it runs with.
+    /// Minimum number of workers that the gang runs with.
     #[must_use]
     pub fn fewest_workers(&self) -> u16 {
         self.elastic.as_ref().map_or(self.workers().replicas, |elastic| elastic.min)
     }
 
-    /// The fewest pods that it runs with.
+    /// Minimum number of pods that the gang runs with.
     #[must_use]
     pub fn least(&self) -> u16 {
         self.elastic.as_ref().map_or(self.size(), |elastic| elastic.min)
     }
 }
 
-/// One kind of pod in a gang: one Indexed Job.
+/// One kind of pod in a gang, which is one Indexed Job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Role {
-    /// What it is called in labels and messages.
+    /// Name in labels and messages.
     pub name: RoleName,
-    /// Pods of this role.
+    /// Number of pods of this role.
     pub replicas: u16,
     /// Processes of each pod.
     pub procs: u16,
     /// GPUs of each pod.
     pub gpus: u16,
-    /// What each pod runs, and where.
+    /// Content and placement of each pod.
     pub pod: Pod,
-    /// What it has to do with the end of the gang.
+    /// Effect of the role on the gang's completion.
     pub completion: Completion,
 }
 
 impl Role {
-    /// Processes of all its pods.
+    /// Number of processes in all pods of the role.
     #[must_use]
     pub fn world_size(&self) -> u32 {
         u32::from(self.replicas) * u32::from(self.procs)
     }
 
-    /// Its pods in a gang of so many workers, of which alone there may be more or fewer.
+    /// Number of its pods in a gang with this many workers. Only the number of workers can vary.
     #[must_use]
     pub fn pods(&self, workers: u16) -> u16 {
         if self.name.is_worker() { workers } else { self.replicas }
     }
 
-    /// Whether its pods use their nodes' network, in which NetworkPolicies have no effect.
+    /// Whether its pods use the node's network, on which NetworkPolicies have no effect.
     #[must_use]
     pub fn has_host_network(&self) -> bool {
         self.pod.overlay.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false)
     }
 }
 
-/// The PodGroup by which a scheduler places all pods of a gang or none.
+/// PodGroup by which a scheduler places all pods of a gang or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its name.
+    /// Name of the PodGroup.
     pub name: String,
-    /// Whose it is.
+    /// Kind of the PodGroup.
     pub kind: GroupKind,
 }
 
-/// Whose kind a PodGroup is of.
+/// Kinds of PodGroups, by their scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupKind {
-    /// Volcano's.
+    /// Volcano's PodGroup.
     Volcano {
-        /// Volcano's queue, where it isn't the default one.
+        /// Volcano queue, unless it is the default one.
         queue: Option<String>,
     },
-    /// That of the coscheduling plugin.
+    /// The PodGroup of the coscheduling plugin.
     Coscheduling,
-    /// Kubernetes' own.
+    /// The PodGroup of Kubernetes itself.
     Native,
 }
 
-/// What a role has to do with the end of its gang, which has succeeded when all have that decide.
+/// Effect of a role on the gang's completion. The gang succeeds when all deciding roles have succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// Every one of its programs has to exit with code 0.
+    /// Every program of the role must exit with code 0.
     EveryReplica,
-    /// The program of the first one has to exit with code 0; those of the others are ended then.
+    /// The first program of the role must exit with code 0. Its other programs are then stopped.
     First,
-    /// Its programs are ended when the others are done.
+    /// The programs of the role are stopped when the deciding roles have succeeded.
     Ended,
 }
 
 impl Completion {
-    /// How many of so many pods have to end well: the first ones.
+    /// Number of pods that must succeed out of `replicas`, the first ones by index.
     #[must_use]
     pub fn of(self, replicas: u16) -> u16 {
         match self {
@@ -180,104 +180,105 @@ impl Completion {
     }
 }
 
-/// What a pod runs, and where.
+/// Content and placement of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
     /// Image of the container `training`.
     pub image: String,
     /// Command with its arguments, never empty.
     pub command: Vec<String>,
-    /// The spec's own variables.
+    /// Variables from the spec.
     pub env: Vec<EnvVar>,
-    /// The spec's own sources of variables.
+    /// Sources of variables from the spec.
     pub env_from: Vec<EnvFromSource>,
-    /// Requests and limits, GPUs and RDMA devices included.
+    /// Requests and limits, including GPUs and RDMA devices.
     pub resources: ResourceRequirements,
-    /// Working directory, where it isn't the image's.
+    /// Working directory, unless it is the image's.
     pub working_dir: Option<String>,
-    /// The spec's own volumes.
+    /// Volumes from the spec.
     pub volumes: Vec<Volume>,
-    /// The spec's own mounts.
+    /// Volume mounts from the spec.
     pub volume_mounts: Vec<VolumeMount>,
-    /// Secrets with which images are pulled.
+    /// Secrets used to pull images.
     pub image_pull_secrets: Vec<LocalObjectReference>,
-    /// Service account, where it isn't the namespace's default.
+    /// Service account, unless it is the namespace's default.
     pub service_account_name: Option<String>,
-    /// Where and when it runs.
+    /// Placement, queueing and priority of the pod.
     pub scheduling: Scheduling,
-    /// Seconds that the pod has to stop, a hook before SIGTERM included.
+    /// Grace period of the pod in seconds, including a hook before SIGTERM.
     pub grace_seconds: i64,
-    /// Seconds from SIGTERM until the agent kills what is left of the program.
+    /// Seconds from SIGTERM until the agent kills the remaining processes of the program.
     pub program_grace_seconds: i64,
-    /// `podTemplate`, decoded and checked: laid over the operator's own template.
+    /// `podTemplate`, decoded and validated, as a patch for the operator's own template.
     pub overlay: PodTemplateSpec,
 }
 
-/// How the processes of a gang find each other.
+/// Rendezvous of a gang's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendezvous {
-    /// Which environment the programs expect.
+    /// Framework whose environment the programs expect.
     pub framework: Framework,
     /// Collective communication backend.
     pub backend: Backend,
-    /// Where the ranks meet, here and at the next port in turns, so that no straggler of one attempt joins the next.
+    /// Port of the rendezvous. Attempts alternate between it and the next port, so that stragglers of one attempt can't
+    /// join the next.
     pub master_port: u16,
-    /// Where the agent of the first worker listens for the others. Two ports after `master_port`, or one more if the agents
-    /// serve their metrics there; where that is beyond the last port, as far before it.
+    /// Port of the first worker's agent for the other agents. It is two ports after `master_port`, or three if the agents
+    /// serve their metrics there. Beyond the last port, it is as far before `master_port`.
     pub gang_port: u16,
-    /// Where the agents listen that start what `mpirun` wants: the next port that nobody else has. None of other frameworks.
+    /// Port of the agents that start processes for `mpirun`, the next free one. `None` for other frameworks.
     pub mpi_port: Option<u16>,
-    /// Network interface, where the spec names one.
+    /// Network interface, if the spec names one.
     pub interface: Option<String>,
-    /// Which pods have a host name.
+    /// Pods that have a host name.
     pub host_names: HostNames,
-    /// Whether the pods have an RDMA device (it is among their resources).
+    /// Whether the pods have an RDMA device, which is among their resources.
     pub rdma: bool,
 }
 
 impl Rendezvous {
-    /// A port that neither the ranks nor the agents' metrics have.
+    /// A port used neither by the ranks nor by the agents' metrics.
     pub(super) fn gang_port(master: u16, metrics: u16) -> u16 {
         near(master, &[2, 3, -2, -3], &[metrics])
     }
 
-    /// A port that neither the ranks, the agents nor their metrics have.
+    /// A port used neither by the ranks, nor by the agents, nor by their metrics.
     pub(super) fn mpi_port(master: u16, gang: u16, metrics: u16) -> u16 {
         near(master, &[3, 4, -2, -3, -4], &[gang, metrics])
     }
 }
 
-/// The first port at one of these distances that there is and nobody has. There is always one: with n ports taken, n + 1 of the
-/// distances are to ports that exist.
+/// Returns the first valid and free port at one of these distances. There is always one: with n ports taken, n + 1 of the
+/// distances lead to valid ports.
 fn near(port: u16, distances: &[i16], taken: &[u16]) -> u16 {
     let mut ports = distances.iter().filter_map(|distance| port.checked_add_signed(*distance));
     ports.find(|port| !taken.contains(port)).unwrap_or(port)
 }
 
-/// What outlives the pods, or comes from elsewhere.
+/// Data that outlives the pods or exists before them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Storage {
     /// Model to train.
     pub model: Source,
     /// Dataset to train on.
     pub dataset: Source,
-    /// Where results go.
+    /// Destination of the results.
     pub output: Option<ClaimPath>,
-    /// Where checkpoints are kept; none when checkpoints are switched off.
+    /// Checkpoint storage; `None` if checkpoints are disabled.
     pub checkpoint: Option<Checkpoint>,
 }
 
-/// What is to be done about the checkpoints while no worker runs.
+/// Work on the checkpoints while no worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Upkeep {
-    /// Find out whether the job can go on from `checkpoint.resumeFrom`, before any GPU is held.
+    /// Verify that the job can resume from `checkpoint.resumeFrom`, before it holds any GPU.
     Check,
-    /// Copy what is not yet copied.
+    /// Copy the checkpoints that have not been copied yet.
     Copy,
 }
 
 impl Upkeep {
-    /// As the agent is told.
+    /// The task as an argument of the agent.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -287,22 +288,22 @@ impl Upkeep {
     }
 }
 
-/// Numbers of one Job with its pods, and of the run of the program that they begin with.
+/// Numbers of one Job with its pods, and of the attempt with which they begin.
 ///
-/// They are equal as long as no attempt has begun in pods that had another one before.
+/// They are equal until an attempt begins in pods that had another one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incarnation {
-    /// Number of the Job and its pods, from 1: the label [`super::labels::INCARNATION`].
+    /// Number of the Job and its pods, from 1, in the label [`super::labels::INCARNATION`].
     pub number: u32,
-    /// Number of the program's attempt, from 1: what people are told, and what the rendezvous goes by.
+    /// Number of the program's attempt, from 1. Users see it, and the rendezvous depends on it.
     pub attempt: u32,
 }
 
 impl Incarnation {
-    /// Of a job that has never run.
+    /// Numbers of a job that has never run.
     pub const FIRST: Self = Self { number: 1, attempt: 1 };
 
-    /// New pods, which begin with a new attempt.
+    /// Numbers for new pods, which begin with a new attempt.
     #[must_use]
     pub fn next(self) -> Self {
         Self { number: self.number.saturating_add(1), attempt: self.attempt.saturating_add(1) }

@@ -1,21 +1,21 @@
-//! How long a pod has to stop, and how much of that its program has.
+//! Grace periods: that of a pod, and the part of it for the program.
 
 use super::Refusals;
 use super::template::TRAINING;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
-/// Seconds of a pod whose template says nothing.
+/// Grace period in seconds, unless the template sets one.
 const DEFAULT: i64 = 60;
 
-/// How long a pod has to stop.
+/// Grace period of a pod.
 pub(super) struct Grace {
-    /// Seconds of the whole pod.
+    /// Seconds for the whole pod.
     pub pod: i64,
-    /// Seconds of its program from SIGTERM on.
+    /// Seconds for its program, from SIGTERM on.
     pub program: i64,
 }
 
-/// `field` is where the template is written.
+/// Computes the grace period. `field` is the path of the template.
 pub(super) fn resolve(field: &str, overlay: &PodTemplateSpec, no: &mut Refusals) -> Grace {
     let written = overlay.spec.as_ref().and_then(|pod| pod.termination_grace_period_seconds);
     let pod = written.unwrap_or(DEFAULT);
@@ -38,8 +38,8 @@ pub(super) fn resolve(field: &str, overlay: &PodTemplateSpec, no: &mut Refusals)
     Grace { pod, program }
 }
 
-/// Seconds that the program's container sleeps before it is told to stop, with its place in the list. How long another
-/// kind of hook takes, nobody knows before.
+/// Seconds that the program's container sleeps before SIGTERM, with its index in the list. The duration of other kinds of
+/// hooks is unknown in advance.
 fn sleep(overlay: &PodTemplateSpec) -> Option<(usize, i64)> {
     let containers = &overlay.spec.as_ref()?.containers;
     let (index, training) = containers.iter().enumerate().find(|(_, container)| container.name == TRAINING)?;

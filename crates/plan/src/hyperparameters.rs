@@ -1,4 +1,4 @@
-//! Hyperparameters under the names that a program finds them by.
+//! Hyperparameters, with the names under which a program receives them.
 
 use super::Refusals;
 use api::Hyperparameters;
@@ -7,16 +7,16 @@ use serde_json::Value;
 /// One hyperparameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyperparameter {
-    /// As in the spec; its key in `hyperparameters.json`.
+    /// Name in the spec, and key in `hyperparameters.json`.
     pub name: String,
-    /// Environment variable: `HYPERPARAM_LEARNING_RATE`.
+    /// Environment variable, such as `HYPERPARAM_LEARNING_RATE`.
     pub variable: String,
-    /// Value, typed as in the spec.
+    /// Value, with the type it has in the spec.
     pub value: Value,
 }
 
 impl Hyperparameter {
-    /// The value as text: no quotes, no exponent.
+    /// The value as text, without quotes or an exponent.
     #[must_use]
     pub fn text(&self) -> String {
         match &self.value {
@@ -61,7 +61,7 @@ pub(super) fn resolve(hyperparameters: Option<&Hyperparameters>, no: &mut Refusa
     all
 }
 
-/// `learningRate`, `learning-rate` and `learning_rate` become `HYPERPARAM_LEARNING_RATE`.
+/// Converts `learningRate`, `learning-rate` and `learning_rate` to `HYPERPARAM_LEARNING_RATE`.
 fn variable(name: &str) -> Option<String> {
     let mut upper = String::new();
     let mut after_lower = false;

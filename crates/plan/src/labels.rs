@@ -1,61 +1,63 @@
-//! Labels and annotations of a TrainingJob's objects, and what they are for.
+//! Labels and annotations of a TrainingJob's objects, and their purposes.
 
 use super::{Incarnation, Plan};
 use protocol::role::RoleName;
 use std::collections::BTreeMap;
 
-/// Who manages the object; on every object and pod of ours, so that the operator's watches can select by it.
+/// Manager of the object. It is set on all objects and pods of the operator, so that its watches can select them.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const OPERATOR: &str = "trainingjob-operator";
 /// Selects every object with [`MANAGED_BY`].
 pub const SELECTOR: &str = "app.kubernetes.io/managed-by=trainingjob-operator";
-/// Name of the TrainingJob, as people select by it: `kubectl logs -l training-job=x`.
+/// Name of the TrainingJob, for selection by users: `kubectl logs -l training-job=x`.
 pub const TRAINING_JOB: &str = "training-job";
-/// UID of the TrainingJob, which tells its objects from those of a predecessor of the same name.
+/// UID of the TrainingJob, which distinguishes its objects from those of an earlier job of the same name.
 pub const UID: &str = "ml.example.com/training-job-uid";
-/// Name of the TrainingJob, under a prefix that no other program uses; on each object that has [`TRAINING_JOB`].
+/// Name of the TrainingJob under a prefix that no other program uses. It is set on each object that has [`TRAINING_JOB`].
 pub const JOB_NAME: &str = "ml.example.com/training-job";
 /// Role in the gang, on its Jobs and pods: `worker`, or the name of another role.
 pub const ROLE: &str = "ml.example.com/role";
-/// Number of the incarnation: label of Job and pods, annotation of the Job. Read it by [`incarnation`].
+/// Number of the incarnation: a label of Job and pods, and an annotation of the Job. Use [`incarnation`] to read it.
 pub const INCARNATION: &str = "ml.example.com/incarnation";
-/// What [`INCARNATION`] was called before 0.2.0. A Job's pod template is immutable, so Jobs that run through the upgrade keep it.
+/// Name of [`INCARNATION`] before 0.2.0. Jobs that run through the upgrade keep it, because a Job's pod template is
+/// immutable.
 const INCARNATION_BEFORE: &str = "ml.example.com/attempt";
-/// Annotation of the Job: the first attempt of its pods. Further ones may follow in them.
+/// Annotation of the Job: the first attempt in its pods. Further attempts may follow in them.
 pub const FIRST_ATTEMPT: &str = "ml.example.com/first-attempt";
-/// Annotation: [`Plan::intent`] of which the object was made.
+/// Annotation: the [`Identity::intent`](super::Identity::intent) from which the object was created.
 pub const INTENT: &str = "ml.example.com/intent";
-/// Annotation of the TrainingJob: whoever changes it to a value of their own asks for another attempt.
+/// Annotation of the TrainingJob: setting it to a new value requests another attempt.
 pub const RESTART_REQUESTED: &str = "ml.example.com/restart-requested";
-/// Label (and, before Kubernetes 1.28, annotation) by which a pod of an Indexed Job knows its index.
+/// Label (and, before Kubernetes 1.28, annotation) with the index of a pod in an Indexed Job.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// Annotation of a pod that means nothing: when it changes the pod's node brings what has changed of its ConfigMap.
+/// Annotation of a pod without a meaning of its own. A change to it makes the pod's node refresh the mounted ConfigMap.
 pub const LOOK_AGAIN: &str = "ml.example.com/look-again";
-/// Annotation of worker 0's pod of an elastic gang: the size of which its node was told last, for the same end.
+/// Annotation of worker 0's pod in an elastic gang: the last announced size. A change to it has the same effect as
+/// [`LOOK_AGAIN`].
 pub const GANG_SIZE: &str = "ml.example.com/gang-size";
-/// Kueue's LocalQueue, on the Job.
+/// Kueue LocalQueue, on the Job.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
-/// Volcano's PodGroup, as an annotation of a pod.
+/// Volcano PodGroup, as an annotation of a pod.
 pub const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
-/// What kind of pod it is in Volcano's PodGroup, as an annotation of a pod.
+/// Kind of the pod within Volcano's PodGroup, as an annotation of a pod.
 pub const VOLCANO_TASK: &str = "volcano.sh/task-spec";
-/// The coscheduling plugin's PodGroup, as a label of a pod.
+/// PodGroup of the coscheduling plugin, as a label of a pod.
 pub const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 
-/// What an object is for: of a worker's pod `worker`, of what belongs to a TensorBoard [`TENSORBOARD`].
+/// Purpose of an object: `worker` for a worker's pod, [`TENSORBOARD`] for a TensorBoard's objects.
 pub const COMPONENT: &str = "component";
-/// Value of [`COMPONENT`].
+/// Value of [`COMPONENT`] for a TensorBoard.
 pub const TENSORBOARD: &str = "tensorboard";
-/// Value of [`COMPONENT`] for what looks after the checkpoints while no worker runs.
+/// Value of [`COMPONENT`] for the Job that manages checkpoints while no worker runs.
 pub const UPKEEP: &str = "upkeep";
-/// What the Job that looks after the checkpoints is for.
+/// Task of the Job that manages checkpoints.
 pub const TASK: &str = "ml.example.com/task";
 
-/// Value of [`COMPONENT`] of what a person wants of the checkpoints.
+/// Value of [`COMPONENT`] for checkpoint commands run by a user.
 pub const CHECKPOINTS: &str = "checkpoints";
 
-/// Whether a value of [`COMPONENT`] is no role of a gang.
+/// Whether a value of [`COMPONENT`] is not a role of a gang.
 #[must_use]
 pub fn is_other_component(value: &str) -> bool {
     [TENSORBOARD, UPKEEP, CHECKPOINTS].contains(&value)
@@ -63,7 +65,7 @@ pub fn is_other_component(value: &str) -> bool {
 
 const APP: &str = "app";
 const K8S_NAME: &str = "app.kubernetes.io/name";
-/// By which Argo CD and others tell which application an object belongs to.
+/// Label by which Argo CD and others determine the application of an object.
 pub const K8S_INSTANCE: &str = "app.kubernetes.io/instance";
 const K8S_COMPONENT: &str = "app.kubernetes.io/component";
 const KIND: &str = "training-job";
@@ -82,14 +84,14 @@ pub fn of(plan: &Plan) -> BTreeMap<String, String> {
     ])
 }
 
-/// Whether [`of`] sets the label: others may add what they like.
+/// Whether [`of`] sets the label. Other clients may add any other label.
 #[must_use]
 pub fn is_common(key: &str) -> bool {
     [MANAGED_BY, APP, TRAINING_JOB, JOB_NAME, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
 }
 
-/// Labels of a role's pods of an incarnation: those by which the operator, `deploy/` and people select them. There are thousands of
-/// pods, so that each has no others.
+/// Labels of a role's pods in an incarnation: those that the operator, `deploy/` and users select by. Each of the thousands
+/// of pods has only these.
 #[must_use]
 pub fn of_pod(plan: &Plan, role: RoleName, incarnation: Incarnation) -> BTreeMap<String, String> {
     owned([
@@ -104,7 +106,7 @@ pub fn of_pod(plan: &Plan, role: RoleName, incarnation: Incarnation) -> BTreeMap
     ])
 }
 
-/// Number of the incarnation of a Job or pod, by its labels. Until 0.3.0 also of those made before 0.2.0.
+/// Number of the incarnation of a Job or pod, from its labels. Until 0.3.0 it also reads labels from before 0.2.0.
 #[must_use]
 pub fn incarnation(labels: &BTreeMap<String, String>) -> Option<u32> {
     labels.get(INCARNATION).or_else(|| labels.get(INCARNATION_BEFORE))?.parse().ok()
@@ -116,21 +118,21 @@ pub fn text(selector: &BTreeMap<String, String>) -> String {
     selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
-/// Selects the workers, of any incarnation. By [`COMPONENT`] until 0.3.0: pods made before 0.2.0 have no [`ROLE`]. The UID keeps
-/// everything else out.
+/// Selects the workers of any incarnation. It uses [`COMPONENT`] until 0.3.0, because pods created before 0.2.0 lack
+/// [`ROLE`]. The UID excludes all other pods.
 #[must_use]
 pub fn worker_selector(plan: &Plan) -> BTreeMap<String, String> {
     owned([(COMPONENT, RoleName::WORKER.as_str()), (UID, &plan.identity.uid)])
 }
 
-/// Selects all pods of the gang, of any incarnation and operator, and the upkeep pod that takes their place while none of them
-/// runs. Not a TensorBoard's, nor those that the plugin makes.
+/// Selects all pods of the gang, of any incarnation and operator version. It includes the upkeep pod that replaces them
+/// while none runs. It excludes pods of a TensorBoard and of the plugin.
 #[must_use]
 pub fn gang_selector(plan: &Plan) -> BTreeMap<String, String> {
     owned([(MANAGED_BY, OPERATOR), (UID, &plan.identity.uid)])
 }
 
-/// Labels of the Job that looks after the checkpoints, and of its pod.
+/// Labels of the Job that manages checkpoints, and of its pod.
 #[must_use]
 pub fn of_upkeep(plan: &Plan, task: super::Upkeep) -> BTreeMap<String, String> {
     let mut labels = of(plan);
@@ -146,7 +148,8 @@ pub fn of_board(plan: &Plan) -> BTreeMap<String, String> {
     labels
 }
 
-/// Labels of a TensorBoard's pod, which also select it. Not those by which people and watches find the workers.
+/// Labels of a TensorBoard's pod, which also select it. They exclude the labels by which users and watches find the
+/// workers.
 #[must_use]
 pub fn of_board_pod(plan: &Plan) -> BTreeMap<String, String> {
     owned([

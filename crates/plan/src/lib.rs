@@ -1,7 +1,8 @@
-//! What a TrainingJob means: the spec and what the operator knows of itself become a [`Plan`], or the reasons why not.
+//! Resolution of a TrainingJob: the spec and the operator's own settings become a [`Plan`], or the reasons for rejecting
+//! the job.
 //!
-//! Pure. [`resolve`] reads the spec once; nothing after it does. In a plan nothing that has a default is optional, every
-//! name and quantity has been parsed, and [`objects`] can make objects of it without being able to fail.
+//! There is no I/O. [`resolve`] is the only reader of the spec. In a plan nothing that has a default is optional, and every
+//! name and quantity has been parsed. The crate `objects` can therefore create objects from it without failing.
 #![cfg_attr(
     test,
     allow(
@@ -56,26 +57,26 @@ use protocol::checkpoints::CheckpointPolicy;
 use protocol::role::RoleName;
 use roles::PodInput;
 
-/// What the operator knows of itself.
+/// The operator's own settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Runtime {
-    /// Image that holds `/agent` and what belongs to it, of the operator's own version.
+    /// Image with `/agent` and its files, in the operator's own version.
     pub agent_image: String,
-    /// Pull policy of that image. Without one the cluster's rule for the image's tag holds.
+    /// Pull policy of that image. Without it the cluster's rule for the image's tag applies.
     pub agent_image_pull_policy: Option<String>,
-    /// How the agent comes out of it into the workers' pods.
+    /// Delivery of the agent from that image into the workers' pods.
     pub delivery: Delivery,
-    /// Whether the API server takes restart rules of containers, see [`Runtime::has_restart_rules`].
+    /// Whether the API server accepts restart rules of containers, see [`Runtime::has_restart_rules`].
     pub restart_rules: bool,
-    /// Seconds after its end at which a job is deleted that says none, if it is created from now on; never without one.
+    /// Default of `ttlSecondsAfterFinished` for new jobs; `None` keeps them forever.
     pub default_ttl_seconds: Option<u32>,
-    /// The namespace that the operator runs in: no job may be beside it, where its pods could use the operator's account.
+    /// Namespace of the operator. Jobs are rejected in it, because their pods could use the operator's service account.
     pub own_namespace: Option<String>,
 }
 
 impl Runtime {
-    /// Whether an API server of this version takes restart rules of containers: those before 1.34 refuse a Job that has
-    /// them. (Between that and 1.35 it drops them, unless they are switched on.)
+    /// Whether an API server of this version accepts restart rules of containers. Versions before 1.34 reject a Job that
+    /// has them. Versions from 1.34 to 1.35 drop them unless they are enabled.
     #[must_use]
     pub fn has_restart_rules(major: &str, minor: &str) -> bool {
         // Some providers write 34+.
@@ -84,29 +85,29 @@ impl Runtime {
     }
 }
 
-/// All that is decided about a TrainingJob. Nothing after it reads the spec.
+/// All decisions about a TrainingJob. No later stage reads the spec.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Whose plan it is.
+    /// Identity of the job.
     pub identity: Identity,
     /// The pods that start, fail and restart together.
     pub gang: Gang,
-    /// What is to become of the job when something happens to it.
+    /// Reactions to events during the job's life.
     pub policy: Policy,
-    /// What outlives the pods, or comes from elsewhere.
+    /// Data that outlives the pods or exists before them.
     pub storage: Storage,
-    /// Hyperparameters, in the order of their fields, the additional ones by name.
+    /// Hyperparameters in the order of their fields, followed by the additional ones by name.
     pub hyperparameters: Vec<Hyperparameter>,
-    /// How the job is watched, and where its program records what it does.
+    /// Progress metrics, TensorBoard and experiment trackers of the job.
     pub monitoring: Monitoring,
-    /// The agent that the workers are given.
+    /// Settings for the workers' agent.
     pub runtime: Runtime,
 }
 
-/// Whose plan it is.
+/// Identity of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Identity {
-    /// Name of the TrainingJob; its objects' names follow from it, see [`names`].
+    /// Name of the TrainingJob, from which the names of its objects are derived, see [`names`].
     pub name: String,
     /// Namespace of the TrainingJob and of all its objects.
     pub namespace: String,
@@ -114,31 +115,31 @@ pub struct Identity {
     pub uid: String,
     /// The TrainingJob as the owner and controller of its objects.
     pub owner: OwnerReference,
-    /// Hash of what the spec asks for: the same for the same wish, whatever the operator's version or agent, and for
-    /// every attempt. What may change in a created job (suspend, TTL, the policies) is not part of it.
+    /// Hash of the requested settings. It is independent of the operator's version, the agent and the attempt. It excludes
+    /// the mutable fields (suspend, TTL, the policies).
     pub intent: String,
 }
 
-/// A plan, and all that stands in the way of it.
+/// A plan, and the reasons against creating objects from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
-    /// What is to be, as far as it can be told: its sizes and its policy hold whatever was refused.
+    /// The plan, as complete as possible. Its sizes and its policy are valid even if the job is rejected.
     pub plan: Plan,
-    /// Why no objects are made of it; none if they are.
+    /// Reasons for creating no objects; empty if the job is accepted.
     pub refusals: Refusals,
 }
 
 impl Planned {
-    /// The plan, if objects may be made of it.
+    /// Returns the plan if objects may be created from it.
     ///
     /// # Errors
-    /// All the reasons for which the job can't run as it stands, not only the first.
+    /// All reasons for which the job can't run, not only the first.
     pub fn accepted(&self) -> Result<&Plan, &Refusals> {
         if self.refusals.0.is_empty() { Ok(&self.plan) } else { Err(&self.refusals) }
     }
 }
 
-/// Decides everything about `job`.
+/// Resolves `job` to a plan.
 #[must_use]
 pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let mut no = Refusals::default();
@@ -219,7 +220,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     Planned { plan, refusals: no }
 }
 
-/// The size of a gang that may change: what was decided last stands in the status.
+/// Resolves the size of an elastic gang. The last decision about it is in the status.
 fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, no: &mut Refusals) -> Option<Elastic> {
     let elastic = spec.elastic.as_ref()?;
     let (desired, min, max) = (spec.num_workers(), elastic.min_workers(), elastic.max_workers);
@@ -243,7 +244,7 @@ fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, no: &mut 
     })
 }
 
-/// A role of so many pods that are described so.
+/// Creates a role with this many pods from their description.
 fn role(
     spec: &TrainingJobSpec,
     name: RoleName,

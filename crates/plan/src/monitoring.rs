@@ -1,47 +1,48 @@
-//! How the job is watched, and where its program records what it does.
+//! Progress metrics, TensorBoard and experiment trackers of the job.
 
 use super::storage::paths;
 use super::{CheckpointVolume, ClaimPath, Policy, Refusals, Storage, Success, dns_subdomain, names};
 use api::{self, EarlyStopping, LOSSES, TrainingJobSpec};
 use protocol::progress_pattern::ProgressPatterns;
 
-/// How the job is watched, and where its program records what it does.
+/// Progress metrics, TensorBoard and experiment trackers of the job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Monitoring {
-    /// Port on which each worker serves what is known of it; none when monitoring is switched off.
+    /// Port on which each worker serves its progress; `None` if monitoring is disabled.
     pub metrics_port: Option<u16>,
-    /// Port on which the workers' agents find the first one's; that of the metrics where there are any.
+    /// Port on which agents reach the first worker's agent. It is the metrics port, or the port before the rendezvous if
+    /// they collide.
     pub agent_port: u16,
-    /// Regular expressions that find progress in the output, instead of the forms known by themselves.
+    /// Regular expressions for progress in the output, used instead of the built-in formats.
     pub progress_patterns: Vec<String>,
     /// Metrics of which the agent keeps every reading, for the success policy.
     pub watched: Vec<String>,
     /// The MLflow server.
     pub mlflow: Option<Mlflow>,
-    /// Project at Weights & Biases.
+    /// Weights & Biases project.
     pub wandb_project: Option<String>,
-    /// Secret that has the trackers' keys.
+    /// Secret with the trackers' credentials.
     pub tracker_secret: Option<String>,
-    /// The TensorBoard beside the job, if one was asked for.
+    /// The TensorBoard of the job, if one is requested.
     pub tensorboard: Option<TensorBoard>,
 }
 
-/// An MLflow server and what the job is called there.
+/// An MLflow server, and the job's experiment on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mlflow {
-    /// Its address.
+    /// Address of the server.
     pub uri: String,
-    /// The experiment that the job's runs belong to.
+    /// Experiment that the job's runs belong to.
     pub experiment: String,
 }
 
-/// A TensorBoard that was asked for.
+/// A requested TensorBoard.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorBoard {
-    /// It can see what the workers write.
+    /// A TensorBoard that can read what the workers write.
     Beside(BoardPlan),
-    /// There is no volume that outlives a worker and that another pod can mount. `TensorBoard=False` with
-    /// [`TensorBoard::NO_STORAGE`] and [`TensorBoard::REMEDY`] tells it.
+    /// No volume outlives a worker and can be mounted by another pod. `TensorBoard=False` reports it with
+    /// [`TensorBoard::NO_STORAGE`] and [`TensorBoard::REMEDY`].
     NoStorage,
 }
 
@@ -53,7 +54,7 @@ impl TensorBoard {
                               checkpoint.storage (and leave checkpoint.enabled true) or output, or switch \
                               tensorboardEnabled off";
 
-    /// What it is made of, if it can be.
+    /// The plan of the TensorBoard, if it can run.
     #[must_use]
     pub fn beside(&self) -> Option<&BoardPlan> {
         match self {
@@ -63,43 +64,42 @@ impl TensorBoard {
     }
 }
 
-/// A TensorBoard as it runs.
+/// Plan of a TensorBoard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoardPlan {
-    /// Its image.
+    /// Image of the TensorBoard.
     pub image: String,
-    /// The volume that it shares with the workers.
+    /// Volume that it shares with the workers.
     pub volume: BoardVolume,
-    /// Where that is mounted in the workers.
+    /// Mount path of the volume in the workers.
     pub mounted_at: &'static str,
-    /// The volume may be one that only one node at a time can mount: TensorBoard must then stay out of the worker's
-    /// way.
+    /// Whether the volume may be mountable on one node at a time only. The TensorBoard must then run on the worker's node.
     pub one_node: bool,
 }
 
 impl BoardPlan {
-    /// Folder of its logs, as the workers see it.
+    /// Folder of the logs, as the workers see it.
     #[must_use]
     pub fn log_dir(&self) -> String {
         format!("{}/tensorboard", self.mounted_at)
     }
 }
 
-/// What a TensorBoard shares with the workers.
+/// Volume that a TensorBoard shares with the workers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BoardVolume {
-    /// A claim, and the folder of it that is mounted.
+    /// A claim, and the folder in it that is mounted.
     Claim(ClaimPath),
-    /// A path of an NFS server.
+    /// A path on an NFS server.
     Nfs {
-        /// Name or address of the server.
+        /// Host name or address of the server.
         server: String,
         /// Exported path.
         path: String,
     },
 }
 
-/// Longest name of a job whose Service `<name>-tensorboard` still has a name.
+/// Maximum length of a job's name so that the Service `<name>-tensorboard` has a valid name.
 const LONGEST_WITH_BOARD: usize = 63 - "-tensorboard".len();
 
 pub(super) fn resolve(
@@ -126,7 +126,7 @@ pub(super) fn resolve(
     }
 }
 
-/// The port of the metrics, whether or not any are served, unless the rendezvous has it.
+/// The metrics port, even if no metrics are served, unless the rendezvous uses it.
 pub(super) fn agent_port(spec: &TrainingJobSpec) -> u16 {
     let (master, port) = (spec.networking.master_port(), spec.monitoring.metrics_port());
     if [master, master + 1].contains(&port) { master - 1 } else { port }
@@ -172,7 +172,7 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
     }
 }
 
-/// By the code that will read them, so that none is refused only when a worker starts.
+/// Checks the patterns with the agent's own code, so that no pattern is rejected only when a worker starts.
 fn patterns(wanted: &api::Monitoring, no: &mut Refusals) -> Vec<String> {
     let patterns = wanted.progress.as_ref().map(|progress| progress.patterns.clone()).unwrap_or_default();
     for (index, wrong) in ProgressPatterns::refusals(&patterns) {
@@ -183,7 +183,7 @@ fn patterns(wanted: &api::Monitoring, no: &mut Refusals) -> Vec<String> {
     patterns
 }
 
-/// The metrics that the policy speaks of, each once.
+/// Metrics that the policy refers to, without duplicates.
 fn watched(policy: &Success) -> Vec<String> {
     let accuracy = policy.target_accuracy.map(|_| vec!["accuracy".to_owned()]);
     let loss = policy.target_loss.map(|_| vec!["loss".to_owned()]);

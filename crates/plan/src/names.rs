@@ -3,7 +3,7 @@
 use super::Refusals;
 use protocol::role::RoleName;
 
-/// Longest host name of a pod, `<job>-<index>`.
+/// Maximum length of a pod's host name, `<job>-<index>`.
 const HOST: usize = 63;
 
 /// The Indexed Job of the workers.
@@ -18,7 +18,7 @@ pub fn role_job_name(name: &str, role: RoleName) -> String {
     if role.is_worker() { format!("{name}-training") } else { format!("{name}-{role}") }
 }
 
-/// The headless Service, also the workers' subdomain.
+/// The headless Service, which is also the workers' subdomain.
 #[must_use]
 pub fn service_name(name: &str) -> String {
     format!("{name}-headless")
@@ -30,33 +30,33 @@ pub fn config_name(name: &str) -> String {
     format!("{name}-config")
 }
 
-/// The claim for checkpoints, where the spec names none.
+/// The claim for checkpoints, if the spec names none.
 #[must_use]
 pub fn claim_name(name: &str) -> String {
     format!("{name}-checkpoints")
 }
 
-/// The Secret with the job's keys. The operator may not look whose one of that name is, so that a part of the UID is in it,
-/// which no predecessor of the same name has.
+/// The Secret with the job's keys. The operator has no permission to read the owner of an existing Secret. The name
+/// therefore contains a part of the UID, which no earlier job of the same name has.
 #[must_use]
 pub fn keys_name(name: &str, uid: &str) -> String {
     format!("{name}-keys-{}", part_of(uid))
 }
 
-/// The NetworkPolicy of the pods. The operator may not look whose one of that name is, see [`keys_name`].
+/// The NetworkPolicy of the pods. The operator has no permission to read the owner of an existing one, see [`keys_name`].
 #[must_use]
 pub fn network_policy_name(name: &str, uid: &str) -> String {
     format!("{name}-isolation-{}", part_of(uid))
 }
 
-/// The PodGroup. A predecessor's of the same name may stay until the last of its pods is gone, and nobody is to wait for that.
-/// It is short, for it is also the value of a label.
+/// The PodGroup. The UID makes it unique, because a PodGroup of an earlier job of the same name may exist until its last
+/// pod is gone. The name is short, because it is also the value of a label.
 #[must_use]
 pub fn pod_group_name(name: &str, uid: &str) -> String {
     format!("{name}-{}", part_of(uid))
 }
 
-/// The Workload of a gang of several roles in a queue of Kueue's.
+/// The Workload of a gang with several roles in a Kueue queue.
 #[must_use]
 pub fn workload_name(name: &str, uid: &str) -> String {
     pod_group_name(name, uid)
@@ -66,7 +66,7 @@ fn part_of(uid: &str) -> String {
     uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect::<String>().to_ascii_lowercase()
 }
 
-/// The Job that looks after the checkpoints while no worker runs.
+/// The Job that manages checkpoints while no worker runs.
 #[must_use]
 pub fn upkeep_name(name: &str) -> String {
     format!("{name}-upkeep")
@@ -78,19 +78,19 @@ pub fn tensorboard_name(name: &str) -> String {
     format!("{name}-tensorboard")
 }
 
-/// DNS name of a worker within its namespace. Short on purpose: the resolver's search path leads to the Service.
+/// DNS name of a worker within its namespace. It is short because the resolver's search path leads to the Service.
 #[must_use]
 pub fn worker_host(name: &str, index: u32) -> String {
     host(name, RoleName::WORKER, index)
 }
 
-/// DNS name of a pod of a role within its namespace.
+/// DNS name of a role's pod within its namespace.
 #[must_use]
 pub fn host(name: &str, role: RoleName, index: u32) -> String {
     format!("{}-{index}.{}", role_job_name(name, role), service_name(name))
 }
 
-/// Whether `text` can be the name of a Service or a port's hostname (RFC 1035 label).
+/// Whether `text` can be the name of a Service or a pod's host name (RFC 1035 label).
 #[must_use]
 pub fn dns_label(text: &str) -> bool {
     text.len() <= 63
@@ -121,7 +121,7 @@ pub(super) fn check(name: &str, num_workers: u16, no: &mut Refusals) {
     check_host(name, RoleName::WORKER, num_workers, no);
 }
 
-/// Refuses a role whose last pod's host name is too long.
+/// Rejects a role if the host name of its last pod is too long.
 pub(super) fn check_host(name: &str, role: RoleName, replicas: u16, no: &mut Refusals) {
     let more = role_job_name("", role).len() + 1 + replicas.saturating_sub(1).to_string().len();
     if name.len() + more > HOST {

@@ -1,24 +1,26 @@
-//! The image that brings the agent into the workers' pods, unless a person names one: that of the operator's own pod.
+//! The image that delivers the agent into the workers' pods, unless the administrator names one: that of the operator's own
+//! pod.
 //!
-//! By its digest where that is known: a tag can name another image tomorrow, or on another node.
+//! The digest is used if it is known. A tag may refer to another image tomorrow, or on another node.
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// The operator's image, as its own pod names it.
+/// The operator's image, as named by its own pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnImage {
-    /// By digest if the node reports one of the same repository, else as the pod's spec has it.
+    /// Image by digest if the node reports one from the same repository, else as in the pod's spec.
     pub image: String,
     /// Pull policy of the container.
     pub pull_policy: Option<String>,
-    /// The node has yet to report the digest: kubelets do so a little after a container's start.
+    /// Whether the node has yet to report the digest. Kubelets do so shortly after a container's start.
     pub awaits_digest: bool,
 }
 
 /// Name of the operator's container in `deploy/`.
 const CONTAINER: &str = "operator";
 
-/// The image of the container `operator`, or of the only one. A service mesh may put its proxy before it. `None` if neither exists.
+/// The image of the container `operator`, or of the only container. A service mesh may insert its proxy before it. `None`
+/// if there is neither.
 #[must_use]
 pub fn own_image(pod: &Pod) -> Option<OwnImage> {
     let containers = &pod.spec.as_ref()?.containers;
@@ -42,7 +44,7 @@ pub fn own_image(pod: &Pod) -> Option<OwnImage> {
     })
 }
 
-/// The image by the digest in a runtime's ID of it: `docker-pullable://REPOSITORY@sha256:...`, mostly without the beginning.
+/// The image by the digest in a runtime's image ID: `docker-pullable://REPOSITORY@sha256:...`, usually without the scheme.
 fn pinned(image: &str, id: &str) -> Option<String> {
     let id = id.split_once("://").map_or(id, |(_, id)| id);
     let (its_repository, digest) = id.split_once('@')?;
@@ -53,13 +55,13 @@ fn pinned(image: &str, id: &str) -> Option<String> {
     (is_digest && full_name(own) == full_name(its_repository)).then(|| format!("{own}@{digest}"))
 }
 
-/// An image's name without its tag. A registry's port is no tag.
+/// An image's name without its tag. The port of a registry is not a tag.
 fn repository(image: &str) -> &str {
     let name = image.rfind('/').map_or(0, |slash| slash + 1);
     image[name..].find(':').map_or(image, |colon| &image[..name + colon])
 }
 
-/// A repository's name with what may be left out of it: `docker.io/library/NAME`.
+/// The full name of a repository with its optional parts: `docker.io/library/NAME`.
 fn full_name(repository: &str) -> String {
     let is_registry = |host: &str| host.contains(['.', ':']) || host == "localhost";
     let (host, path) = match repository.split_once('/') {
@@ -152,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Istio and Linkerd put their container first when programs are to wait for it.
+    /// Istio and Linkerd insert their container first if programs must wait for it.
     #[test]
     fn the_container_of_the_operator_counts_wherever_it_stands() {
         let image = |names: &[&str]| {

@@ -1,10 +1,10 @@
-//! How the pods of a gang are placed: each for itself, or all together.
+//! Placement of a gang's pods, separately or together.
 
 use super::{Group, GroupKind, Refusals, Role, labels, names};
 use api::{GangScheduler, Scheduling};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
-/// The PodGroup that is asked for.
+/// The requested PodGroup.
 pub(super) fn group(scheduling: &Scheduling, name: &str, uid: &str) -> Option<Group> {
     let kind = match scheduling.gang() {
         GangScheduler::None => return None,
@@ -15,19 +15,19 @@ pub(super) fn group(scheduling: &Scheduling, name: &str, uid: &str) -> Option<Gr
     Some(Group { name: names::pod_group_name(name, uid), kind })
 }
 
-/// Where and when the pods run, as far as their group does not say it: a queue is Volcano's or Kueue's, and not both.
+/// The pods' scheduling settings that their PodGroup does not cover. A queue belongs either to Volcano or to Kueue.
 pub(super) fn of_pods(scheduling: &Scheduling) -> Scheduling {
     let queue = scheduling.queue.clone().filter(|_| scheduling.gang() != GangScheduler::Volcano);
     Scheduling { queue, gang: None, ..scheduling.clone() }
 }
 
-/// The queue of a gang of several roles, which is admitted as one: no Job of it has a queue of its own.
+/// The queue of a gang with several roles, which Kueue admits as one. None of its Jobs then names a queue.
 pub(super) fn shared_queue(roles: &mut [Role]) -> Option<String> {
     roles.iter_mut().filter_map(|role| role.pod.scheduling.queue.take()).reduce(|queue, _| queue)
 }
 
-/// A template that names another group would take the pods out of the one that is made for them.
-/// `field` is where the template is written.
+/// Rejects a template that names another group, because it would remove the pods from the gang's own group. `field` is the
+/// path of the template.
 pub(super) fn check(scheduling: &Scheduling, field: &str, overlay: &PodTemplateSpec, no: &mut Refusals) {
     let Some(metadata) = overlay.metadata.as_ref() else { return };
     let (list, keys, key) = match scheduling.gang() {

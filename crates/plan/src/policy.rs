@@ -1,4 +1,4 @@
-//! What is to become of a job when something happens to it.
+//! Reactions to events during a job's life.
 
 use super::Refusals;
 use super::labels::RESTART_REQUESTED;
@@ -11,57 +11,57 @@ use protocol::failure_rules::{self, FailureRule, RuleAction};
 use protocol::gang::Restarts;
 use text::start_of;
 
-/// What is to become of a job when something happens to it. All of it may be asked for while the job runs.
+/// Reactions to events during a job's life. The lifecycle may read all of them while the job runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Whether the workers are to be stopped, and the job kept.
+    /// Whether the workers are to be stopped and the job kept.
     pub suspend: bool,
-    /// The last restart that was asked for, by a value that nobody else has.
+    /// Unique value of the last restart request.
     pub restart_requested: Option<String>,
-    /// Seconds after its end at which the TrainingJob is deleted; never without one.
+    /// Seconds from the job's end to the deletion of the TrainingJob; `None` keeps it forever.
     pub ttl_seconds: Option<u32>,
-    /// What happens when a worker fails.
+    /// Handling of failures.
     pub failure: Failure,
-    /// When the job is good enough.
+    /// Goals that complete the job early.
     pub success: Success,
 }
 
-/// What happens when a worker fails.
+/// Handling of failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Whether another attempt follows.
+    /// Settings for restarts.
     pub restart: restart::Policy,
     /// Seconds that the job may run, over all attempts.
     pub active_deadline_seconds: Option<u32>,
     /// Seconds that an attempt may take until every worker's program runs.
     pub start_deadline_seconds: Option<u32>,
-    /// Seconds from a node's last sign of life until its worker is replaced.
+    /// Seconds that a node may be unreachable before its worker is replaced.
     pub node_lost_seconds: u32,
-    /// Whether a loss that is NaN or infinite ends the program.
+    /// Whether a loss that is NaN or infinite stops the program.
     pub nan_fails: bool,
-    /// Seconds without a step after which a program may hang.
+    /// Seconds without a step after which a program may be hung.
     pub hang_timeout_seconds: u32,
-    /// Seconds without any sign of life after which a program that reports no steps may hang.
+    /// Seconds without any sign of life after which a program that reports no steps is considered hung.
     pub hang_idle_timeout_seconds: u32,
-    /// Whether a program that hangs is ended.
+    /// Whether a hung program is stopped.
     pub hang_fails: bool,
 }
 
-/// When the job is good enough.
+/// Goals that complete the job early.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Success {
-    /// Accuracy from which on it is.
+    /// Accuracy at or above which the job is stopped.
     pub target_accuracy: Option<f64>,
-    /// Training loss down to which it is.
+    /// Training loss at or below which the job is stopped.
     pub target_loss: Option<f64>,
-    /// When a metric no longer gets better.
+    /// Criterion for stopping when a metric no longer improves.
     pub early_stopping: Option<EarlyStopping>,
 }
 
-/// The most bytes of a request that are looked at.
+/// Maximum bytes of a restart request that are compared.
 const LONGEST_REQUEST: usize = 253;
 
-/// What asks for another attempt of this job: not in its spec, and so no change of its generation.
+/// The restart request of this job. It is an annotation, so it does not change the generation.
 #[must_use]
 pub fn restart_requested(job: &TrainingJob) -> Option<String> {
     let value = job.metadata.annotations.as_ref()?.get(RESTART_REQUESTED)?.trim();

@@ -1,7 +1,7 @@
-//! Quantities of Kubernetes (`500m`, `1.5Gi`, `12e6`), exact enough to compare them.
+//! Kubernetes quantities (`500m`, `1.5Gi`, `12e6`), parsed exactly enough for comparison.
 //!
-//! The grammar is that of apimachinery's `pkg/api/resource/quantity.go`; like there, nothing is finer than 1n and what
-//! is finer is rounded up.
+//! The grammar is that of apimachinery's `pkg/api/resource/quantity.go`. As there, the smallest unit is 1n, and smaller
+//! amounts are rounded up.
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ const NANO: i128 = 1_000_000_000;
 const NANO_DIGITS: i32 = 9;
 
 impl Amount {
-    /// So many whole units.
+    /// Creates an amount of whole units.
     pub fn whole(units: i32) -> Self {
         Self(i128::from(units) * NANO)
     }
 
-    /// `None` if `text` isn't a quantity, or one beyond all reason.
+    /// Parses a quantity; `None` if `text` is malformed or out of range.
     pub fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let number_end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
@@ -55,20 +55,20 @@ impl Amount {
         self.0 < 0
     }
 
-    /// Both together.
+    /// Sum of both amounts, saturating.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// So many times as much.
+    /// The amount multiplied by `times`, saturating.
     #[must_use]
     pub fn times(self, times: u32) -> Self {
         Self(self.0.saturating_mul(times.into()))
     }
 }
 
-/// Without a unit where it is whole, else in the largest of `m`, `u` and `n` in which it is.
+/// Without a unit if the amount is whole, else in the largest unit of `m`, `u` and `n` that divides it.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(NANO, ""), (1_000_000, "m"), (1_000, "u"), (1, "n")];
@@ -77,7 +77,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// A suffix as a factor and a power of ten.
+/// Parses a suffix into a factor and a power of ten.
 fn scale(suffix: &str) -> Option<(i128, i32)> {
     let binary = |power: u32| Some((1_i128 << (10 * power), 0));
     let decimal = |exponent| Some((1, exponent));

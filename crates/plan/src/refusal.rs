@@ -1,21 +1,21 @@
-//! Why a TrainingJob can't run.
+//! Reasons for rejecting a TrainingJob.
 
 use std::fmt;
 
-/// Characters of all reasons together: a condition's message may have 32,768, a person reads a page.
+/// Maximum characters of all reasons together. A condition's message may have 32,768, but users read about a page.
 const MAX_CHARS: usize = 8192;
-/// Characters of one reason.
+/// Maximum characters of one reason.
 const MAX_CHARS_EACH: usize = 1024;
 
-/// The most reasons that are kept: they are in memory for as long as the job is.
+/// Maximum number of reasons kept; they stay in memory as long as the job exists.
 pub(super) const MAX: usize = 100;
 
-/// One reason.
+/// One reason for rejecting a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The field, for example `spec.resources.limits.cpu`.
     pub field: String,
-    /// What is wrong with it and what would be right.
+    /// The error and the remedy.
     pub message: String,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A text of at most [`MAX_CHARS_EACH`] characters.
+/// Truncates a text to [`MAX_CHARS_EACH`] characters.
 fn short(text: &str) -> String {
     match text.char_indices().nth(MAX_CHARS_EACH) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -33,7 +33,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// All the reasons, in the order of the spec's fields. Its `Display` is the message of the condition `Accepted=False`.
+/// All reasons, in the order of the spec's fields. Its `Display` is the message of the condition `Accepted=False`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusals(pub Vec<Refusal>);
 
@@ -47,7 +47,7 @@ impl Refusals {
         }
     }
 
-    /// Whether no other reason is kept: whoever looks for more stops.
+    /// Whether no further reason is kept, so that checks can stop.
     pub(super) fn is_full(&self) -> bool {
         self.0.len() >= MAX
     }

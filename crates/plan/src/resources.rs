@@ -9,10 +9,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 
 const DEFAULT_GPU: &str = "nvidia.com/gpu";
-/// Processes of one worker, as the API has it for a number.
+/// Maximum number of processes per worker, as in the API.
 const MAX_PROCS: u16 = 1024;
 
-/// What a worker is given.
+/// Resources of a worker.
 pub(super) struct Worker {
     pub requirements: ResourceRequirements,
     pub gpus: u16,
@@ -89,7 +89,7 @@ fn amounts<'a>(
     amounts
 }
 
-/// Makes sure that GPUs are asked for, and as many as `gpusPerWorker` says.
+/// Requests the GPUs, and checks their number against `gpusPerWorker`.
 fn gpus(
     pod: &PodInput<'_>,
     requests: &BTreeMap<&str, Amount>,
@@ -137,7 +137,7 @@ fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusa
     }
 }
 
-/// Processes per worker, as a number: WORLD_SIZE needs one.
+/// Resolves the processes per worker to a number, which WORLD_SIZE needs.
 fn procs(spec: &TrainingJobSpec, pod: &PodInput<'_>, cpu_limit: Option<Amount>, no: &mut Refusals) -> u16 {
     const FIELD: &str = "spec.procsPerWorker";
     let gpus = pod.gpus.value;
@@ -184,7 +184,7 @@ fn procs(spec: &TrainingJobSpec, pod: &PodInput<'_>, cpu_limit: Option<Amount>, 
     procs
 }
 
-/// The resources of pods that have other GPUs, in number, but are as the workers otherwise.
+/// The workers' resources for pods with a different number of GPUs.
 pub(super) fn without_gpus(of_workers: &Resources, gpus: u16) -> Resources {
     let mut resources = of_workers.clone();
     let names = resources.limits.keys().chain(resources.requests.keys()).filter(|name| is_gpu(name));
@@ -197,17 +197,17 @@ pub(super) fn without_gpus(of_workers: &Resources, gpus: u16) -> Resources {
     resources
 }
 
-/// Whether a resource is one of Kubernetes' own.
+/// Whether a resource is defined by Kubernetes itself.
 fn is_native(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-")
 }
 
-/// Whether a resource is a device of a plugin: whole, and its request equals its limit.
+/// Whether a resource is a plugin's device. Its quantity is a whole number, and its request equals its limit.
 pub fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// Whether a resource counts GPUs, by the names that the vendors' device plugins use.
+/// Whether a resource counts GPUs, by the names of the vendors' device plugins.
 pub fn is_gpu(name: &str) -> bool {
     let Some((domain, name)) = name.split_once('/') else { return false };
     match domain {
@@ -232,7 +232,7 @@ impl Requirements {
         self.limits.insert(name.to_owned(), Quantity(count.to_string()));
     }
 
-    /// A device named in one list stands in both: Kubernetes wants its limit, quotas count its request.
+    /// Copies a device from one list to the other: Kubernetes requires its limit, and quotas count its request.
     fn mirror_devices(&mut self) {
         let (requests, limits) = (self.requests.clone(), self.limits.clone());
         for (name, quantity) in requests.into_iter().filter(|(name, _)| is_extended(name)) {

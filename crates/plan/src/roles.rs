@@ -1,4 +1,4 @@
-//! The roles of a gang: the workers, those that the spec adds, and which of them decide.
+//! Roles of a gang: the workers, the roles of the spec, and the roles that decide on completion.
 
 use super::resources::without_gpus;
 use super::{Completion, Refusals, Role, Storage};
@@ -8,20 +8,20 @@ use protocol::role::RoleName;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// The role of TensorFlow that leads where there is one.
+/// TensorFlow's chief, which leads if the role exists.
 pub(crate) const CHIEF: RoleName = RoleName::literal("chief");
-/// TensorFlow's evaluator, of which no other role knows.
+/// TensorFlow's evaluator, which the other roles do not know.
 pub const EVALUATOR: RoleName = RoleName::literal("evaluator");
 
-/// Where `mpirun` runs, if it is not on the first worker.
+/// The role that runs `mpirun`, unless the first worker does.
 pub(crate) const LAUNCHER: RoleName = RoleName::literal("launcher");
 
 /// MXNet's servers, which hold the parameters.
 pub const SERVER: RoleName = RoleName::literal("server");
-/// MXNet's scheduler, by which its processes find each other.
+/// MXNet's scheduler, through which its processes find each other.
 pub const SCHEDULER: RoleName = RoleName::literal("scheduler");
 
-/// All roles, the workers first.
+/// Resolves all roles, the workers first.
 pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusals) -> Vec<Role> {
     let workers = PodInput::of_workers(spec);
     let mut roles = vec![super::role(spec, RoleName::WORKER, spec.num_workers(), workers, storage, no)];
@@ -51,7 +51,7 @@ pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusa
     roles
 }
 
-/// Whether the gang has succeeded only when this role has.
+/// Whether the gang's success requires this role's success.
 fn decides(spec: &TrainingJobSpec, role: RoleName) -> bool {
     if spec.framework() == Framework::Mpi {
         let has_launcher = spec.roles.iter().any(|of| of.name == LAUNCHER.as_str());
@@ -66,26 +66,26 @@ fn decides(spec: &TrainingJobSpec, role: RoleName) -> bool {
     role == if has_chief { CHIEF } else { RoleName::WORKER }
 }
 
-/// A value, with the field in which a person has written it.
+/// A value, with the path of the field that sets it.
 pub(super) struct Written<T> {
     pub field: String,
     pub value: T,
 }
 
-/// What describes the pods of a role: the workers' fields, and those of the role where it says something itself.
+/// Description of a role's pods: the role's own fields, or the workers' fields where the role sets none.
 pub(super) struct PodInput<'s> {
     pub image: Option<&'s String>,
     pub command: &'s [String],
     pub args: &'s [String],
     /// All variables.
     pub env: Vec<EnvVar>,
-    /// Those of them that the role, or the workers, say themselves.
+    /// The variables set by the role or the workers itself.
     pub own_env: Written<&'s [EnvVar]>,
     pub resources: Written<Cow<'s, Resources>>,
     pub gpus: Written<u16>,
     pub procs: ProcsPerWorker,
     pub template: Written<Option<&'s Value>>,
-    /// Whether the pods have a device of the network.
+    /// Whether the pods have an RDMA device.
     pub rdma: bool,
 }
 
@@ -106,7 +106,7 @@ impl<'s> PodInput<'s> {
         }
     }
 
-    /// `path` is that of the role, as in `spec.roles[0]`.
+    /// Describes a role. `path` is its path, such as `spec.roles[0]`.
     fn of_role(spec: &'s TrainingJobSpec, of: &'s RoleSpec, path: &str) -> Self {
         let (at, workers) = (|field: &str| format!("{path}.{field}"), Self::of_workers(spec));
         let gpus = of.gpus_per_replica.unwrap_or(0);

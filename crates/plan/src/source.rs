@@ -1,4 +1,4 @@
-//! Where a model, a dataset or the results are.
+//! Locations of models, datasets and results.
 
 use super::{Refusals, dns_subdomain};
 
@@ -9,7 +9,7 @@ const SCHEME: &str = "pvc://";
 pub struct ClaimPath {
     /// Name of the claim.
     pub claim: String,
-    /// Folder within it; without one the whole volume.
+    /// Folder within the volume; `None` for the whole volume.
     pub path: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Source {
         Self::Name(text.to_owned())
     }
 
-    /// The folder, if it is one.
+    /// The folder, if the source is one.
     #[must_use]
     pub fn claim(&self) -> Option<&ClaimPath> {
         match self {

@@ -1,4 +1,4 @@
-//! Volumes: where checkpoints are kept, and that nobody's mounts get in each other's way.
+//! Volumes: storage of checkpoints, and checks for conflicting mounts.
 
 use super::quantity::Amount;
 use super::{Refusals, dns_subdomain};
@@ -8,13 +8,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use protocol::checkpoints::{BackupPolicy, BestBy, CheckpointPolicy, StorePlace};
 use std::collections::BTreeSet;
 
-/// Beginning of the names of the operator's volumes in a worker's pod.
+/// Prefix of the operator's volume names in a worker's pod.
 pub const VOLUME_PREFIX: &str = "trainingjob-";
 
-/// Where things are in the container `training`.
+/// Paths in the container `training`.
 pub mod paths {
     pub const AGENT: &str = "/trainingjob";
-    /// What the agent remembers over its own end, in the volume that it came by.
+    /// State that the agent keeps across its own restarts, in the volume that delivered it.
     pub const STATE: &str = "/trainingjob/state";
     pub const CONFIG: &str = "/etc/training-config";
     pub const CHECKPOINTS: &str = "/checkpoints";
@@ -22,58 +22,58 @@ pub mod paths {
     pub const DATASET: &str = "/data";
     pub const OUTPUT: &str = "/out";
     pub const SHM: &str = "/dev/shm";
-    /// Credentials of the store where checkpoints are kept, and of the one to which they are copied.
+    /// Credentials of the store for checkpoints. [`BACKUP_CREDENTIALS`] has those of the backup.
     pub const STORE_CREDENTIALS: &str = "/etc/training-credentials/store";
     pub const BACKUP_CREDENTIALS: &str = "/etc/training-credentials/backup";
-    /// The keys by which the members of the gang know each other, and by which the agent proves its answers: a folder in the
-    /// volume of the configuration, hidden, for programs that read whatever they find there.
+    /// Keys by which the gang's members authenticate each other and the agent proves its answers. The folder is hidden in
+    /// the configuration volume, because some programs read every file there.
     pub const KEYS: &str = "/etc/training-config/.gang";
 }
 
 /// Checkpoints of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// What the agents do with them, as they are told.
+    /// Settings for the agents.
     pub policy: CheckpointPolicy,
-    /// Epochs between two of them.
+    /// Epochs between two checkpoints.
     pub frequency: u32,
-    /// What is mounted for them.
+    /// Volume for the checkpoints.
     pub volume: CheckpointVolume,
-    /// What is added to the command where there is one to go on from.
+    /// Arguments appended to the command when resuming.
     pub resume_args: Vec<String>,
-    /// The Secret for the object store where they are kept: its keys are mounted in [`StorePlace::credentials`].
+    /// Secret of the object store for checkpoints. Its keys are mounted in [`StorePlace::credentials`].
     pub store_secret: Option<String>,
-    /// The same for the store to which they are copied.
+    /// Secret of the backup store, mounted in the same way.
     pub backup_secret: Option<String>,
 }
 
-/// What is mounted for checkpoints.
+/// Volume for checkpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CheckpointVolume {
-    /// Ends with the pod.
+    /// An emptyDir, which is deleted with its pod.
     EmptyDir,
-    /// A claim that somebody made.
+    /// An existing claim.
     Claim(String),
-    /// A claim that is made for the job.
+    /// A claim created for the job.
     New {
-        /// Its size.
+        /// Size of the claim.
         size: Quantity,
-        /// Its storage class, where it isn't the cluster's default.
+        /// Storage class of the claim, unless it is the cluster's default.
         storage_class: Option<String>,
-        /// Whether it is deleted with the job.
+        /// Whether the claim is deleted with the job.
         delete_with_job: bool,
     },
-    /// A path of an NFS server.
+    /// A path on an NFS server.
     Nfs {
-        /// Name or address of the server.
+        /// Host name or address of the server.
         server: String,
         /// Exported path.
         path: String,
     },
 }
 
-/// `policy` tells whose they are. `home` is where the job's objects are in a bucket unless the spec says otherwise:
-/// NAMESPACE/JOB.
+/// Resolves the checkpoint settings. `policy` identifies the job. `home` is the job's prefix in a bucket, unless the spec
+/// sets one: NAMESPACE/JOB.
 pub(super) fn resolve(
     checkpoint: &api::Checkpoint,
     policy: CheckpointPolicy,
@@ -112,7 +112,7 @@ pub(super) fn resolve(
     })
 }
 
-/// A path that is not absolute is one below the folder of checkpoints.
+/// Resolves a relative path against the folder of checkpoints.
 fn resume_from(text: &str) -> String {
     let text = text.trim_end_matches('/');
     if text.contains("://") || text.starts_with('/') {
@@ -189,7 +189,7 @@ fn nfs(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
     CheckpointVolume::Nfs { server, path }
 }
 
-/// Why a mount at `path` can't be the user's, with the way out.
+/// The reason for which a user's mount at `path` is rejected, with the remedy.
 fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
     match path {
         paths::AGENT => Some("is where the agent is: mount it elsewhere"),
@@ -209,7 +209,7 @@ fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
     }
 }
 
-/// `field` is where the template is written.
+/// Checks volumes and mounts. `field` is the path of the template.
 pub(super) fn check_volumes(
     spec: &TrainingJobSpec,
     field: &str,
@@ -246,7 +246,7 @@ pub(super) fn check_volumes(
     }
 }
 
-/// `ours` are the operator's own mounts, where the container has them.
+/// Checks the mounts of one container. `ours` are the operator's own mounts, if the container has them.
 fn check_mounts(
     path: &str,
     mounts: &[VolumeMount],

@@ -1,4 +1,4 @@
-//! A job and the template that it has taken: what it comes to. The job's own words go before those of the template.
+//! Merge of a job's spec with the template that it was created with. The job's fields take precedence.
 
 use super::{Refusals, template};
 use api::{NOT_IN_RUNTIMES, TakenRuntime, TrainingJob, TrainingJobSpec};
@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// Objects of which a part of one with a part of another means nothing: the job's is taken, or the template's.
+/// Objects that can't be merged field by field. The job's object replaces the template's.
 const WHOLE: [&str; 2] = ["checkpoint.storage", "scheduling.affinity"];
-/// Lists whose entries have a name, by which the job's replace those of the template: the list, the name, and whether what an
-/// entry of the job does not say is as in the template's. Of other lists the job's is taken.
+/// Lists with named entries, in which the job's entries replace those of the template. Each row has the list, the field
+/// with the name, and whether entries are merged field by field. In other lists the job's list replaces the template's.
 const BY_NAME: [(&str, &str, bool); 6] = [
     ("env", "name", false),
     ("volumes", "name", false),
@@ -20,10 +20,10 @@ const BY_NAME: [(&str, &str, bool); 6] = [
     ("roles.env", "name", false),
 ];
 
-/// The job as it comes to with the template that it has taken: itself where it names none.
+/// Returns the job merged with its template. A job without a template is returned unchanged.
 ///
 /// # Errors
-/// The template has something that is no field of a job's, or of a wrong type, or none was taken yet.
+/// If the template has an unknown field or a wrong type, or has not been copied yet.
 pub fn with_runtime(job: &TrainingJob) -> Result<Cow<'_, TrainingJob>, String> {
     let Some(named) = &job.spec.runtime_ref else { return Ok(Cow::Borrowed(job)) };
     let inherited = job.status.as_ref().and_then(|status| status.inherited.as_ref());
@@ -34,10 +34,10 @@ pub fn with_runtime(job: &TrainingJob) -> Result<Cow<'_, TrainingJob>, String> {
     Ok(Cow::Owned(TrainingJob { spec, metadata: job.metadata.clone(), status: job.status.clone() }))
 }
 
-/// The spec of a job with what it has from its template.
+/// Returns the spec of a job merged with its template.
 ///
 /// # Errors
-/// As for [`with_runtime`].
+/// In the same cases as [`with_runtime`].
 pub fn merged(spec: &TrainingJobSpec, taken: &TakenRuntime) -> Result<TrainingJobSpec, String> {
     let mut own = serde_json::to_value(spec).map_err(|error| error.to_string())?;
     let mut base = taken.spec.clone();
@@ -53,7 +53,7 @@ pub fn merged(spec: &TrainingJobSpec, taken: &TakenRuntime) -> Result<TrainingJo
     })
 }
 
-/// `own`, and what of `base` it does not say. `path` is of fields alone.
+/// Merges `base` into `own`, which takes precedence. `path` consists of field names only.
 fn merge(path: &str, base: &Value, own: Value) -> Value {
     match (base, own) {
         (_, own) if WHOLE.contains(&path) => own,
@@ -96,7 +96,7 @@ fn lists(path: &str, base: &[Value], own: Vec<Value>) -> Vec<Value> {
     all
 }
 
-/// A strategic merge, as the API server does it: containers, volumes and the like by their names.
+/// Performs a strategic merge like the API server: containers, volumes and similar lists are merged by name.
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn pod_templates(base: &Value, own: Value) -> Value {
     let (base_template, own_template) = (decoded(base), decoded(&own));
@@ -110,7 +110,7 @@ fn pod_templates(base: &Value, own: Value) -> Value {
     }
 }
 
-/// The pod template, if all of it can be read.
+/// The pod template, if all of it can be decoded.
 fn decoded(value: &Value) -> Option<PodTemplateSpec> {
     let mut no = Refusals::default();
     let template = template::resolve("podTemplate", value, &mut no);

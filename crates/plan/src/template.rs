@@ -1,19 +1,19 @@
-//! `podTemplate`: decoded, and kept from breaking the gang.
+//! `podTemplate`: decoding, and checks that it can't break the gang.
 //!
-//! The schema can't check it (a typed pod template alone is larger than a CRD may be), so this does: wrong types, unknown
-//! and missing fields are reported with their path, all of them.
+//! The schema can't validate it, because a typed pod template alone exceeds the size limit of a CRD. This module reports
+//! wrong types, unknown fields and missing fields, all of them with their paths.
 
 use super::{Refusals, environment, labels};
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use serde_json::{Map, Value};
 
-/// The container of the user's program.
+/// Name of the container with the user's program.
 pub const TRAINING: &str = "training";
-/// The init container that delivers the agent, if one does.
+/// Name of the init container that delivers the agent, if there is one.
 pub const AGENT: &str = "agent";
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-/// `field` is where it is written, as in `spec.podTemplate`.
+/// Decodes and checks a template. `field` is its path, such as `spec.podTemplate`.
 pub(super) fn resolve(field: &str, value: &Value, no: &mut Refusals) -> PodTemplateSpec {
     let before = no.0.len();
     wrong_types(field, value, &mut Vec::new(), no);
@@ -49,8 +49,8 @@ enum Step {
 
 /// Reports each innermost value that has the wrong type.
 ///
-/// A decoder stops at its first error and doesn't say where. So each value is decoded alone in an otherwise empty
-/// template, which is always possible since what is missing decodes to nothing.
+/// A decoder stops at its first error without the path. Each value is therefore decoded alone in an otherwise empty
+/// template, in which missing fields decode to empty values.
 fn wrong_types(field: &str, value: &Value, path: &mut Vec<Step>, no: &mut Refusals) {
     let Err(error) = serde_json::from_value::<PodTemplateSpec>(alone(value, path)) else { return };
     let inner: Vec<(Step, &Value)> = match value {
@@ -88,7 +88,8 @@ fn written(field: &str, path: &[Step]) -> String {
     })
 }
 
-/// Reports what decoding has dropped (unknown) or made up (missing) at `path` in the template that is written in `field`.
+/// Reports the fields that decoding has dropped (unknown) or added (missing) at `path`. `field` is the path of the
+/// template.
 fn compare(field: &str, path: &str, given: &Value, decoded: &Value, no: &mut Refusals) {
     match (given, decoded) {
         (Value::Object(given), Value::Object(decoded)) => {

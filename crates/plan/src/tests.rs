@@ -42,19 +42,19 @@ fn refusals_of(job: &TrainingJob) -> Vec<String> {
     accepted(job).unwrap_err().0.iter().map(ToString::to_string).collect()
 }
 
-/// The job is refused for exactly this.
+/// The job must be rejected for exactly this reason.
 #[track_caller]
 fn refused(fields: &Value, reason: &str) {
     assert_eq!(refusals(fields), [reason], "{fields}");
 }
 
-/// The podTemplate is refused for exactly this; `reason` begins within it.
+/// The podTemplate must be rejected for exactly this reason; `reason` begins with the path within it.
 #[track_caller]
 fn template_refused(template: &Value, reason: &str) {
     refused(&json!({ "podTemplate": template }), &format!("spec.podTemplate.{reason}"));
 }
 
-/// The spec with today's defaults written in it.
+/// The spec with the current defaults set in it.
 fn filled(spec: &TrainingJobSpec) -> Value {
     let mut filled = serde_json::to_value(spec).unwrap();
     api::fill(&mut filled, &api::defaults_of(spec));
@@ -539,7 +539,7 @@ fn a_pod_template_may_say_what_has_no_field() {
     assert_eq!(plan.gang.workers().pod.overlay.spec.as_ref().unwrap().runtime_class_name.as_deref(), Some("nvidia"));
 }
 
-/// The pod's seconds run out while the hook sleeps; SIGTERM comes after it.
+/// The grace period elapses while the hook sleeps; SIGTERM follows after it.
 #[test]
 fn a_hook_must_leave_the_program_time_to_stop() {
     let template = |grace: Value, container: &str, hook: Value| {
@@ -573,7 +573,7 @@ fn a_hook_must_leave_the_program_time_to_stop() {
     assert_eq!(plan.gang.workers().pod.program_grace_seconds, 45);
 }
 
-/// As versions with the defaults in the schema have stored them, and as people may write them.
+/// Versions with defaults in the schema stored them, and users may write them.
 #[test]
 fn defaults_written_out_change_nothing() {
     for fields in [
@@ -600,7 +600,7 @@ fn defaults_written_out_change_nothing() {
     }
 }
 
-/// The API server sees neither what a template says nor what both come to.
+/// The API server sees neither the template nor the merged spec.
 #[test]
 fn a_size_outside_the_bounds_of_the_template_is_refused() {
     let refused = |workers: u32, template: Value| {
@@ -623,7 +623,7 @@ fn a_size_outside_the_bounds_of_the_template_is_refused() {
     assert_eq!(refused(100, json!({})), None, "it is not elastic");
 }
 
-/// The accessors and the table that descriptions and rules are made of speak of the same.
+/// The accessors must agree with the table from which descriptions and rules are generated.
 #[test]
 fn what_is_not_written_is_the_default() {
     let plan = plan(&json!({ "gpusPerWorker": null }));
@@ -640,7 +640,7 @@ fn what_is_not_written_is_the_default() {
     assert!(!plan.policy.failure.nan_fails);
 }
 
-/// A pod beside the operator could use the operator's account.
+/// A pod in the operator's namespace could use the operator's service account.
 #[test]
 fn no_job_runs_in_the_operators_own_namespace() {
     let refusals = |own: Option<&str>| {
@@ -654,7 +654,7 @@ fn no_job_runs_in_the_operators_own_namespace() {
     assert!(refusals(Some("trainingjob-system")).is_empty() && refusals(None).is_empty());
 }
 
-/// The worst that is decoded: each value is a fault of its own.
+/// The worst decodable case: every value is a separate error.
 #[test]
 fn refusals_are_bounded_whatever_the_template_has() {
     let keys: serde_json::Map<_, _> = (0..10_000).map(|n| (format!("k{n}"), json!(1))).collect();
@@ -883,7 +883,7 @@ fn a_queue_is_volcanos_or_kueues() {
     assert_eq!(plan(&json!({})).gang.group, None);
 }
 
-/// It is the value of a label of the coscheduling plugin's.
+/// The name is also the value of a label of the coscheduling plugin.
 #[test]
 fn the_name_of_a_group_fits_into_a_label() {
     let longest = "a".repeat(52);

@@ -1,4 +1,4 @@
-//! Roles: what they inherit, which of them decide, and what is wrong with them.
+//! Roles: inheritance, completion and validation.
 
 use super::*;
 
@@ -115,7 +115,7 @@ fn the_host_name_of_every_role_fits() {
     );
 }
 
-/// A gang of thousands is told of by files, and not in a variable.
+/// A gang of thousands receives its hosts by files instead of a variable.
 #[test]
 fn a_cluster_that_no_variable_holds_is_refused() {
     let many = json!({ "numWorkers": 4096, "roles": [{ "name": "actor", "replicas": 4096 }] });
