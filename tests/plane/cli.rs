@@ -159,8 +159,8 @@ async fn jobs_that_run_wait_and_fail() {
     let text = told(&space, &["why", "waits"]).await;
     assert!(text.starts_with("waits has been Pending for "), "{text}");
     assert!(text.contains("4 Insufficient nvidia.com/gpu"), "{text}");
-    assert!(text.contains("It asks for 2 workers with 16 GPUs each, 32 in all.\n"), "{text}");
-    assert!(text.contains("\nWhat to do\n- Free or add nodes, or ask for less."), "{text}");
+    assert!(text.contains("It requests 2 workers with 16 GPUs each (32 GPUs in total).\n"), "{text}");
+    assert!(text.contains("\nWhat to do\n- Free nodes, add nodes, or request less."), "{text}");
     let text = told(&space, &["why", "fails"]).await;
     assert!(text.contains("in attempt 1: ExitCode.\n") && text.contains("): exit code 3: ValueError"), "{text}");
     assert!(text.contains("ValueError: label 11 (failurePolicy.restartPolicy is Never)."), "{text}");
@@ -456,7 +456,7 @@ async fn jobs_are_stopped_resumed_and_restarted() {
     say(json!({ "terminated": { "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() } }), "Failed").await;
     job.state(Failed).await;
     let text = told(&space, &["restart", "gpt"]).await;
-    assert_eq!(text, "gpt starts again, with a new budget of restarts\n");
+    assert_eq!(text, "gpt starts again with a new restart budget\n");
     job.until("new pods", |status| status.incarnation == Some(2)).await;
 
     // Nobody is the kubelet of these pods: they go when they are told to.
@@ -472,9 +472,9 @@ async fn jobs_are_stopped_resumed_and_restarted() {
         }
     });
     let text = told(&space, &["stop", "gpt", "--wait"]).await;
-    assert_eq!(text, "gpt is stopped, and no worker runs\n");
-    assert!(told(&space, &["stop", "gpt"]).await.starts_with("gpt is stopped already; "));
-    assert!(told(&space, &["resume", "gpt", "-o", "json"]).await.contains(r#""message": "gpt goes on: "#));
+    assert_eq!(text, "gpt is stopped: no worker is running\n");
+    assert!(told(&space, &["stop", "gpt"]).await.starts_with("gpt is already stopped; "));
+    assert!(told(&space, &["resume", "gpt", "-o", "json"]).await.contains(r#""message": "gpt resumes: "#));
     say(running(), "Running").await;
     job.state(Running).await;
     kubelet.abort();

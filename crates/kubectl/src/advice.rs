@@ -40,190 +40,261 @@ pub const ADVICE: &[(&str, &str)] = &[
     ("Unreadable", "Correct the field that the message names, or upgrade the operator."),
     (
         "Scheduling",
-        "Usually nothing: pods are being made and placed. If it lasts, see whether a scheduler of the name in scheduling.schedulerName runs.",
+        "Usually nothing: the pods are being created and scheduled. If this lasts, check that the scheduler named in \
+         scheduling.schedulerName is running.",
     ),
     (
         "Unschedulable",
-        "Free or add nodes, or ask for less. The words after the node count tell what each node lacks: GPUs, CPU or memory, a label of nodeSelector, a tolerated taint, a claim. kubectl describe nodes shows what is taken.",
+        "Free nodes, add nodes, or request less. The text after the node count says what each node lacks: GPUs, CPU or \
+         memory, a nodeSelector label, a toleration for its taint, a claim. To see what is allocated: kubectl describe \
+         nodes",
     ),
     (
         "SchedulingGated",
-        "Somebody has put scheduling gates on the pods (podTemplate or an admission webhook): whoever set them must lift them.",
+        "The pods have scheduling gates, set by podTemplate or an admission webhook. The component that set the gates \
+         must remove them.",
     ),
     (
         "Queued",
-        "Nothing, if the queue is merely full: Kueue starts the job when there is quota. kubectl get workloads -n {namespace} shows its place; see that the LocalQueue of scheduling.queue exists.",
+        "Nothing, if the queue is merely full: Kueue starts the job when there is quota. The Workload of the job shows \
+         its place in the queue (kubectl get workloads -n {namespace}). Check that the LocalQueue named in \
+         scheduling.queue exists (kubectl get localqueues -n {namespace}).",
     ),
     (
         "QuotaExceeded",
-        "Have the ResourceQuota of the namespace raised, or end what uses it up: kubectl describe quota -n {namespace}.",
+        "Have the ResourceQuota of namespace {namespace} raised, or end what uses it up. To see its use: kubectl \
+         describe quota -n {namespace}",
     ),
     (
         "PodSecurity",
-        "Give the workers what the namespace's Pod Security level asks for, through podTemplate: examples/restricted.yaml has all of it.",
+        "Give the workers the settings that the namespace's Pod Security level requires, through podTemplate. \
+         examples/restricted.yaml has all of them.",
     ),
     (
         "PodsRefused",
-        "Mend what the message names: a missing service account or PriorityClass, a LimitRange, a webhook.",
+        "Fix what the message names: a missing service account or PriorityClass, a LimitRange, or a webhook.",
     ),
-    ("Parallelism", "Set the Job's parallelism back to the number of workers, or delete the Job: it is made again."),
+    (
+        "Parallelism",
+        "Set the Job's parallelism back to the number of workers, or delete the Job. The operator recreates a deleted \
+         Job.",
+    ),
     (
         "NoStorage",
-        "Set checkpoint.storage or output, so that the workers and TensorBoard share a volume, or switch monitoring.tensorboardEnabled off. The training goes on without it.",
+        "Set checkpoint.storage or output, so that the workers and TensorBoard share a volume, or set \
+         monitoring.tensorboardEnabled to false. The training continues without TensorBoard.",
     ),
     (
         "OldPods",
-        "Usually nothing: the next attempt starts when the last pod of the earlier one is gone. If that pod hangs in Terminating, look at its node; if the node is gone for good, delete the Node object.",
+        "Usually nothing: the next attempt starts when the last pod of the earlier attempt is gone. If that pod stays \
+         in Terminating, check its node (kubectl get pods -n {namespace} -l training-job={job} -o wide). If the node \
+         is gone for good, delete the Node object (kubectl delete node NODE).",
     ),
     (
         "OldObject",
-        "Usually nothing: an object of that name is on its way out and is made again when it is gone. If it stays, look at its finalizers.",
+        "Usually nothing: an object of that name is being deleted, and the operator recreates it afterwards. If the \
+         object stays, check its finalizers.",
     ),
     (
         "NameTaken",
-        "Delete or rename the object of that name, which belongs to somebody else, or give the job another name.",
+        "An object of that name already exists and belongs to another owner. Delete or rename that object, or give the \
+         job another name.",
     ),
     (
         "GangSchedulerMissing",
-        "Have the scheduler that scheduling.gang names installed or switched on, as the message says: the job then starts by itself. Else make the job again without gang.",
+        "Install or enable the scheduler that scheduling.gang names, as the message says. The job then starts by \
+         itself. Otherwise recreate the job without scheduling.gang.",
     ),
     (
         "QueueManagerMissing",
-        "Have Kueue installed in a version that has the kind which the message names: the job then starts by itself. Else make the job again without queue.",
+        "Install a version of Kueue that has the kind that the message names. The job then starts by itself. Otherwise \
+         recreate the job without scheduling.queue.",
     ),
     (
         "RuntimeNotFound",
-        "Have the template of spec.runtimeRef created, or the operator given the right to read it, as the message says: the job then begins by itself. Else make the job again with another one (kubectl get ctr,tr -n {namespace}).",
+        "Create the template that spec.runtimeRef names, or give the operator the right to read it, as the message \
+         says. The job then starts by itself. Otherwise recreate the job with another template. To list the templates: \
+         kubectl get ctr,tr -n {namespace}",
     ),
     (
         "InvalidRuntime",
-        "Have the template mended as the message says: the job then begins by itself. If the fault is the job's own, make it again; kubectl trainingjob plan {job} -n {namespace} shows what it comes to.",
+        "Correct the template as the message says. The job then starts by itself. If the fault is in the job's own \
+         fields, recreate the job. To see its effective spec: kubectl trainingjob plan {job} -n {namespace}",
     ),
-    ("Forbidden", "The operator may not make the object: apply its rights again (kubectl apply -k deploy/)."),
+    (
+        "Forbidden",
+        "The operator lacks the right to create the object. Apply its rights again: kubectl apply -k deploy/",
+    ),
     (
         "Denied",
-        "Change the job so that the policy or webhook which the message names allows it, or have an exception made there: it is tried again at least every minute.",
+        "Change the job so that the policy or webhook that the message names allows it, or have an exception made \
+         there. The operator retries at least every minute.",
     ),
     (
         "WebhookFailed",
-        "Have the admission webhook that the message names mended, or its configuration removed if nobody runs it any more: it is tried again at least every minute.",
+        "Fix the admission webhook that the message names, or remove its configuration if the webhook is no longer in \
+         use. The operator retries at least every minute. To list the configurations: kubectl get \
+         mutatingwebhookconfigurations,validatingwebhookconfigurations",
     ),
     (
         "ApiTimeout",
-        "Find the admission webhook that delays the object which the message names (kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations), or see that etcd is well: it is tried again at least every minute.",
+        "Find the admission webhook that delays the object that the message names, or check that etcd is healthy. The \
+         operator retries at least every minute. To list the webhooks: kubectl get \
+         mutatingwebhookconfigurations,validatingwebhookconfigurations",
     ),
     (
         "NeverAnswered",
-        "Let the operator's pods reach monitoring.metricsPort of the workers: a NetworkPolicy of the namespace mostly forbids it. The training goes on without.",
+        "Allow the operator's pods to reach monitoring.metricsPort of the workers. Usually a NetworkPolicy of the \
+         namespace forbids it (kubectl get networkpolicies -n {namespace}). The training continues meanwhile.",
     ),
     (
         "Invalid",
-        "The API server finds the object invalid: correct the fields that the message names, delete the job and apply it again.",
+        "The API server rejects the object as invalid. Correct the fields that the message names, delete the job \
+         (kubectl delete tj {job} -n {namespace}) and apply it again.",
     ),
     (
         "Stopping",
-        "Nothing: the programs of the attempt that failed end within their grace, and the next attempt begins in the same pods.",
+        "Nothing: the programs of the failed attempt are stopping within their grace period. The next attempt starts \
+         in the same pods.",
     ),
     (
         "Starting",
-        "Usually nothing: images are pulled and volumes mounted, then the agents find each other. If it lasts, the events of the pods tell more; if agents wait for each other, see that no NetworkPolicy is between the workers (they meet at the ports from networking.masterPort on).",
+        "Usually nothing: images are pulled and volumes mounted, then the agents connect to each other. If this lasts, \
+         read the events of the pods (kubectl describe pods -n {namespace} -l training-job={job}). If agents wait for \
+         each other, check that no NetworkPolicy separates the workers. They connect to the ports from \
+         networking.masterPort upwards.",
     ),
     (
         "ImagePull",
-        "Correct spec.image, or give the workers the right to pull it (imagePullSecrets); see that the nodes reach the registry. It goes on by itself once the image is there.",
+        "Correct spec.image, or give the workers the right to pull it (imagePullSecrets). Check that the nodes can \
+         reach the registry. The job continues by itself once the image is available.",
     ),
     (
         "ContainerConfig",
-        "Correct what the message names: often a Secret or ConfigMap that is missing, a workingDir that is a file, or a mount that the image forbids.",
+        "Correct what the message names: often a missing Secret or ConfigMap, a workingDir that is a file, or a mount \
+         that the image forbids.",
     ),
     (
         "Storage",
-        "A volume does not attach or mount: look at the claim (kubectl describe pvc -n {namespace}), and with several workers use one that many nodes can mount (ReadWriteMany).",
+        "A volume cannot be attached or mounted. Check the claim (kubectl describe pvc -n {namespace}). With several \
+         workers, use a claim that many nodes can mount (ReadWriteMany).",
     ),
-    ("Network", "The pod gets no network: look at the network plugin of its node."),
-    ("Waiting", "It ran, and waits for nodes again: free or add some."),
+    ("Network", "The pod gets no network. Check the network plugin of its node."),
+    ("Waiting", "The job has run before and is waiting for nodes again. Free nodes or add nodes."),
     (
         "NoProgress",
-        "It hangs, or does something slow such as a checkpoint or a compilation: look at what the workers print.",
+        "The program hangs, or does something slow such as a checkpoint or a compilation. To see what the workers \
+         print: kubectl trainingjob logs {job} -n {namespace} -f --tail 20",
     ),
     (
         "Unreachable",
-        "Look for a NetworkPolicy between operator and workers, for a program that took monitoring.metricsPort, and at the node.",
+        "Check for a NetworkPolicy between the operator and the workers, and for a program that uses \
+         monitoring.metricsPort. Check the node, too.",
     ),
-    ("ExitCode", "Read the log of the worker that failed first."),
+    (
+        "ExitCode",
+        "Read the log of the worker that failed first: kubectl trainingjob logs {job} -n {namespace} --failed",
+    ),
     (
         "PythonException",
-        "Read the log of the worker that failed first: the message has the exception, and the file and line that raised it.",
+        "The message has the exception, and the file and line that raised it. Read the log of the worker that failed \
+         first: kubectl trainingjob logs {job} -n {namespace} --failed",
     ),
-    ("ImportError", "Use an image that has the module, or install it there: another attempt can't find it either."),
+    (
+        "ImportError",
+        "Use an image that has the module, or install the module there. Another attempt cannot find the module either.",
+    ),
     (
         "Signal",
-        "Signal 11 is a crash in native code; 9 without OOMKilled came from outside or from another process. Read the log of the worker that failed first.",
+        "Signal 11 is a crash in native code. Signal 9 without OOMKilled came from outside or from another process. \
+         Read the log of the worker that failed first: kubectl trainingjob logs {job} -n {namespace} --failed",
     ),
     (
         "OOMKilled",
-        "Raise resources.limits.memory, or use less: data loaders with many workers are a frequent cause, and /dev/shm counts, too.",
+        "Raise resources.limits.memory, or use less memory. Data loaders with many workers are a frequent cause. Files \
+         in /dev/shm count, too.",
     ),
     (
         "CudaOutOfMemory",
-        "Use a smaller batch, accumulate gradients, use mixed precision or checkpoint activations; or take GPUs with more memory. See that nothing else runs on that GPU.",
+        "Use a smaller batch, gradient accumulation, mixed precision or activation checkpointing, or GPUs with more \
+         memory. Check that no other program runs on that GPU.",
     ),
     (
         "NcclError",
-        "Look at the network and the GPUs of the node that the message names; env NCCL_DEBUG=INFO makes NCCL tell more.",
+        "Check the network and the GPUs of the node that the message names. Set NCCL_DEBUG=INFO in env for more output \
+         from NCCL.",
     ),
     (
         "NcclTimeout",
-        "One rank did not come to a collective that the others waited in: look at what the slowest worker did last, for a rank that skips a step, and at the network between the nodes.",
+        "One rank did not reach a collective in which the other ranks waited. Check what the slowest worker did last, \
+         and whether a rank skips a step. Check the network between the nodes, too.",
     ),
     (
         "GpuHardwareError",
-        "A GPU of the node that the message names, or its link, is broken. Cordon the node (kubectl cordon NODE), then delete the worker's pod (kubectl delete pod -n {namespace} POD): another one starts on another node. This does not count against backoffLimit.",
+        "A GPU of the node that the message names, or its link, is broken. Cordon the node (kubectl cordon NODE). Then \
+         delete the worker's pod (kubectl delete pod -n {namespace} POD): a replacement starts on another node. This \
+         does not count against backoffLimit.",
     ),
     (
         "Hang",
-        "The message has where each rank was, the log the whole stacks. One that is stopped (SIGSTOP) was stopped by somebody; \
-         one that alone is in no exchange with the others is what they wait for: a disk, a lock, another path through the \
-         program. If always the same node hangs, cordon it. If nothing hangs and a step takes so long, raise \
-         failurePolicy.hang.timeoutSeconds, or idleTimeoutSeconds where the message says that there was no sign of life.",
+        "The message says where each rank was, and the log has the full stacks. A rank that is stopped (SIGSTOP) was \
+         stopped by a person or another program. A rank that is the only one outside an exchange with the others is \
+         what they wait for. The cause may be a disk, a lock, or another path through the program. If the same node \
+         hangs every time, cordon it (kubectl cordon NODE). If nothing hangs and a step takes that long, raise \
+         failurePolicy.hang.timeoutSeconds. If the message says that there was no sign of life, raise \
+         failurePolicy.hang.idleTimeoutSeconds instead.",
     ),
     (
         "NaNLoss",
-        "Lower the learning rate, warm up longer, clip gradients or leave float16 for bfloat16; look at the data of that step. Go on from a checkpoint before it.",
+        "Lower the learning rate, warm up longer, clip gradients, or use bfloat16 instead of float16. Check the data \
+         of that step. Resume from a checkpoint before that step.",
     ),
     ("InvalidOption", "Correct the field of the spec that the message names."),
     (
         "CommandNotFound",
-        "Correct command or image: the program is not there, not executable, or made for another architecture.",
+        "Correct command or image: the program is missing, not executable, or built for another architecture.",
     ),
     (
         "Evicted",
-        "Nothing if a node was drained; if the kubelet evicted it, its node is short of memory or disk: look at it. It does not count against backoffLimit.",
+        "Nothing, if the node was drained. If the kubelet evicted the pod, its node is short of memory or disk: check \
+         the node (kubectl describe node NODE). This does not count against backoffLimit.",
     ),
     (
         "Preempted",
-        "Nothing, or a higher scheduling.priority: pods of higher priority took the node. It does not count against backoffLimit.",
+        "Nothing, or set a higher scheduling.priority: pods of higher priority took the node. This does not count \
+         against backoffLimit.",
     ),
     (
         "NodeLost",
-        "Nothing for the job: it starts again on other nodes, and this does not count against backoffLimit. Look at the node.",
+        "Nothing for the job: it restarts on other nodes, and this does not count against backoffLimit. Check the node \
+         (kubectl describe node NODE).",
     ),
     (
         "Unkillable",
-        "Nothing for the job: another pod takes the worker's place, and this does not count against backoffLimit. Cordon the node that the message names (kubectl cordon NODE), look at its dmesg for Xid, hung_task or NFS errors, and reboot it: a process there waits in the kernel, and SIGKILL does not end it.",
+        "Nothing for the job: a replacement pod takes the worker's place, and this does not count against \
+         backoffLimit. A process on the node that the message names waits in the kernel, and SIGKILL does not end it. \
+         Cordon the node (kubectl cordon NODE), check its dmesg for Xid, hung_task or NFS errors, and reboot it.",
     ),
     (
         "PodDeleted",
-        "Somebody deleted the pod. Ask who: it counts against backoffLimit where all the others had to go with it.",
+        "A person or another program deleted the pod: find out which. The deletion counts against backoffLimit if all \
+         the other pods had to be replaced with it.",
     ),
     (
         "Resized",
-        "Nothing: an elastic job goes on with another number of workers, and this does not count against backoffLimit. kubectl get tj {job} -n {namespace} -o yaml tells in status.elastic of how many, the events why.",
+        "Nothing: an elastic job continues with another number of workers, and this does not count against \
+         backoffLimit. The number is in status.elastic (kubectl get tj {job} -n {namespace} -o yaml). The reason is in \
+         the events (kubectl describe tj {job} -n {namespace}).",
     ),
-    ("JobDeleted", "Somebody deleted the Job under the TrainingJob. To stop a job, suspend or delete the TrainingJob."),
+    (
+        "JobDeleted",
+        "A person or another program deleted the Job of the TrainingJob. To stop a job, suspend it (kubectl \
+         trainingjob stop {job} -n {namespace}) or delete the TrainingJob (kubectl delete tj {job} -n {namespace}).",
+    ),
     (
         "NodeRejected",
-        "Nothing for the job: it is tried again, and this does not count against backoffLimit. Look at the node and its devices if it goes on.",
+        "Nothing for the job: it is retried, and this does not count against backoffLimit. If this repeats, check the \
+         node and its devices.",
     ),
     (
         "StorageExceeded",
@@ -231,52 +302,63 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "InitContainer",
-        "Read the log of the init container that the message names: kubectl logs -n {namespace} POD -c CONTAINER.",
+        "Read the log of the init container that the message names: kubectl logs -n {namespace} POD -c CONTAINER",
     ),
-    ("PodFailed", "The pod failed before its program started: look at its node and the node's devices."),
+    ("PodFailed", "The pod failed before its program started. Check its node and the node's devices."),
     (
         "Disrupted",
-        "Nothing: the pod was evicted or preempted or its node lost, and this does not count against backoffLimit.",
+        "Nothing: the pod was evicted or preempted, or its node was lost. This does not count against backoffLimit.",
     ),
     (
         "PodsLost",
-        "Nothing for the job: something outside took its pods before their last words could be read, and this does not count against backoffLimit. Look at the nodes, and ship logs off them.",
+        "Nothing for the job: its pods were removed from outside before their last output could be read. This does not \
+         count against backoffLimit. Check the nodes, and ship logs off them.",
     ),
-    (
-        "DeadlineExceeded",
-        "Raise failurePolicy.activeDeadlineSeconds, or let the job go on from its last checkpoint as a new one.",
-    ),
+    ("DeadlineExceeded", "Raise failurePolicy.activeDeadlineSeconds, or resume from the last checkpoint in a new job."),
     (
         "CheckpointCorrupted",
-        "Nothing goes on from it: the newest good one is taken. Find out what cut it short (a full volume, a killed writer, the storage); kubectl trainingjob checkpoints {job} -n {namespace} verify reads all of them. One that checkpoint.resumeFrom names must be replaced by a good one.",
+        "No attempt resumes from the corrupted checkpoint: the newest good one is used. Find out what cut it short: a \
+         full volume, a killed writer, or the storage. If checkpoint.resumeFrom names the corrupted checkpoint, \
+         replace it with a good one. To read all checkpoints: kubectl trainingjob checkpoints {job} -n {namespace} \
+         verify",
     ),
     (
         "NearlyFull",
-        "Make room before the program can't write the next one: lower checkpoint.retention, which may be changed while it runs, or enlarge the claim. kubectl trainingjob checkpoints {job} -n {namespace} prune --dry-run tells what could go.",
+        "Free space before the program can't write the next checkpoint. Lower checkpoint.retention, which may be \
+         changed while the job runs, or enlarge the claim. To see what could be deleted: kubectl trainingjob \
+         checkpoints {job} -n {namespace} prune --dry-run",
     ),
     (
         "BackupFailing",
-        "Look at the bucket, its credentials and the network, as the message says. Copies are tried again, and nothing that is not copied is deleted meanwhile.",
+        "Check the bucket, its credentials and the network, as the message says. Copies are retried. Meanwhile no \
+         checkpoint is deleted that has not been copied.",
     ),
     (
         "FolderShared",
-        "Give each job a claim, or a folder, of its own, or end the other job: one at a time writes to a folder of checkpoints.",
+        "Give each job its own claim or folder, or end the other job. Only one job at a time writes to a folder of \
+         checkpoints.",
     ),
     (
         "StorageUnavailable",
-        "Look at the volume, its file server, the rights on it, or the store and its credentials: the message has the error. The next attempt tries again, this does not count against backoffLimit, and nothing begins at step 0 for it.",
+        "Check the volume, its file server and access rights, or the store and its credentials. The message has the \
+         error. The next attempt tries again, and this does not count against backoffLimit. No attempt starts at step \
+         0 because of this.",
     ),
     (
         "NoUsableCheckpoint",
-        "The job waits without pods. kubectl trainingjob checkpoints {job} -n {namespace} why says what is wrong with each. Repair one, then: kubectl trainingjob restart {job} -n {namespace}. To begin at step 0: set checkpoint.ifNoneUsable to StartOver with kubectl edit tj {job} -n {namespace}.",
+        "The job waits without pods. See what is wrong with each checkpoint (kubectl trainingjob checkpoints {job} -n \
+         {namespace} why). Repair one, then restart the job (kubectl trainingjob restart {job} -n {namespace}). To \
+         start at step 0 instead, set checkpoint.ifNoneUsable to StartOver (kubectl edit tj {job} -n {namespace}).",
     ),
     (
         "FolderUnusable",
-        "See as whom the program and its agent write to /checkpoints, and whether the volume is mounted read-only or broken: the message has the error.",
+        "Check as which user the program and its agent write to /checkpoints, and whether the volume is read-only or \
+         broken. The message has the error.",
     ),
     (
         "Suspect",
-        "A run that went on from it failed before it made progress, so that an older one is taken. Read that run's last words; if it is good after all, start a new job with it as checkpoint.resumeFrom.",
+        "A run that resumed from this checkpoint failed before it made progress, so an older one is used. Read the \
+         last output of that run. If the checkpoint is good after all, name it as checkpoint.resumeFrom in a new job.",
     ),
     ("InvalidSpec", "Correct the fields that the message names, delete the job and apply it again."),
 ];

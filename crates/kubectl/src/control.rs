@@ -26,29 +26,34 @@ const LOOK: Duration = Duration::from_secs(1);
 /// If the job has ended, can't be changed, or does not stop in time.
 pub async fn stop(cluster: &Cluster, name: &str, wait: Option<Duration>) -> anyhow::Result<String> {
     let job = cluster.find(name).await?;
+    let namespace = job.namespace().unwrap_or_default();
     if let Some(state) = ended(&job) {
-        bail!("{name} is {} already: nothing of it runs", state.as_str());
+        bail!("{name} is already {}: no worker is running", state.as_str());
     }
     if !job.spec.suspend {
         change(cluster, &job, "stop", json!({ "spec": { "suspend": true } })).await?;
     }
     let until = wait.map(|wait| Instant::now() + wait);
     let Some(until) = until else {
-        let resume = format!("`kubectl trainingjob resume {name}` lets it go on");
+        let resume = format!("to resume it: kubectl trainingjob resume {name} -n {namespace}");
         return Ok(match state(&job) {
-            Some(State::Suspended) => format!("{name} is stopped already; {resume}"),
-            _ => format!("{name} stops: its workers have their grace period to save; {resume}"),
+            Some(State::Suspended) => format!("{name} is already stopped; {resume}"),
+            _ => format!("{name} is stopping: its workers have their grace period to save; {resume}"),
         });
     };
     loop {
         let job = cluster.find(name).await?;
         match state(&job) {
-            Some(State::Suspended) => return Ok(format!("{name} is stopped, and no worker runs")),
+            Some(State::Suspended) => return Ok(format!("{name} is stopped: no worker is running")),
             Some(state) if state.is_finished() => {
                 return Ok(format!("{name} was {} before it could be stopped", state.as_str()));
             }
             _ if Instant::now() >= until => {
-                bail!("{name} has not stopped in time: `kubectl trainingjob why {name}` tells what it waits for")
+                bail!(
+                    "{name} has not stopped within {} s; to see what it waits for: kubectl trainingjob why {name} -n \
+                     {namespace}",
+                    wait.unwrap_or_default().as_secs()
+                )
             }
             _ => tokio::time::sleep(LOOK).await,
         }
@@ -61,14 +66,17 @@ pub async fn stop(cluster: &Cluster, name: &str, wait: Option<Duration>) -> anyh
 /// If the job has ended, or can't be changed.
 pub async fn resume(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
     let job = cluster.find(name).await?;
+    let namespace = job.namespace().unwrap_or_default();
     match ended(&job) {
-        Some(State::Failed) => bail!("{name} has failed: `kubectl trainingjob restart {name}` starts it again"),
-        Some(state) => bail!("{name} is {} already: there is nothing to go on with", state.as_str()),
+        Some(State::Failed) => {
+            bail!("{name} has failed; to restart it: kubectl trainingjob restart {name} -n {namespace}")
+        }
+        Some(state) => bail!("{name} is already {}: there is nothing to resume", state.as_str()),
         None if !job.spec.suspend => return Ok(format!("{name} is not stopped: its spec.suspend is false")),
         None => {}
     }
     change(cluster, &job, "resume", json!({ "spec": { "suspend": false } })).await?;
-    Ok(format!("{name} goes on: its next attempt starts as soon as there is room for it"))
+    Ok(format!("{name} resumes: its next attempt starts as soon as there is room for it"))
 }
 
 /// Asks for another attempt, of a job that runs or of one that has failed, and returns when the operator has heeded that.
@@ -77,13 +85,14 @@ pub async fn resume(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
 /// If the job is done or stopped, can't be changed, or nobody heeds it.
 pub async fn restart(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
     let job = cluster.find(name).await?;
+    let namespace = job.namespace().unwrap_or_default();
     let has_failed = match ended(&job) {
         Some(State::Failed) => true,
-        Some(state) => bail!("{name} is {}: it is done; create it under another name to repeat it", state.as_str()),
+        Some(state) => bail!("{name} is {}; to repeat it, create it under another name", state.as_str()),
         None => false,
     };
     if job.spec.suspend {
-        bail!("{name} is stopped: `kubectl trainingjob resume {name}` begins its next attempt");
+        bail!("{name} is stopped; to start its next attempt: kubectl trainingjob resume {name} -n {namespace}");
     }
     let request = Timestamp::now().to_string();
     change(cluster, &job, "restart", json!({ "metadata": { "annotations": { RESTART_REQUESTED: request } } })).await?;
@@ -91,21 +100,22 @@ pub async fn restart(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
     while !is_heeded(&cluster.find(name).await?, &request) {
         if Instant::now() >= until {
             bail!(
-                "the restart of {name} was asked for, and the operator has not heeded it within {} s. It does so as soon as \
-                 it runs again, or as soon as it is decided what follows from a failure: `kubectl trainingjob why {name}`",
+                "{name}: the restart is requested, but the operator has not acted on it within {} s. The operator acts on it \
+                 when it runs again, or when it has decided what follows from a failure. To see the state: kubectl \
+                 trainingjob why {name} -n {namespace}",
                 HEEDED_WITHIN.as_secs()
             );
         }
         tokio::time::sleep(LOOK).await;
     }
     if has_failed {
-        return Ok(format!("{name} starts again, with a new budget of restarts"));
+        return Ok(format!("{name} starts again with a new restart budget"));
     }
     Ok(match hasten(cluster, &job, &request).await {
-        Ok(()) => format!("{name} restarts: its attempt ends, and the next one begins in the same pods"),
+        Ok(()) => format!("{name} restarts: its attempt ends, and the next one starts in the same pods"),
         Err(why) => format!(
-            "{name} restarts within two minutes, when its first worker's node has brought it the news (it could not be \
-             hastened: {why})"
+            "{name} restarts within two minutes, when the node of its first worker has updated the ConfigMap (speeding \
+             this up failed: {why})"
         ),
     })
 }
@@ -130,7 +140,7 @@ async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str) -> anyhow::
             break;
         }
         if Instant::now() >= until {
-            bail!("ConfigMap {config} does not tell of it yet");
+            bail!("ConfigMap {config} does not contain the request yet");
         }
         tokio::time::sleep(LOOK).await;
     }

@@ -503,13 +503,13 @@ fn a_job_that_nobody_has_noticed() {
     let mut facts = job(None, &[], 5);
     facts.created = Some(at(-5));
     let (verdict, _, advice) = told(&facts);
-    assert_eq!((verdict, advice.as_str()), (Verdict::Unnoticed, "Nothing yet: look again in a moment."));
+    assert_eq!((verdict, advice.as_str()), (Verdict::Unnoticed, "Nothing yet: check again in a moment."));
     facts.created = Some(at(-3600));
     let (_, says, advice) = told(&facts);
-    assert_eq!(says, "No operator has taken note of bert in the 1h since its creation.");
+    assert_eq!(says, "No operator has processed bert, which was created 1h ago.");
     assert!(advice.contains("watches namespace team"), "{advice}");
     facts.status.conditions = vec![condition("Accepted", false, "Unreadable", "spec.workingDir: invalid type", -5)];
-    assert_eq!(told(&facts).1, "The operator can't work with bert: spec.workingDir: invalid type.");
+    assert_eq!(told(&facts).1, "The operator cannot process bert: spec.workingDir: invalid type.");
 }
 
 #[test]
@@ -533,7 +533,7 @@ fn a_job_that_waits_for_its_template() {
     let words = "there is no ClusterTrainingRuntime gpu: create it, and the job begins";
     facts.status.conditions = vec![condition("Accepted", false, "RuntimeNotFound", words, -5)];
     let (_, says, advice) = told(&facts);
-    assert!(says.contains(words) && !says.contains("It asks for"), "{says}");
+    assert!(says.contains(words) && !says.contains("It requests"), "{says}");
     assert!(advice.contains("kubectl get ctr,tr"), "{advice}");
 }
 
@@ -542,7 +542,7 @@ fn half_placed() -> Facts {
     let mut facts = pending();
     (facts.spec.num_workers, facts.spec.gpus_per_worker) = (NonZeroU16::new(4), Some(8));
     facts.status.resources = Some(AllocatedResources { allocated_gpus: 16, allocated_nodes: 2 });
-    let words = format!("{UNSCHEDULABLE}; meanwhile 2 of its workers hold 16 GPUs for nothing");
+    let words = format!("{UNSCHEDULABLE}; 2 scheduled workers are holding 16 idle GPUs");
     facts.status.conditions = vec![condition("Scheduled", false, "Unschedulable", &words, -720)];
     facts.workers = vec![
         worker(0, WorkerState::Starting, "gpu-1"),
@@ -556,7 +556,7 @@ fn half_placed() -> Facts {
 #[test]
 fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
     let (_, says, advice) = told(&half_placed());
-    assert_eq!(says.matches("for nothing").count(), 1, "the condition says it already: {says}");
+    assert_eq!(says.matches("idle").count(), 1, "the condition says it already: {says}");
     for words in
         ["scheduling.queue", "scheduling.gang", "kubectl trainingjob stop bert -n team", "startDeadlineSeconds"]
     {
@@ -570,7 +570,7 @@ fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
     cpus.spec.gpus_per_worker = Some(0);
     cpus.status.resources = Some(AllocatedResources { allocated_gpus: 0, allocated_nodes: 2 });
     assert!(
-        told(&cpus).1.contains("2 of its 4 workers have a node and hold their CPUs and memory for nothing"),
+        told(&cpus).1.contains("2 of its 4 workers have a node and hold idle CPUs and memory"),
         "{}",
         told(&cpus).1
     );
@@ -593,7 +593,7 @@ fn a_gang_that_holds_nothing_or_is_being_placed_is_told_nothing_of_it() {
     }
     for facts in [none, at_once, old, gone, running()] {
         let (_, says, advice) = told(&facts);
-        assert!(!says.contains("for nothing") && !advice.contains("scheduling.queue"), "{says} {advice}");
+        assert!(!says.contains("idle") && !advice.contains("scheduling.queue"), "{says} {advice}");
     }
 }
 
@@ -606,8 +606,8 @@ fn what_a_starting_job_waits_for() {
     assert_eq!(
         says,
         format!(
-            "bert has been Initializing for 1m30s: every worker has a node, and not every program runs yet. The condition \
-             Running is False for 1m30s, ImagePull: {words}."
+            "bert has been Initializing for 1m30s: every worker has a node, but not every program is running yet. The \
+             condition Running has been False for 1m30s (ImagePull): {words}."
         )
     );
     assert!(advice.starts_with("Correct spec.image"), "{advice}");
@@ -626,16 +626,19 @@ fn between_two_attempts() {
     facts.status.restarts = vec![restart(1, "OOMKilled", "killed for using more memory", Some(137))];
     let (verdict, says, advice) = told(&facts);
     assert_eq!(verdict, Verdict::Restarting);
-    assert!(says.starts_with(&format!("bert starts again: attempt 1 failed 20s ago, OOMKilled: {words}. ")), "{says}");
     assert!(
-        says.ends_with("restarted once; 1 of the 3 restarts that failurePolicy.backoffLimit allows are used."),
+        says.starts_with(&format!("bert is restarting: attempt 1 failed 20s ago (OOMKilled): {words}. ")),
+        "{says}"
+    );
+    assert!(
+        says.ends_with("restarted once. It has used 1 of the 3 restarts that failurePolicy.backoffLimit allows."),
         "{says}"
     );
     assert!(advice.contains("resources.limits.memory"), "{advice}");
     // What holds the next attempt up is said first.
     facts.status.conditions.push(condition("Scheduled", false, "QuotaExceeded", "exceeded quota: small", -10));
     let (_, says, advice) = told(&facts);
-    assert!(says.contains("The next attempt waits, QuotaExceeded: exceeded quota: small."), "{says}");
+    assert!(says.contains("The next attempt is waiting (QuotaExceeded): exceeded quota: small."), "{says}");
     assert!(advice.starts_with("Have the ResourceQuota"), "{advice}");
 }
 
@@ -645,12 +648,13 @@ fn a_job_that_runs_well() {
     assert_eq!((verdict, advice.as_str()), (Verdict::Running, ""));
     assert_eq!(
         says,
-        "bert has been Running for 12m. It reported progress 5s ago: 45%, epoch 9 of 20, step 450 of 1000. About 15m remain."
+        "bert has been Running for 12m. The program reported progress 5s ago: 45%, epoch 9 of 20, step 450 of 1000. About \
+         15m remain."
     );
     let mut silent = running();
     silent.status.last_progress_time = None;
     assert_eq!(told(&silent).0, Verdict::Running, "a program that reports nothing is not slow for that");
-    assert!(told(&silent).1.contains("its pace is not known"));
+    assert!(told(&silent).1.contains("its pace is unknown"));
 }
 
 #[test]
@@ -660,7 +664,9 @@ fn a_job_that_is_slow() {
     let (verdict, says, advice) = told(&stuck);
     assert_eq!(verdict, Verdict::Slow);
     assert!(
-        says.starts_with("bert has been Running for 12m, and is slow or stuck. It last reported progress 11m ago"),
+        says.starts_with(
+            "bert has been Running for 12m, but is slow or stuck. The program last reported progress 11m ago"
+        ),
         "{says}"
     );
     assert!(!says.contains("remain"), "{says}");
@@ -679,9 +685,9 @@ fn a_job_that_is_slow() {
     idle.status.metrics.as_mut().unwrap().gpu_utilization = Some(12.0);
     let (verdict, says, advice) = told(&idle);
     assert_eq!(verdict, Verdict::Slow);
-    assert!(says.contains("Its GPUs were used by 12 %"), "{says}");
+    assert!(says.contains("GPU utilization was 12 %"), "{says}");
     assert!(advice.contains("data loader"), "{advice}");
-    assert!(on_screen(&idle).contains("\nSlow         Its GPUs were used by 12 %"), "{}", on_screen(&idle));
+    assert!(on_screen(&idle).contains("\nSlow         GPU utilization was 12 %"), "{}", on_screen(&idle));
     idle.since = Some(at(-60));
     assert_eq!(told(&idle).0, Verdict::Running, "it warms up");
     idle.since = Some(at(-754));
@@ -698,20 +704,21 @@ fn what_the_operator_found_about_a_running_job() {
     };
     let (verdict, says, advice) = with(condition("LossFinite", false, "NaNLoss", "step 40 loss nan", -90));
     assert_eq!(verdict, Verdict::Slow);
-    assert!(
-        says.starts_with(
-            "bert has been Running for 12m, and trains nothing. Its loss is no number, for 1m30s: step 40"
-        )
-    );
+    assert!(says.starts_with(
+        "bert has been Running for 12m, but is not learning. The loss has been NaN or infinite for 1m30s: step 40"
+    ));
     assert!(advice.starts_with("Lower the learning rate"), "{advice}");
     let (verdict, says, _) = with(condition("ProgressStalled", true, "NoProgress", "nothing for 10 minutes", -9));
     assert_eq!(verdict, Verdict::Slow);
-    assert!(says.contains("Its progress stalls: nothing for 10 minutes."), "{says}");
+    assert!(says.contains("Progress has stalled: nothing for 10 minutes."), "{says}");
     let (verdict, says, advice) = with(condition("AgentReady", false, "Unreachable", "no answer", -60));
     assert_eq!(verdict, Verdict::Running, "what is not heard may well go on");
-    assert!(says.contains("Its agent has not answered for 1m: no answer.") && !advice.is_empty(), "{says}");
+    assert!(says.contains("The agent has not answered for 1m: no answer.") && !advice.is_empty(), "{says}");
     let (_, says, _) = with(condition("Stopping", true, "EarlyStopped", "eval_loss 0.4", -3));
-    assert!(says.contains("It is good enough and stops, EarlyStopped: eval_loss 0.4."), "{says}");
+    assert!(
+        says.contains("The success policy is met (EarlyStopped), and the workers are stopping: eval_loss 0.4."),
+        "{says}"
+    );
 }
 
 #[test]
@@ -721,14 +728,17 @@ fn a_printed_line_decides_nothing_by_its_words() {
     facts.status.conditions.push(condition("LossFinite", false, "NaNLoss", line, -90));
     let (verdict, says, advice) = told(&facts);
     assert_eq!(verdict, Verdict::Slow);
-    assert!(says.contains("Its loss is no number, for 1m30s: the loss is not a number: progress 3%"), "{says}");
+    assert!(
+        says.contains("The loss has been NaN or infinite for 1m30s: the loss is not a number: progress 3%"),
+        "{says}"
+    );
     assert!(says.contains("About 15m remain."), "it does report progress: {says}");
-    assert!(!advice.contains("If it hangs"), "{advice}");
+    assert!(!advice.contains("If the program hangs"), "{advice}");
 
     facts.status.conditions.push(condition("AgentReady", false, "Unreachable", "no answer", -60));
     let (verdict, says, _) = told(&facts);
     assert_eq!(verdict, Verdict::Slow, "that the agent is silent takes back no loss");
-    assert!(says.contains("Its loss is no number, for 1m30s"), "{says}");
+    assert!(says.contains("The loss has been NaN or infinite for 1m30s"), "{says}");
 }
 
 #[test]
@@ -742,7 +752,7 @@ fn an_exit_code_that_tells_of_a_signal_is_explained() {
     facts.status.failure_message = Some("worker 1 (pod p, node n): ended by SIGSEGV".into());
     facts.status.restarts[3].exit_code = Some(139);
     facts.status.restarts[3].reason = Reason::Signal;
-    assert!(told(&facts).1.contains("The exit code was 139, which is 128 and signal 11."));
+    assert!(told(&facts).1.contains("The exit code was 139 (128 + signal 11)."));
 }
 
 /// A job whose attempts ended by these reasons, each with its worker, its node and the words of that worker.
@@ -765,13 +775,13 @@ fn a_node_that_fails_workers_is_named() {
         ("UnexpectedAdmissionError", 1, "gpu-17", "Allocate failed due to no healthy devices present"),
     ];
     let (_, says, advice) = told(&failed_by(&ends));
-    assert!(says.contains("Every time the first failure was on node gpu-17."), "{says}");
+    assert!(says.contains("The first failure was on node gpu-17 every time."), "{says}");
     assert!(advice.contains("kubectl cordon gpu-17"), "{advice}");
     // What the program did in between does not speak for the node, and not against it.
     let key = ("PythonException", 0, "gpu-4", ", rank 0: KeyError: 'labels' at train.py:88");
     let (_, says, advice) = told(&failed_by(&[ends[0], key, ends[1]]));
     assert!(
-        says.contains("Of the last 3 failures 2 are of a kind that nodes cause, all of them on node gpu-17."),
+        says.contains("Of the last 3 failures, 2 are of a kind that nodes cause, all of them on node gpu-17."),
         "{says}"
     );
     assert!(advice.contains("kubectl cordon gpu-17"), "{advice}");
@@ -792,7 +802,7 @@ fn no_node_is_blamed_for_what_programs_do() {
     ];
     for (reason, words) in harmless {
         let (_, says, advice) = told(&failed_by(&[(reason, 1, "gpu-17", words), (reason, 1, "gpu-17", words)]));
-        assert!(!says.contains("on node gpu-17.") && !advice.contains("cordon"), "{reason}: {words}: {says} {advice}");
+        assert!(!says.contains("on node gpu-17") && !advice.contains("cordon"), "{reason}: {words}: {says} {advice}");
     }
     // Who fails on other nodes, too, brings the failure along.
     let crash = |worker, node| ("Signal", worker, node, "ended by SIGSEGV");
@@ -827,7 +837,7 @@ fn suspended_completed_and_deleted_jobs() {
     facts.spec.suspend = true;
     let (verdict, says, advice) = told(&facts);
     assert_eq!(verdict, Verdict::Suspended);
-    assert!(says.starts_with("bert has been Suspended for 10m: no worker runs"), "{says}");
+    assert!(says.starts_with("bert has been Suspended for 10m: no worker is running"), "{says}");
     assert!(advice.contains("kubectl trainingjob resume bert -n team"), "{advice}");
 
     let succeeded = condition("Succeeded", true, "Completed", "every worker exited with code 0", -60);
@@ -847,8 +857,8 @@ fn what_is_not_known_is_said() {
     facts.generation = Some(2);
     facts.unread = vec!["you may not list pods in namespace team".into()];
     let says = told(&facts).1;
-    assert!(says.contains("not yet taken note of the last change of its spec"), "{says}");
-    assert!(says.contains("Not looked at: you may not list pods"), "{says}");
+    assert!(says.contains("not yet observed the last change of the spec"), "{says}");
+    assert!(says.contains("Not read: you may not list pods"), "{says}");
 }
 
 // ---- advice
@@ -918,7 +928,7 @@ fn attempts_that_repeat_a_failure_are_no_stall() {
     facts.status.restart_history = Some(history);
     let (_, _, advice) = told(&facts);
     assert!(
-        advice.starts_with("Three attempts failed for the same reason") && !advice.contains("It hangs"),
+        advice.starts_with("Three attempts failed for the same reason") && !advice.contains("The program hangs"),
         "{advice}"
     );
     assert!(advice.contains("kubectl trainingjob restart bert -n team"), "{advice}");

@@ -18,8 +18,9 @@ const LOW_GPU: f64 = 50.0;
 /// After how many seconds an operator that lives would have taken note of a job.
 const UNNOTICED: i64 = 30;
 /// What to do about a job that failed because its attempts repeat the same failure.
-const REPEATED: &str = "Three attempts failed for the same reason at the same step, resumed from the same checkpoint: another one \
-                        would, too. Read the log of the worker that the message names, and look at the data of that step.";
+const REPEATED: &str = "Three attempts failed for the same reason at the same step, resumed from the same checkpoint. Another \
+                        attempt would fail, too. Read the log of the worker that the message names, and check the data \
+                        of that step.";
 
 /// How a job stands, for a person.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +73,12 @@ impl Diagnosis {
         match (facts.deleting, facts.status.state) {
             (Some(since), _) => {
                 it.verdict = Verdict::Deleting;
-                it.say(format!("{} is being deleted, since {}.", facts.name, age(since, facts.time)));
-                it.advise(
-                    "Its pods have their grace period. If it stays, look at its finalizers: this operator sets none.",
-                );
+                it.say(format!("{} is being deleted (requested {} ago).", facts.name, age(since, facts.time)));
+                it.advise(format!(
+                    "Wait for the grace period of its pods. If the TrainingJob stays, check its finalizers, of which this \
+                     operator sets none: kubectl get tj {} -n {} -o yaml",
+                    facts.name, facts.namespace
+                ));
             }
             (_, None) => it.unnoticed(facts),
             (_, Some(State::Pending)) => it.pending(facts),
@@ -88,10 +91,10 @@ impl Diagnosis {
         }
         it.checkpoints(facts);
         if facts.is_behind() {
-            it.say("The operator has not yet taken note of the last change of its spec.".into());
+            it.say("The operator has not yet observed the last change of the spec.".into());
         }
         for unread in &facts.unread {
-            it.say(format!("Not looked at: {unread}."));
+            it.say(format!("Not read: {unread}."));
         }
         it
     }
@@ -131,7 +134,8 @@ impl Diagnosis {
     /// The spec is immutable but for a few fields.
     fn advise_on_spec(&mut self, facts: &Facts) {
         let advice = format!(
-            "To change its spec: kubectl delete tj {} -n {}, then apply the corrected file. Claims with checkpoints stay.",
+            "To change the spec, delete the job (kubectl delete tj {} -n {}) and apply the corrected file. Claims with \
+             checkpoints stay.",
             facts.name, facts.namespace
         );
         if !self.advice.contains(&advice) {
@@ -144,15 +148,15 @@ impl Diagnosis {
         let seconds = facts.created.map_or(0, |then| facts.time.duration_since(then).as_secs());
         if let Some(accepted) = facts.is("Accepted", false) {
             self.decided_by(accepted);
-            self.say(format!("The operator can't work with {}: {}", facts.name, sentence(&accepted.message)));
+            self.say(format!("The operator cannot process {}: {}", facts.name, sentence(&accepted.message)));
             return self.advise_on_reason(facts);
         }
-        self.say(format!("No operator has taken note of {} in the {} since its creation.", facts.name, span(seconds)));
+        self.say(format!("No operator has processed {}, which was created {} ago.", facts.name, span(seconds)));
         if seconds < UNNOTICED {
-            self.advise("Nothing yet: look again in a moment.");
+            self.advise("Nothing yet: check again in a moment.");
         } else {
             self.advise(format!(
-                "See that the operator runs (kubectl get pods -n trainingjob-system) and that it watches namespace {}.",
+                "Check that the operator runs (kubectl get pods -n trainingjob-system) and watches namespace {}.",
                 facts.namespace
             ));
         }
@@ -169,20 +173,20 @@ impl Diagnosis {
         }
         match facts.is("Scheduled", false) {
             Some(scheduled) => self.waits_by(facts, scheduled),
-            None => self.say("Its condition Scheduled says nothing yet.".into()),
+            None => self.say("The condition Scheduled gives no reason yet.".into()),
         }
         let gpus = match facts.spec.gpus_per_worker() {
             0 => String::new(),
-            n => format!(" with {} each, {} in all", count(n.into(), "GPU"), facts.gpus()),
+            n => format!(" with {} each ({} in total)", count(n.into(), "GPU"), count(facts.gpus().into(), "GPU")),
         };
-        self.say(format!("It asks for {}{gpus}.", count(facts.spec.num_workers().into(), "worker")));
+        self.say(format!("It requests {}{gpus}.", count(facts.spec.num_workers().into(), "worker")));
         self.restarted(facts);
         self.advise_on_reason(facts);
         // While pods are being made and placed, every gang is half placed for a moment.
         let is_being_placed = self.reason.as_deref() == Some("Scheduling");
         let holds = !is_being_placed && self.half_placed(facts);
         if !holds && !is_being_placed && self.reason.as_deref() != Some("Queued") {
-            self.advise("Nothing is lost by waiting: it starts by itself once that is mended.");
+            self.advise("Nothing is lost by waiting: the job starts by itself once the cause is fixed.");
         }
     }
 
@@ -192,9 +196,13 @@ impl Diagnosis {
         let since = age(condition.last_transition_time.0, facts.time);
         let (type_, reason) = (&condition.type_, &condition.reason);
         self.say(match condition.message.as_str() {
-            "" => format!("The condition {type_} is {} for {since}: {reason}.", condition.status),
+            "" => format!("The condition {type_} has been {} for {since} ({reason}).", condition.status),
             words => {
-                format!("The condition {type_} is {} for {since}, {reason}: {}", condition.status, sentence(words))
+                format!(
+                    "The condition {type_} has been {} for {since} ({reason}): {}",
+                    condition.status,
+                    sentence(words)
+                )
             }
         });
     }
@@ -209,22 +217,27 @@ impl Diagnosis {
             let since = age(restarting.last_transition_time.0, facts.time);
             let reason = &restarting.reason;
             self.say(format!(
-                "{} starts again: attempt {ended} {how} {since} ago, {reason}: {}",
+                "{} is restarting: attempt {ended} {how} {since} ago ({reason}): {}",
                 facts.name,
                 sentence(&restarting.message)
             ));
             if let Some(scheduled) = facts.is("Scheduled", false).filter(|c| c.reason != "Scheduling") {
-                self.say(format!("The next attempt waits, {}: {}", scheduled.reason, sentence(&scheduled.message)));
+                self.say(format!(
+                    "The next attempt is waiting ({}): {}",
+                    scheduled.reason,
+                    sentence(&scheduled.message)
+                ));
                 self.advise_on(facts, &scheduled.reason);
                 self.half_placed(facts);
             } else if let Some(running) = facts.is("Running", false).filter(|c| is_start(c, restarting)) {
                 // The next one in the same pods has no number before it begins.
                 let attempt = attempt.max(ended + 1);
-                self.say(format!("Attempt {attempt} is starting, {}: {}", running.reason, sentence(&running.message)));
+                self.say(format!("Attempt {attempt} is starting ({}): {}", running.reason, sentence(&running.message)));
                 self.advise_on(facts, &running.reason);
             } else {
                 self.say(stopping(facts).unwrap_or_else(|| {
-                    "Between attempts that fail within five minutes it waits 1, 2, 4 up to 60 s.".into()
+                    "The back-off between attempts that fail within five minutes is 1 s, 2 s, 4 s, and up to 60 s."
+                        .into()
                 }));
             }
             self.restarted(facts);
@@ -233,7 +246,7 @@ impl Diagnosis {
         }
         self.verdict = Verdict::Starting;
         let been = has_been(facts, "Initializing");
-        self.say(format!("{been}: every worker has a node, and not every program runs yet."));
+        self.say(format!("{been}: every worker has a node, but not every program is running yet."));
         if let Some(running) = facts.is("Running", false) {
             self.waits_by(facts, running);
         }
@@ -250,52 +263,58 @@ impl Diagnosis {
         match reported {
             Some(last) if facts.time.duration_since(last).as_secs() >= QUIET => {
                 let since = age(last, facts.time);
-                no_progress = Some(format!("It last reported progress {since} ago, at {last:.0}{}.", at_step(facts)));
-            }
-            Some(last) => self.say(format!("It reported progress {} ago{}.", age(last, facts.time), at_step(facts))),
-            None if status.last_progress_time.is_some() && ran >= QUIET => {
                 no_progress =
-                    Some(format!("It has reported no progress since this attempt started, {} ago.", span(ran)));
+                    Some(format!("The program last reported progress {since} ago, at {last:.0}{}.", at_step(facts)));
             }
-            None => self.say("It has reported no progress, so that its pace is not known.".into()),
+            Some(last) => {
+                self.say(format!("The program reported progress {} ago{}.", age(last, facts.time), at_step(facts)))
+            }
+            None if status.last_progress_time.is_some() && ran >= QUIET => {
+                no_progress = Some(format!(
+                    "The program has reported no progress since this attempt started, {} ago.",
+                    span(ran)
+                ));
+            }
+            None => self.say("The program has reported no progress, so its pace is unknown.".into()),
         }
         if let Some(nan) = facts.is("LossFinite", false) {
             self.decided_by(nan);
             let since = age(nan.last_transition_time.0, facts.time);
-            why_slow.push(format!("Its loss is no number, for {since}: {}", sentence(&nan.message)));
+            why_slow.push(format!("The loss has been NaN or infinite for {since}: {}", sentence(&nan.message)));
             self.advise_on_reason(facts);
         }
         if let Some(silent) = facts.is("AgentReady", false) {
             // What is not heard may well go on.
             no_progress = None;
             let since = age(silent.last_transition_time.0, facts.time);
-            self.say(format!("Its agent has not answered for {since}: {}", sentence(&silent.message)));
+            self.say(format!("The agent has not answered for {since}: {}", sentence(&silent.message)));
             self.advise_on(facts, &silent.reason);
         } else if no_progress.is_none() && why_slow.is_empty() {
             let stalled = facts.is("ProgressStalled", true);
-            no_progress = stalled.map(|stalled| format!("Its progress stalls: {}", sentence(&stalled.message)));
+            no_progress = stalled.map(|stalled| format!("Progress has stalled: {}", sentence(&stalled.message)));
         }
         if let Some(enough) = facts.is("Stopping", true) {
-            self.say(format!("It is good enough and stops, {}: {}", enough.reason, sentence(&enough.message)));
+            let (reason, message) = (&enough.reason, sentence(&enough.message));
+            self.say(format!("The success policy is met ({reason}), and the workers are stopping: {message}"));
         }
         let gpu = status.metrics.as_ref().and_then(|m| m.gpu_utilization);
         if let Some(gpu) = gpu.filter(|gpu| *gpu < LOW_GPU && facts.gpus() > 0 && ran >= WARM_UP) {
-            why_slow.push(format!("Its GPUs were used by {} % when last asked.", number(gpu)));
+            why_slow.push(format!("GPU utilization was {} % when last measured.", number(gpu)));
             self.advise(
-                "GPUs that idle mostly wait for data: more workers of the data loader, data nearer to the nodes, a larger \
-                 batch. Frequent evaluations, checkpoints or slow links between the nodes are other causes.",
+                "Idle GPUs usually wait for data. Use more data loader workers, data closer to the nodes, or a larger batch. \
+                 Other causes are frequent evaluations, frequent checkpoints and slow links between the nodes.",
             );
         }
         let quiet = no_progress.is_some();
         if quiet {
             self.advise(format!(
-                "Look at what the workers do: kubectl trainingjob stacks {0} -n {1}; and at what they print: kubectl \
-                 trainingjob logs {0} -n {1} -f --tail 20. A long evaluation or checkpoint reports nothing either.",
+                "See what the workers are doing (kubectl trainingjob stacks {0} -n {1}) and what they print (kubectl \
+                 trainingjob logs {0} -n {1} -f --tail 20). A long evaluation or checkpoint reports no progress either.",
                 facts.name, facts.namespace
             ));
             self.advise(format!(
-                "If it hangs: kubectl trainingjob restart {} -n {} starts it again in the same pods, and does not count against \
-                 backoffLimit.",
+                "If the program hangs, restart it in the same pods, which does not count against backoffLimit: kubectl \
+                 trainingjob restart {} -n {}",
                 facts.name, facts.namespace
             ));
         }
@@ -303,8 +322,8 @@ impl Diagnosis {
         self.verdict = if why_slow.is_empty() { Verdict::Running } else { Verdict::Slow };
         let how = match (why_slow.is_empty(), facts.is("LossFinite", false)) {
             (true, _) => "",
-            (false, None) => ", and is slow or stuck",
-            (false, Some(_)) => ", and trains nothing",
+            (false, None) => ", but is slow or stuck",
+            (false, Some(_)) => ", but is not learning",
         };
         self.says.insert(0, format!("{}{how}.", has_been(facts, "Running")));
         self.says.splice(1..1, why_slow);
@@ -314,26 +333,29 @@ impl Diagnosis {
         let ended = facts.workers.iter().filter(|w| w.state == WorkerState::Succeeded).count();
         if ended > 0 {
             let all = count(facts.spec.num_workers().into(), "worker");
-            self.say(format!("{ended} of {all} have ended well already; the others still run."));
+            self.say(format!("{ended} of {all} have succeeded. The others are still running."));
         }
         self.restarted(facts);
         if let Some(last) = status.restarts.last().filter(|_| status.restarts.len() > 2) {
             let before = self.advice.len();
             self.advise_on(facts, last.reason.as_str());
             if self.advice.len() == before {
-                self.advise("Look at the causes of its restarts.");
+                self.advise(format!(
+                    "Check the causes of its restarts: kubectl trainingjob status {} -n {}",
+                    facts.name, facts.namespace
+                ));
             }
         }
     }
 
     fn suspended(&mut self, facts: &Facts) {
         self.verdict = Verdict::Suspended;
-        self.say(format!("{}: no worker runs, and claims stay.", has_been(facts, "Suspended")));
+        self.say(format!("{}: no worker is running, and claims stay.", has_been(facts, "Suspended")));
         if facts.spec.suspend {
-            self.say("Its spec.suspend is true.".into());
-            self.advise(format!("To resume it: kubectl trainingjob resume {} -n {}", facts.name, facts.namespace));
+            self.say("spec.suspend is true.".into());
+            self.advise(format!("To resume the job: kubectl trainingjob resume {} -n {}", facts.name, facts.namespace));
         } else {
-            self.say("Its spec.suspend is false again, so that it is about to start.".into());
+            self.say("spec.suspend is false again, so the job is about to start.".into());
         }
         self.restarted(facts);
     }
@@ -341,7 +363,7 @@ impl Diagnosis {
     fn of_newer_operator(&mut self, facts: &Facts) {
         let version = env!("CARGO_PKG_VERSION");
         self.say(format!("{} is in a state that version {version} of this plugin does not know.", facts.name));
-        self.advise("Upgrade the plugin: an operator that is newer has set the state.");
+        self.advise("Upgrade the plugin: a newer operator has set the state.");
         if let Some(refused) = facts.is("Accepted", false) {
             self.decided_by(refused);
             self.say(sentence(&format!("{}: {}", refused.reason, refused.message)));
@@ -367,7 +389,7 @@ impl Diagnosis {
         self.reason = status.failure_reason.as_ref().map(ToString::to_string);
         self.message.clone_from(&status.failure_message);
         let ago = facts.since.map(|then| format!(" {} ago", age(then, facts.time))).unwrap_or_default();
-        let reason = self.reason.clone().unwrap_or_else(|| "for a reason that the status does not have".into());
+        let reason = self.reason.clone().unwrap_or_else(|| "the status has no reason".into());
         let attempts = match status.attempt {
             Some(n) if status.start_time.is_some() => format!(" in attempt {n}"),
             _ => ", before anything ran".into(),
@@ -380,14 +402,14 @@ impl Diagnosis {
         let by_signal = last.filter(|last| last.reason == Reason::Signal);
         if let Some(code) = by_signal.and_then(|last| last.exit_code) {
             self.say(match (code, code - 128) {
-                (code, signal @ 1..=64) => format!("The exit code was {code}, which is 128 and signal {signal}."),
+                (code, signal @ 1..=64) => format!("The exit code was {code} (128 + signal {signal})."),
                 (code, _) => format!("The exit code was {code}."),
             });
         }
         if last.is_some_and(|last| last.permanent)
             && facts.spec.failure_policy.restart_policy() != RestartPolicy::Always
         {
-            self.say("Trying again could not have helped.".into());
+            self.say("A retry could not have helped.".into());
         }
         self.restarted(facts);
         let repeated = status.restart_history.as_ref().and_then(|history| history.repeated.as_ref());
@@ -396,14 +418,13 @@ impl Diagnosis {
         } else {
             self.advise_on_reason(facts);
         }
-        if last.and_then(|last| last.worker).is_some() {
-            self.advise(format!(
-                "Its last words: kubectl trainingjob logs {} -n {} --failed",
-                facts.name, facts.namespace
-            ));
+        let log = format!("kubectl trainingjob logs {} -n {} --failed", facts.name, facts.namespace);
+        let is_named = self.advice.iter().any(|advice| advice.contains(&log));
+        if !is_named && last.and_then(|last| last.worker).is_some() {
+            self.advise(format!("To read the log of the worker that caused the failure: {log}"));
         }
         self.advise(format!(
-            "To start it again as it is, with a new budget of restarts: kubectl trainingjob restart {} -n {}",
+            "To restart the job unchanged, with a new restart budget: kubectl trainingjob restart {} -n {}",
             facts.name, facts.namespace
         ));
         self.advise_on_spec(facts);
@@ -413,13 +434,13 @@ impl Diagnosis {
     fn checkpoints(&mut self, facts: &Facts) {
         if let Some(status) = &facts.status.checkpoint {
             if let Some(path) = &status.resumed_from {
-                self.say(format!("This attempt went on from checkpoint {path}."));
+                self.say(format!("This attempt resumed from checkpoint {path}."));
             }
             if let Some(path) = &status.latest_path {
                 let step = status.latest_step.map(|step| format!(", step {step}")).unwrap_or_default();
                 let age = status.last_checkpoint_time.as_ref().map(|time| format!(", {} old", age(time.0, facts.time)));
                 let age = age.unwrap_or_default();
-                self.say(format!("Its newest good checkpoint is {path}{step}{age}."));
+                self.say(format!("The newest good checkpoint is {path}{step}{age}."));
             }
             if let Some(path) = status.pending_backup.as_ref().filter(|_| facts.is_finished()) {
                 self.say(format!("Checkpoint {path} has yet to be copied."));
@@ -427,10 +448,10 @@ impl Diagnosis {
         }
         if let Some(bad) = facts.is("CheckpointsHealthy", false) {
             let since = age(bad.last_transition_time.0, facts.time);
-            self.say(format!("Its checkpoints need a look, for {since}, {}: {}", bad.reason, sentence(&bad.message)));
+            self.say(format!("Checkpoint problem for {since} ({}): {}", bad.reason, sentence(&bad.message)));
             self.advise_on(facts, &bad.reason);
             self.advise(format!(
-                "What there is, and what may be gone on from: kubectl trainingjob checkpoints {} -n {}",
+                "To list the checkpoints and the state of each: kubectl trainingjob checkpoints {} -n {}",
                 facts.name, facts.namespace
             ));
         }
@@ -442,31 +463,31 @@ impl Diagnosis {
         let disruptions = facts.status.disruption_count.unwrap_or(0);
         let counted = restarts.saturating_sub(disruptions);
         let limit = facts.spec.failure_policy.backoff_limit();
-        let mut text = format!("It has been restarted {}", times(restarts));
+        let mut text = format!("The job has been restarted {}", times(restarts));
         if disruptions > 0 {
             let ignored = facts.status.restarts.iter().any(|restart| restart.disruption && restart.rule.is_some());
-            let or = if ignored { " or what a rule of failurePolicy.rules ignores" } else { "" };
-            text += &format!(
-                ", {} of them after evictions, preemptions or lost nodes{or}, which don't count",
-                times(disruptions)
-            );
+            let or = if ignored { " or failures that a rule of failurePolicy.rules ignores" } else { "" };
+            text +=
+                &format!(" ({disruptions} of them after evictions, preemptions or lost nodes{or}, which don't count)");
         }
-        self.say(format!("{text}; {counted} of the {limit} restarts that failurePolicy.backoffLimit allows are used."));
+        self.say(format!(
+            "{text}. It has used {counted} of the {limit} restarts that failurePolicy.backoffLimit allows."
+        ));
         let causes: Vec<&AttemptEnd> = facts.status.restarts.iter().collect();
         let reasons: BTreeSet<&str> = causes.iter().map(|r| r.reason.as_str()).collect();
         if causes.len() > 1 && reasons.len() == 1 {
-            self.say(format!("The last {} attempts ended alike: {}.", causes.len(), causes[0].reason));
+            self.say(format!("The last {} attempts ended for the same reason: {}.", causes.len(), causes[0].reason));
         }
         if let Some(Blame { node, failures }) = node_to_blame(&facts.status.restarts) {
             self.say(if failures == causes.len() {
-                format!("Every time the first failure was on node {node}.")
+                format!("The first failure was on node {node} every time.")
             } else {
                 format!(
-                    "Of the last {} failures {failures} are of a kind that nodes cause, all of them on node {node}.",
+                    "Of the last {} failures, {failures} are of a kind that nodes cause, all of them on node {node}.",
                     causes.len()
                 )
             });
-            self.advise(format!("Look at that node, and keep new pods off it meanwhile: kubectl cordon {node}"));
+            self.advise(format!("Check node {node}, and keep new pods off it meanwhile: kubectl cordon {node}"));
         }
     }
 
@@ -476,9 +497,9 @@ impl Diagnosis {
         if placed < 1 || placed >= all {
             return false;
         }
-        let (have, hold, their) = if placed == 1 { ("has", "holds", "its") } else { ("have", "hold", "their") };
+        let (have, hold) = if placed == 1 { ("has", "holds") } else { ("have", "hold") };
         let gpus = placed * u32::from(facts.spec.gpus_per_worker());
-        let held = if gpus == 0 { format!("{their} CPUs and memory") } else { count(gpus.into(), "GPU") };
+        let held = if gpus == 0 { "idle CPUs and memory".into() } else { count(gpus.into(), "idle GPU") };
         // Of GPUs the condition says it itself.
         let is_said = gpus > 0
             && facts
@@ -486,17 +507,17 @@ impl Diagnosis {
                 .is_some_and(|c| ["Unschedulable", "SchedulingGated"].contains(&c.reason.as_str()));
         if !is_said {
             self.say(format!(
-                "Meanwhile {placed} of its {} {have} a node and {hold} {held} for nothing, until the others have one, too.",
+                "Meanwhile {placed} of its {} {have} a node and {hold} {held} until the others have a node, too.",
                 count(all.into(), "worker")
             ));
         }
         self.advise(
-            "So that a gang holds nothing before all of it fits: put it into a queue of Kueue (scheduling.queue), or use a \
-             scheduler that places gangs as a whole (scheduling.gang).",
+            "To keep a gang from holding resources before all of it fits, put it into a Kueue queue (scheduling.queue). \
+             A scheduler that places gangs as a whole does the same (scheduling.gang).",
         );
         self.advise(format!(
-            "To free what it holds now: kubectl trainingjob stop {} -n {}. \
-             failurePolicy.startDeadlineSeconds ends such a wait by itself.",
+            "To free what it holds now, stop the job (kubectl trainingjob stop {} -n {}). \
+             failurePolicy.startDeadlineSeconds ends such a wait automatically.",
             facts.name, facts.namespace
         ));
         true
@@ -550,7 +571,7 @@ fn has_been(facts: &Facts, state: &str) -> String {
 fn stopping(facts: &Facts) -> Option<String> {
     let alive =
         facts.workers.iter().filter(|w| matches!(w.state, WorkerState::Stopping | WorkerState::Running)).count();
-    (alive > 0).then(|| format!("Of the old attempt {} must still end.", count(alive as i64, "worker")))
+    (alive > 0).then(|| format!("Waiting for {} of the previous attempt to end.", count(alive as i64, "worker")))
 }
 
 fn at_step(facts: &Facts) -> String {
