@@ -124,8 +124,8 @@ enum Command {
     },
     /// Its checkpoints, as its own agent sees them: lists, verifies, prunes and restores them.
     ///
-    /// The agent runs in worker 0 if that runs (which takes the right to exec into pods), else in a short Job (which takes
-    /// the right to create and delete Jobs).
+    /// The agent runs in worker 0 if that worker runs, which takes the right to exec into pods. Otherwise it runs in a
+    /// short Job, which takes the right to create and delete Jobs.
     Checkpoints {
         /// Name of the TrainingJob.
         job: String,
@@ -156,7 +156,7 @@ enum Command {
         /// Name of the TrainingJob.
         job: String,
     },
-    /// What a job comes to: each value and where it came from, and the objects that would be made. Makes none.
+    /// The effective spec of a job: each value and its origin, and the objects that would be created. Creates none.
     #[command(group = clap::ArgGroup::new("what").required(true))]
     Plan {
         /// Name of the TrainingJob.

@@ -293,7 +293,7 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
         let from = if spec.roles.iter().any(|role| role.leader == Some(true)) {
             "roles[].leader".to_owned()
         } else {
-            format!("framework {framework}: nobody is leader in roles")
+            format!("framework {framework}: no role sets leader: true")
         };
         tell("roles that decide on success", json!(names.join(", ")), from);
     }

@@ -169,7 +169,7 @@ impl Errand<'_> {
     async fn job(&self) -> anyhow::Result<Job> {
         let what = format!("get Job {} in namespace {}", self.name, self.namespace);
         let job = self.cluster.ask(&what, self.cluster.api::<Job>(self.namespace).get_opt(self.name)).await?;
-        job.with_context(|| format!("Job {} is gone: somebody deleted it", self.name))
+        job.with_context(|| format!("Job {} is gone: another client deleted it", self.name))
     }
 
     async fn pod(&self) -> anyhow::Result<Option<Pod>> {
@@ -251,7 +251,7 @@ pub(super) fn waits_for(job: &Job, pod: Option<&Pod>, events: &[Event]) -> Strin
         let queue = job.labels().get(labels::QUEUE);
         return match (job.spec.as_ref().and_then(|spec| spec.suspend), queue, warning) {
             (Some(true), Some(queue), _) => format!("for quota in the queue {queue}: kubectl get workloads"),
-            (Some(true), None, _) => "for its Job, which somebody has suspended".into(),
+            (Some(true), None, _) => "for its Job, which another client has suspended".into(),
             (_, _, Some((_, words))) => format!("for its pod to be made: {words}"),
             _ => "for its pod to be made".into(),
         };

@@ -32,7 +32,7 @@ pub enum Verb {
     List,
     /// Reads every byte of them; it exits with 1 if one is corrupted.
     Verify,
-    /// Which one the job would go on from, and why not from a newer one.
+    /// Which one the job would resume from, and why not from a newer one.
     Why,
     /// Deletes what checkpoint.retention and checkpoint.keepBest don't keep.
     Prune {
@@ -176,8 +176,8 @@ fn read_policy(
         config.filter(|config| config.labels().get(labels::UID).map(String::as_str) == uid).ok_or_else(missing)?;
     let older = || {
         format!(
-            "{name} was started by an operator that did not yet look after checkpoints. Upgrade the operator, then suspend \
-             the job and let it go on; if it has ended, apply it anew with the same storage"
+            "{name} was started by an operator that did not yet manage checkpoints. Upgrade the operator, then suspend and \
+             resume the job. If the job has ended, apply it again with the same storage"
         )
     };
     let text = config.data.as_ref().and_then(|data| data.get(POLICY_FILE)).ok_or_else(older)?;
@@ -223,8 +223,8 @@ fn place(
     let is_copied = checkpoint.policy.store.is_some() || checkpoint.policy.backup.is_some();
     if is_copied && matches!(verb, Verb::Restore { .. }) {
         return Err(format!(
-            "no worker of {name} runs, and its /checkpoints is an emptyDir, which would end with whatever restores into it. \
-             Let a job go on from the copy instead: checkpoint.resumeFrom with the place that `kubectl trainingjob \
+            "no worker of {name} runs, and its /checkpoints is an emptyDir, which would end with the pod that restores into \
+             it. Let a job resume from the copy instead: set checkpoint.resumeFrom to the place that `kubectl trainingjob \
              checkpoints {name} -n {namespace}` lists"
         ));
     }
@@ -233,8 +233,8 @@ fn place(
     }
     Err(match (first, state) {
         (Some(pod), _) => format!(
-            "pod {} has the agent of an older operator, which can't tell of checkpoints, and nobody else sees its \
-             /checkpoints, an emptyDir: it can be asked after the next restart",
+            "pod {} has the agent of an older operator, which can't report checkpoints, and no other pod sees its \
+             /checkpoints, an emptyDir; it can be asked after the next restart",
             pod.name_any()
         ),
         (None, Some(state)) if state.is_finished() => format!(
@@ -243,8 +243,8 @@ fn place(
             state.as_str()
         ),
         (None, _) => format!(
-            "worker 0 of {name} does not run, and nobody else sees its /checkpoints, an emptyDir, which begins and ends \
-             with its pod. What it waits for: kubectl trainingjob why {name} -n {namespace}"
+            "worker 0 of {name} does not run, and no other pod sees its /checkpoints, an emptyDir, which begins and ends \
+             with its pod. To see what it waits for: kubectl trainingjob why {name} -n {namespace}"
         ),
     })
 }
@@ -270,7 +270,7 @@ async fn claim_exists(cluster: &Cluster, plan: &Plan, checkpoint: &Checkpoint) -
         Some(_) => Ok(()),
         None => bail!(
             "there is no PersistentVolumeClaim {claim} in namespace {namespace}, on which {name} keeps its checkpoints: \
-             either nothing was ever written, or somebody deleted it"
+             either nothing was ever written, or the claim was deleted"
         ),
     }
 }

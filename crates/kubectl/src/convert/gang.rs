@@ -320,7 +320,7 @@ fn procs(ours: &mut Ours, field: &str, value: &Value, launcher: Launcher, gpus: 
             Ok(number) if (1..=1024).contains(&number) => ours.set("procsPerWorker", number),
             _ => {
                 ours.set("procsPerWorker", 1);
-                ours.notes.lost(field, format!("{text} is no number of processes"));
+                ours.notes.lost(field, format!("{text} is not a number of processes"));
             }
         },
     }
@@ -363,7 +363,8 @@ pub(super) fn backoff(ours: &mut Ours, field: &str, limit: Option<i64>) {
 pub(super) fn lifetime(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
     if let Some(seconds) = theirs.number("activeDeadlineSeconds")? {
         ours.seconds("failurePolicy.activeDeadlineSeconds", &theirs.at("activeDeadlineSeconds"), 1, seconds);
-        ours.notes.note(theirs.at("activeDeadlineSeconds"), "counts on after a suspension; it began anew there");
+        ours.notes
+            .note(theirs.at("activeDeadlineSeconds"), "keeps counting after a suspension; there it started again");
     }
     if let Some(seconds) = theirs.number("ttlSecondsAfterFinished")? {
         ours.seconds("ttlSecondsAfterFinished", &theirs.at("ttlSecondsAfterFinished"), 0, seconds);

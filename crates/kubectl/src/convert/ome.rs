@@ -13,7 +13,9 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
     if let Some(input) = model.text("inputModel")? {
         ours.notes.lost(
             model.at("inputModel"),
-            format!("{input} is a BaseModel, which was mounted: here its name is told to the program in MODEL, and is no volume"),
+            format!(
+                "{input} is a BaseModel, which was mounted: here the program gets its name in MODEL, and no volume"
+            ),
         );
         place::source(ours, &model.at("inputModel"), "model", &input);
     }

@@ -32,8 +32,7 @@ pub(super) fn output(ours: &mut Ours, field: &str, uri: &str) {
             ours.notes.note(field, "is mounted at /out, also in OUTPUT_DIR");
         }
         None => {
-            let says =
-                format!("{uri} is written to by nobody here: a claim can be mounted, as output: pvc://CLAIM/PATH");
+            let says = format!("nothing writes to {uri} here: a claim can be mounted, as output: pvc://CLAIM/PATH");
             ours.notes.lost(field, says);
         }
     }

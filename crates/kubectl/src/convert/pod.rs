@@ -116,7 +116,7 @@ fn metadata(mut theirs: Fields, overlay: &mut Map<String, Value>, notes: &mut No
         let reserved: Vec<String> =
             keys.clone().rest().keys().filter(|key| labels::is_reserved(key)).cloned().collect();
         for key in reserved {
-            keys.lose(&key, notes, "is set by the operator: who selects pods by it selects by training-job now");
+            keys.lose(&key, notes, "is set by the operator: select pods by training-job instead");
         }
         if !keys.is_empty() {
             metadata.insert(list.into(), Value::Object(keys.rest()));
