@@ -65,7 +65,7 @@ impl Container {
         let public = port.and_then(|port| {
             let unseen = |error| {
                 words.say(format_args!(
-                    "can't serve --metrics-port {port}: {error}; nobody will see how far the program is"
+                    "can't serve --metrics-port {port}: {error}; the progress of the program can't be read"
                 ));
             };
             listen(port).map_err(unseen).ok()

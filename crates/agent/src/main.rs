@@ -56,22 +56,23 @@ enum Command {
     /// Works as PID 1 of the container, or as child subreaper where the pod shares its process namespace.
     ///
     /// stdout and stderr are passed through byte for byte. HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT, WINCH and the
-    /// real-time signals are forwarded to the command. TERM and INT also start the grace, at whose end every process that
-    /// descends from the command is killed, in whatever session or process group it is. So does any of the others but
-    /// CONT that comes from outside of the container's PID namespace: an image may name another signal to be stopped by.
+    /// real-time signals are forwarded to the command. TERM and INT also start the grace period. At its end every process
+    /// that descends from the command is killed, in whatever session or process group it is. Any other signal except CONT
+    /// does the same if it comes from outside the container's PID namespace: an image may name another stop signal.
     ///
-    /// How far the command is, and what it measures, is read from what it tells: a POST to the address in
-    /// TRAININGJOB_PROGRESS_URL (also KUBEFLOW_TRAINER_SERVER_URL, which the Hugging Face Trainer posts to by itself),
-    /// lines in the file TRAININGJOB_PROGRESS_FILE, both JSON such as {"step": 10, "total_steps": 100, "loss": 0.5}; its
-    /// output, where many forms are known; trainer_state.json in CHECKPOINT_DIR. The first of them wins for each value.
+    /// The agent reads the progress and the metrics of the command from four sources. For each value the first source that
+    /// has it wins. The first is a POST to the address in TRAININGJOB_PROGRESS_URL. KUBEFLOW_TRAINER_SERVER_URL has the same
+    /// address, and the Hugging Face Trainer posts to it by itself. The second is lines in the file
+    /// TRAININGJOB_PROGRESS_FILE. Both are JSON, such as {"step": 10, "total_steps": 100, "loss": 0.5}. The third is the
+    /// output, of which many forms are known. The fourth is trainer_state.json in CHECKPOINT_DIR.
     ///
-    /// $(NAME) of the variables that the options below set, --env among them, is expanded in COMMAND, in its arguments and in the values
-    /// of all inherited environment variables; $$(NAME) stands for the literal $(NAME).
+    /// $(NAME) is expanded for the variables that the options below set, --env among them. It is expanded in COMMAND, in its
+    /// arguments and in the values of all inherited environment variables. $$(NAME) stands for the literal $(NAME).
     #[command(after_help = "\
 Exit code:
   the command's own, or 128+n if signal n ended it
-  128+n (143 for TERM) if signal n told the agent to stop, and the command then exited 0 or was not started
-  1    with --gang, if the gang has failed and the command has not, or was ended by KILL (137 is for who ends the agent itself)
+  128+n (143 for TERM) if signal n asked the agent to stop, and the command then exited 0 or was not started
+  1    with --gang, if the gang has failed and the command has not, or was ended by KILL (137 means that the agent itself was killed)
   1    if --nan-policy is fail, the loss was NaN or infinite and the command exited 0
   126  COMMAND can't be executed, or an option is wrong
   127  COMMAND, or the interpreter it needs, was not found")]
@@ -106,15 +107,16 @@ struct RunArgs {
     /// Keep variables from COMMAND that the other options set; $(NAME) still stands for their values
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     withhold: Vec<String>,
-    /// The checkpoint to go on from: sets RESUME_FROM_CHECKPOINT, which is empty without this
+    /// The checkpoint to resume from: sets RESUME_FROM_CHECKPOINT, which is empty without this
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     resume_from: String,
-    /// Take care of the job's checkpoints as this file says, and choose the one to go on from: JSON, read anew before
-    /// each look at CHECKPOINT_DIR. The first worker's agent chooses for its gang, and tells the others at MASTER_ADDR what is put into a store.
+    /// Manage the job's checkpoints as this JSON file says, and choose the one to resume from. The file is read again before
+    /// each look at CHECKPOINT_DIR. The first worker's agent chooses for its gang, and tells the others at MASTER_ADDR what
+    /// is put into a store.
     #[arg(long, value_name = "FILE")]
     checkpoints: Option<PathBuf>,
     /// Run COMMAND as often as the gang wants it: JSON that names the gang's members, port and policy. The agent of
-    /// the first worker leads; --attempt is the first one of these pods, and --master-port is not heeded
+    /// the first worker leads; --attempt is the first one of these pods, and --master-port is ignored
     #[arg(long, value_name = "FILE")]
     gang: Option<PathBuf>,
     /// The role of this member of the gang
@@ -132,7 +134,7 @@ struct RunArgs {
     /// What was before these pods: JSON
     #[arg(long, value_name = "JSON", requires = "gang", value_parser = past)]
     gang_past: Option<GangPast>,
-    /// Add this to COMMAND where there is a checkpoint to go on from; may be repeated
+    /// Add this to COMMAND if there is a checkpoint to resume from; may be repeated
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     resume_arg: Vec<OsString>,
     /// Seconds between a stop and SIGKILL; should be less than the pod's terminationGracePeriodSeconds
@@ -159,26 +161,25 @@ struct RunArgs {
     /// metric of its own. Example: 'it (?P<step>\d+)/(?P<steps>\d+) l=(?P<loss>\S+)'
     #[arg(long, value_name = "REGEX")]
     progress_pattern: Vec<String>,
-    /// What a loss that is NaN or infinite means: it is only told of, or ends the command as a failure
+    /// What a loss that is NaN or infinite means: it is only reported, or ends the command as a failure
     ///
     /// fail: the command gets TERM and the grace, then what is left is killed. A command that exits 0 after such a loss
     /// has failed too.
     #[arg(long, value_name = "POLICY", value_enum, default_value = "report")]
     nan_policy: NanPolicy,
-    /// Watch whether the command goes on: it may hang if it has told a step and tells no other for so long
+    /// Watch for a hang: the command may hang if it has reported a step and reports no other for this long
     ///
-    /// Only if a second sign agrees: it prints nothing for as long, or none of its processes computes, or its GPUs show
-    /// always the same, or a signal has stopped one of its processes. Files that are written in CHECKPOINT_DIR are a sign
-    /// of life.
+    /// A second sign must agree: no output for as long, no computing process, constant GPU readings, or a process stopped by
+    /// a signal. Files that are written in CHECKPOINT_DIR are a sign of life.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     hang_timeout: Option<u32>,
-    /// A command that reports no steps, or none any more, may hang if nothing shows for so long that it goes on
+    /// A command that reports no steps, or none any more, may hang if it shows no sign of life for this long
     ///
-    /// No output, no CPU time, no data read or written, no GPU in use, no file written in CHECKPOINT_DIR; in a gang if that
-    /// holds for all of its members.
+    /// Signs of life are output, CPU time, data read or written, a GPU in use, and a file written in CHECKPOINT_DIR. In a
+    /// gang no member may show any.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
     hang_idle_timeout: u32,
-    /// What a command that hangs means: it is only told of, or it is ended as a failure
+    /// What a command that hangs means: it is only reported, or it is ended as a failure
     ///
     /// The stacks of all its processes are printed in either case. fail: then it gets TERM and the grace, and what is
     /// left is killed.
@@ -249,7 +250,7 @@ enum Verb {
     List(OfCheckpoints),
     /// Read every byte of those on the volume; exits 1 if one is corrupted
     Verify(OfCheckpoints),
-    /// Which one would be gone on from, and why not a newer one
+    /// Which one an attempt would resume from, and why not a newer one
     Why(OfCheckpoints),
     /// Delete what the job's rules don't keep
     Prune {
@@ -283,7 +284,7 @@ enum Verb {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Task {
-    /// Whether resumeFrom can be gone on from
+    /// Whether an attempt can resume from resumeFrom
     Check,
     /// Copy what is not copied yet
     Copy,

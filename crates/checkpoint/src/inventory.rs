@@ -659,7 +659,7 @@ impl Inventory {
         scan.others = ledger::others(root, &self.uid, self.turn, now).unwrap_or_else(|error| {
             scan.note(format!("{OURS}/jobs: {error}"));
             scan.untold = true;
-            vec!["(jobs that can't be told)".to_owned()]
+            vec!["(jobs that can't be listed)".to_owned()]
         });
         let first = self.ledger.book.jobs.get(&self.uid).copied();
         // Times of files may be whole seconds.

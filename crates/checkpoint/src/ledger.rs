@@ -164,7 +164,9 @@ impl Ledger {
                 self.merge(book);
                 None
             }
-            Err(error) => Some(format!("{OURS}/{LEDGER} is not used, and the checkpoints are looked at anew: {error}")),
+            Err(error) => {
+                Some(format!("{OURS}/{LEDGER} is not used, and the checkpoints are looked at again: {error}"))
+            }
         }
     }
 

@@ -104,7 +104,7 @@ impl Leader {
         }
         match chosen {
             Ok(chosen) if chosen.detail.len() > MAX_DETAIL => {
-                let report = "what the checkpoint's choice says is too long to be told".to_owned();
+                let report = "the details of the checkpoint choice are too long to be sent".to_owned();
                 self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO);
             }
             Ok(chosen) => *choice = Chosen::Choice(Choice { checkpoint: cut(chosen.checkpoint, MAX_TEXT), ..chosen }),

@@ -88,7 +88,7 @@ pub fn by_what_was_seen(ended: &Ended) -> AttemptEnd {
         (Why::Unchosen(report), ..) => new(Reason::CheckpointCorrupted, report.clone()),
         (_, Some((member, end)), _) => match end.leaving {
             Some(signal) => {
-                let message = format!("its agent was told to end by signal {signal}");
+                let message = format!("its agent was asked to end by signal {signal}");
                 of(member, disrupted(new(Reason::Disrupted, message)))
             }
             None => of(member, lost()),

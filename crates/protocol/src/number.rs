@@ -30,7 +30,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D:
     }
     match Value::deserialize(deserializer)? {
         Value::Number(number) => Ok(number),
-        Value::Text(text) => text.parse().map_err(|_| D::Error::custom(format!("{text:?} is no number"))),
+        Value::Text(text) => text.parse().map_err(|_| D::Error::custom(format!("{text:?} is not a number"))),
     }
 }
 

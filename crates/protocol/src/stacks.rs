@@ -194,7 +194,7 @@ impl Stacks {
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.processes.iter().flat_map(ProcessStacks::lines).collect();
         if self.left_out > 0 {
-            lines.push(format!("{} more processes, which are not told of", self.left_out));
+            lines.push(format!("{} more processes, which are not shown", self.left_out));
         }
         lines
     }

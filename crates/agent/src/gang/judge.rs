@@ -83,7 +83,7 @@ fn disruption(member: &MemberEnd) -> Option<Disruption> {
     let failed = member.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed);
     match member.leaving {
         _ if failed => None,
-        Some(_) => disrupted("EvictionByEvictionAPI", "its pod was told to end"),
+        Some(_) => disrupted("EvictionByEvictionAPI", "its pod was asked to terminate"),
         None if member.lost && member.end.is_none() => disrupted("DeletionByPodGC", "its agent has fallen silent"),
         None => None,
     }

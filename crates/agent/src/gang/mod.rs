@@ -516,7 +516,7 @@ fn waits_for(view: &View<'_>) -> String {
     let words = |missing: &Missing| match missing {
         Missing::NeverSeen => Some("has not come yet"),
         Missing::Unreachable => Some("can't be reached"),
-        Missing::Leaving => Some("was told to end"),
+        Missing::Leaving => Some("is terminating"),
         Missing::Stopping => Some("is stopping"),
         Missing::Fenced(_) => Some("may still run in the pod before"),
         // It is there, and soon done with that.
@@ -538,10 +538,10 @@ fn waits_for(view: &View<'_>) -> String {
     match view.phase {
         _ if !told.is_empty() => told,
         Phase::Gathering { choice: Chosen::Asked, .. } => {
-            "what to go on from, which is read whole before it is used".to_owned()
+            "the checkpoint to resume from, which is being verified".to_owned()
         }
         Phase::Gathering { choice: Chosen::Choice(_), .. } => {
-            "the time between failures that follow each other quickly".to_owned()
+            "the back-off between failures that follow each other quickly".to_owned()
         }
         _ if !view.quiet_in.is_zero() => {
             "the time after which nothing of an earlier attempt can run any more".to_owned()

@@ -20,7 +20,7 @@ pub(super) fn bad_ones(scan: &Scan) -> Vec<Problem> {
             let path = shown(&known.found.path);
             match &known.found.verdict {
                 verdict @ Verdict::Corrupted { .. } => {
-                    let message = format!("{path}: {}; it is not gone on from", describe(verdict));
+                    let message = format!("{path}: {}; no attempt resumes from it", describe(verdict));
                     Some(Problem { kind: ProblemKind::Corrupted, message })
                 }
                 verdict if verdict.is_good() && known.failed_starts > 1 => {

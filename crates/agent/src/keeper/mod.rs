@@ -133,9 +133,7 @@ impl Keeper {
             Ok(policy) => policy,
             Err(error) => {
                 let file = policy_file.display();
-                words.say(format_args!(
-                    "can't read --checkpoints {file}: {error}; nobody takes care of the checkpoints"
-                ));
+                words.say(format_args!("can't read --checkpoints {file}: {error}; the checkpoints are not managed"));
                 return None;
             }
         };
@@ -234,7 +232,7 @@ impl Keeper {
             *keeper.state.lock() = State { told, ..State::default() };
             if survive(|| work(&keeper)).is_none() {
                 // To begin anew instead would be to lose what there is.
-                let message = "choosing the checkpoint to go on from failed by a bug of the agent's".to_owned();
+                let message = "choosing the checkpoint to resume from failed because of a bug in the agent".to_owned();
                 keeper.choose(Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message }));
             }
             keeper.settle();
@@ -453,7 +451,7 @@ impl Keeper {
 #[expect(clippy::expect_used, reason = "no thread without one")]
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("the kernel gives an epoll instance to who has a thread").block_on(work)
+    runtime.expect("the kernel gives an epoll instance to a process that has a thread").block_on(work)
 }
 
 /// Reads a policy.

@@ -67,7 +67,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Call, String> {
     };
     let command = args.collect::<Result<Vec<_>, _>>()?.join(" ");
     if command.trim().is_empty() {
-        return Err("write a command behind the host: nobody is let in without one".to_owned());
+        return Err("write a command after the host: a login without a command is not possible".to_owned());
     }
     let host = host.rsplit_once('@').map_or(host.as_str(), |(_, host)| host).to_owned();
     Ok(Call { host, command })

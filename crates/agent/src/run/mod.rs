@@ -556,7 +556,7 @@ impl Run {
         }
         process.kill_at = Some(now + self.grace);
         self.is_urgent = true;
-        self.words.say("an exception has ended the program, and yet it goes on: it is told to end");
+        self.words.say("an exception has ended the program, but its process is still running: the agent stops it");
         self.tell_by = Some(now);
         None
     }

@@ -51,7 +51,7 @@ pub fn render(status: &AgentStatus) -> String {
     page.single("last_progress_timestamp_seconds", "gauge", "When the program last reported anything.", last);
     let stalls = Some(if status.stall.as_ref().is_some_and(|stall| stall.hangs) { 1.0 } else { 0.0 });
     page.single("hang_suspected", "gauge", "1 while two signs agree that the program hangs.", stalls);
-    page.family("signs_total", "counter", "Lines of libraries that tell of what ends programs, by kind.");
+    page.family("signs_total", "counter", "Lines of libraries that report what ends programs, by kind.");
     for sign in &report.error_patterns {
         page.sample(&[("kind", &format!("{:?}", sign.kind))], sign.count as f64);
     }
@@ -80,7 +80,7 @@ pub fn render(status: &AgentStatus) -> String {
             }
         }
     }
-    page.family("gpu_lost", "gauge", "1 for a GPU that nvidia-smi told of before and does not any more.");
+    page.family("gpu_lost", "gauge", "1 for a GPU that nvidia-smi reported before and no longer reports.");
     for gpu in &status.lost_gpus {
         page.sample(&[("gpu", &gpu.index.to_string()), ("uuid", &gpu.uuid)], 1.0);
     }

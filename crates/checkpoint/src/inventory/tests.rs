@@ -253,7 +253,7 @@ fn who_else_is_there_is_asked_again_before_anything_is_nobodys() {
     room.save("step-2");
     room.write("step-1/model", "good");
     let mut scan = look(&mut inventory, 20);
-    assert_eq!(scan.others, ["(jobs that can't be told)"], "nothing is deleted");
+    assert_eq!(scan.others, ["(jobs that can't be listed)"], "nothing is deleted");
     assert_eq!(paths(&scan), ["step-2", "step-1"]);
     inventory.prove(&mut scan, 9, at(20), &Budget::default());
     fs::remove_file(&jobs).unwrap();

@@ -390,7 +390,7 @@ fn who(identity: &[u8]) -> Result<(MemberId, String), FrameError> {
         let member = MemberId { role: text(role)?, index: u32::from_be_bytes(index) };
         (pod.len() == usize::from(length)).then_some((member, text(pod)?))
     };
-    read().ok_or(FrameError::Malformed("who the follower says it is"))
+    read().ok_or(FrameError::Malformed("the identity that the follower claims"))
 }
 
 #[cfg(test)]

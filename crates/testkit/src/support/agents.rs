@@ -167,7 +167,7 @@ impl Gang {
     fn turn(&mut self, there: &BTreeMap<i64, String>) {
         let lost = self.members.iter().find(|(index, uid)| there.get(index) != Some(uid)).map(|(index, _)| *index);
         if let Some(worker) = lost.filter(|_| self.status.phase == GangPhase::Running) {
-            self.ended(worker, Reason::PodDeleted, "its pod was told to end", None);
+            self.ended(worker, Reason::PodDeleted, "its pod was asked to terminate", None);
         }
         if self.status.phase == GangPhase::Gathering && there.len() == self.workers {
             self.status.attempt += 1;

@@ -113,7 +113,7 @@ pub(super) fn beside(source: &mut Source<'_>, item: &str, leaves: &[Leaf]) -> Re
                 && shape("write_shape").map(Vec::len) == shape("chunk_shape").map(Vec::len)
                 && shape("write_shape").is_some();
             if !whole {
-                return Err(Fault::bad(&path, format!("it tells of no array of the tree: {array}")));
+                return Err(Fault::bad(&path, format!("it describes no array of the tree: {array}")));
             }
         }
     }
