@@ -26,7 +26,7 @@ struct Args {
     #[arg(long, env = "WATCH_NAMESPACE")]
     namespace: Option<String>,
 
-    /// Image that brings the agent into the workers' pods, of the operator's own version; default: the image of the
+    /// Image, of the operator's own version, that brings the agent into the workers' pods. The default is the image of the
     /// operator's own pod, by its digest if the node reports one.
     #[arg(long, env = "AGENT_IMAGE")]
     agent_image: Option<String>,
@@ -48,8 +48,8 @@ struct Args {
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=512))]
     concurrency: u16,
 
-    /// New TrainingJobs of one namespace that are begun each second, after the first 128: a flood of them is to hold up
-    /// nobody else.
+    /// New TrainingJobs of one namespace that are started each second, after the first 128. The limit keeps one namespace
+    /// from delaying the others.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     new_jobs_per_second: u16,
 
@@ -65,7 +65,7 @@ struct Args {
     #[arg(long)]
     no_leader_election: bool,
 
-    /// Name of the lease by which replicas agree who acts.
+    /// Name of the lease by which the replicas elect the leader.
     #[arg(long, default_value = "trainingjob-operator")]
     lease_name: String,
 

@@ -48,7 +48,7 @@ pub async fn operator_key(client: &Client, namespace: &str) -> anyhow::Result<Op
     key.with_context(|| {
         format!(
             "Secret {namespace}/{OPERATOR_KEY_SECRET} has no {KEY} of {KEY_BYTES} random bytes: restore it, or run `kubectl delete secret {OPERATOR_KEY_SECRET} \
-             -n {namespace}` to have it made anew; docs/security.md says what follows for running jobs"
+             -n {namespace}` to have the operator recreate it; docs/security.md says what follows for running jobs"
         )
     })
 }

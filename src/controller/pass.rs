@@ -202,7 +202,7 @@ impl<'a, O: Owner> Pass<'a, O> {
     /// Puts an object of ours right that somebody has changed, unless somebody denies it.
     pub(super) async fn put_right<K: Child>(&self, uid: &str, mut wanted: K) -> Result<Created<K>, Error> {
         let (api, name) = (self.api::<K>(), wanted.name_any());
-        info!(kind = %K::kind(&()), name, "putting right what somebody else changed");
+        info!(kind = %K::kind(&()), name, "restoring an object that another client changed");
         let found = call("get child", api.get_opt(&name)).await?.filter(|found| found.uid().as_deref() == Some(uid));
         keep_others(found.ok_or(Error::Outdated)?.meta(), wanted.meta_mut());
         let answer = self.context.write("update child", api.replace(&name, &PostParams::default(), &wanted)).await;

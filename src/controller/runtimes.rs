@@ -107,7 +107,7 @@ impl Pass<'_, TrainingJob> {
             }
             403 if self.context.options.namespace.is_some() => format!(
                 "this operator works in one namespace and may not read a {kind}: create the job with a TrainingRuntime of \
-                 this namespace, or have somebody give the operator the right to get {plural} ({})",
+                 this namespace, or have an administrator give the operator the right to get {plural} ({})",
                 status.message
             ),
             403 => format!("the operator may not read it, which its ClusterRole should allow: {}", status.message),
@@ -191,8 +191,8 @@ fn wrong(taken: Option<&TakenRuntime>, why: &str) -> Waits {
     let called = taken.map(|taken| format!(" with {} (generation {})", taken.called(), taken.generation));
     let called = called.unwrap_or_default();
     let message = format!(
-        "what the job comes to{called} can't run: {why}. Mend the template, and the job begins; or delete the job and create it \
-         mended"
+        "the effective spec{called} can't run: {why}. Correct the template, and the job starts; or delete the job and create \
+         it with a correct spec"
     );
     Waits::new(Reason::InvalidRuntime, message)
 }
