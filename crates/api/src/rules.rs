@@ -380,7 +380,7 @@ pub const RULES: &[Rule] = &[
         field: ".roles",
         rule: "!has(self.roles) || size(self.roles) == 0 || !$(checkpoint.enabled) || has(self.checkpoint) && \
                has(self.checkpoint.storage) && self.checkpoint.storage.type in ['pvc', 'nfs']",
-        wrong: "roles need checkpoints that every pod sees, for who writes them need not be who looks after them",
+        wrong: "roles need checkpoints that every pod sees, because the pod that writes them may not be the one that manages them",
         remedy: "set checkpoint.storage to type pvc or nfs, or checkpoint.enabled to false if the program keeps its own",
         example: "role-storage",
     },
@@ -485,7 +485,7 @@ pub const RULES: &[Rule] = &[
         field: ".elastic",
         rule: "!has(self.elastic) || !$(checkpoint.enabled) || has(self.checkpoint) && has(self.checkpoint.storage) && \
                self.checkpoint.storage.type in ['pvc', 'nfs']",
-        wrong: "elastic needs checkpoints that every worker sees, for another number of workers goes on from them",
+        wrong: "elastic needs checkpoints that every worker sees, because the job resumes from them with another number of workers",
         remedy: "set checkpoint.storage to type pvc or nfs, or checkpoint.enabled to false if the program keeps its own",
         example: "elastic-storage",
     },
@@ -965,7 +965,7 @@ pub const RULES: &[Rule] = &[
         at: "spec",
         field: ".successPolicy",
         rule: "!has(self.successPolicy) || $(monitoring.enabled)",
-        wrong: "successPolicy can't be judged with monitoring.enabled: false, where nobody sees what the program reports",
+        wrong: "successPolicy can't be judged with monitoring.enabled: false, because the operator then does not see what the program reports",
         remedy: "set monitoring.enabled to true, or remove successPolicy",
         example: "success-unwatched",
     },

@@ -158,8 +158,8 @@ fn refusals() -> anyhow::Result<String> {
         "# What the API server refuses\n\n\
          Made by `cargo run --bin crdgen -- --refusals` from the rules of the CRD. Each row is shown by a file in \
          `examples/bad`, which a test applies to a real API server. Of an entry of a list or a map, the message has the \
-         name: `the variable MASTER_ADDR of env`, say, for `this variable of env`. What only the operator can see is told \
-         by the condition `Accepted` of the job.\n\n\
+         name: `the variable MASTER_ADDR of env`, say, for `this variable of env`. What only the operator can see is \
+         reported by the condition `Accepted` of the job.\n\n\
          | file | field | what it says | what to write instead |\n|---|---|---|---|\n",
     );
     for rule in RULES {

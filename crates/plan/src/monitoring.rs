@@ -166,8 +166,8 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
     if !wanted.enabled() && spec.success_policy.is_some() {
         no.push(
             "spec.successPolicy",
-            "can't be judged with monitoring.enabled: false, where nobody sees what the program reports: switch one of \
-             them",
+            "can't be judged with monitoring.enabled: false, because the operator then does not see what the program \
+             reports: switch one of them",
         );
     }
 }

@@ -334,7 +334,7 @@ fn monitoring_keeps_out_of_the_gangs_way() {
     );
     refused(
         &json!({ "monitoring": { "enabled": false }, "successPolicy": { "targetLoss": 0.1 } }),
-        "spec.successPolicy: can't be judged with monitoring.enabled: false, where nobody sees what the program reports: switch one of them",
+        "spec.successPolicy: can't be judged with monitoring.enabled: false, because the operator then does not see what the program reports: switch one of them",
     );
     let board = |name: &str| named(name, &json!({ "numWorkers": 1, "monitoring": { "tensorboardEnabled": true } }));
     assert!(accepted(&board(&"x".repeat(51))).is_ok());
