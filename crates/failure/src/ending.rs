@@ -44,8 +44,8 @@ pub fn ended_by(signal: i32) -> String {
     let name = signal_name(signal);
     if signal == SIGKILL {
         return format!(
-            "ended by {name}, and nobody says by whom; mostly the kernel does that for lack of memory: raise \
-             resources.limits.memory, or use less"
+            "ended by {name} (sender unknown, usually the kernel's OOM killer): raise resources.limits.memory, or use \
+             less memory"
         );
     }
     format!("ended by {name}")
@@ -110,7 +110,7 @@ fn ended(worker: &WorkerFacts<'_>, exit_code: i32, report: Option<&Report>, mess
     let signal = signal.or(of_shell);
     if let Some(stop) = report.and_then(|report| report.stopped_by) {
         let stop = signal_name(stop);
-        let what = format!("told to stop by {stop}, and not by Kubernetes ({ended})");
+        let what = format!("asked to stop by {stop}, which Kubernetes did not send ({ended})");
         return Finding { origin, ..Finding::new(Reason::Signal, what) };
     }
     if let Some(signal) = signal {
