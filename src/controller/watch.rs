@@ -27,6 +27,8 @@ use tracing::{debug, warn};
 const KINDS: usize = 5;
 /// Children come in crowds (a gang's pods, each with several changes): a job is woken once for those of this time.
 const GATHER: Duration = Duration::from_millis(200);
+/// The same for what can wait: a gang that starts passes through many states, and only the last of them decides anything.
+const GATHER_ROUTINE: Duration = Duration::from_secs(1);
 /// Objects of one page of a list, which is in memory as a whole: each may be of 1.5 MiB, and more where JSON escapes its texts.
 const PAGE: u32 = 25;
 
@@ -46,18 +48,20 @@ pub(super) struct Watches {
 /// What a watch of children brought.
 enum News {
     Touched(ObjectRef<Guarded>),
+    /// Nothing but the usual steps of a start.
+    Routine(ObjectRef<Guarded>),
     /// This kind of child.
     Listed(&'static str),
 }
 
 pub(super) fn start(context: &Arc<Context>) -> Watches {
     let news: SelectAll<BoxStream<'static, News>> = futures::stream::select_all([
-        children(context, |context, event| context.index.service(event)),
-        children(context, |context, event| context.index.config(event)),
-        children(context, |context, event| context.index.claim_event(event)),
-        children(context, |context, event| context.index.job(event)),
-        children(context, |context, event| context.index.pod(event)),
-        children(context, |context, event| context.index.deployment(event)),
+        children(context, |context, event| context.index.service(event), |_, service| is_kept(service)),
+        children(context, |context, event| context.index.config(event), |_, config| is_kept(config)),
+        children(context, |context, event| context.index.claim_event(event), |_, _| false),
+        children(context, |context, event| context.index.job(event), |_, job| job.is_starting()),
+        children(context, |context, event| context.index.pod(event), |context, pod| context.index.is_starting(pod)),
+        children(context, |context, event| context.index.deployment(event), |_, _| false),
         workloads(context),
     ]);
     let (relist, relisted) = mpsc::unbounded();
@@ -79,15 +83,25 @@ async fn forward(
     sync: oneshot::Sender<()>,
 ) {
     let (mut listed, mut sync) = (HashSet::new(), Some(sync));
-    let mut touched = HashSet::new();
-    let mut gathering = pin!(Fuse::terminated());
+    let (mut touched, mut routine) = (HashSet::new(), HashSet::new());
+    let (mut gathering, mut gathering_routine) = (pin!(Fuse::terminated()), pin!(Fuse::terminated()));
     loop {
-        match future::select(news.next(), gathering.as_mut()).await {
+        let gathered = future::select(gathering.as_mut(), gathering_routine.as_mut());
+        match future::select(news.next(), gathered).await {
             Either::Left((Some(News::Touched(job)), _)) => {
                 context.metrics.backlog().changed([job.clone()]);
+                routine.remove(&job);
                 touched.insert(job);
                 if gathering.is_terminated() {
                     gathering.set(tokio::time::sleep(GATHER).fuse());
+                }
+            }
+            Either::Left((Some(News::Routine(job)), _)) => {
+                if !touched.contains(&job) {
+                    routine.insert(job);
+                }
+                if gathering_routine.is_terminated() {
+                    gathering_routine.set(tokio::time::sleep(GATHER_ROUTINE).fuse());
                 }
             }
             Either::Left((Some(News::Listed(kind)), _)) => {
@@ -105,7 +119,8 @@ async fn forward(
                 }
             }
             Either::Left((None, _)) => return,
-            Either::Right(((), _)) => context.wake(touched.drain()),
+            Either::Right((Either::Left(_), _)) => context.wake(touched.drain()),
+            Either::Right((Either::Right(_), _)) => context.wake(routine.drain()),
         }
     }
 }
@@ -115,12 +130,22 @@ fn workloads(context: &Arc<Context>) -> BoxStream<'static, News> {
     let context = context.clone();
     let begun = async move {
         context.queued.notified().await;
-        children(&context, |context, event| context.index.workload(event))
+        children(&context, |context, event| context.index.workload(event), |_, _| false)
     };
     futures::stream::once(begun).flatten().boxed()
 }
 
-fn children<K>(context: &Arc<Context>, file: impl Fn(&Context, &Event<K>) + Send + 'static) -> BoxStream<'static, News>
+/// Whether nobody is deleting it: what was changed in it is put right soon enough.
+fn is_kept(object: &impl Resource) -> bool {
+    object.meta().deletion_timestamp.is_none()
+}
+
+/// What the watch of a kind brings. `is_routine` tells, once an object was filed, whether what follows from it can wait.
+fn children<K>(
+    context: &Arc<Context>,
+    file: impl Fn(&Context, &Event<K>) + Send + 'static,
+    is_routine: impl Fn(&Context, &K) -> bool + Send + 'static,
+) -> BoxStream<'static, News>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -135,6 +160,7 @@ where
                 Ok(Some(event)) => {
                     file(&context, &event);
                     match &event {
+                        Event::Apply(object) if is_routine(&context, object) => job_of(object).map(News::Routine),
                         Event::Apply(object) | Event::Delete(object) => job_of(object).map(News::Touched),
                         Event::InitDone => Some(News::Listed(std::any::type_name::<K>())),
                         Event::Init | Event::InitApply(_) => None,

@@ -229,6 +229,20 @@ impl Index {
         });
     }
 
+    /// Whether a pod takes a usual step of a start while others of its gang have yet to take theirs: nothing follows from it
+    /// alone. Of an elastic gang the size follows from each of them.
+    #[must_use]
+    pub fn is_starting(&self, pod: &SlimPod) -> bool {
+        let seen = pod.seen(false).filter(|seen| seen.is_starting() && !is_upkeep(&pod.metadata));
+        let Some(key) = seen.and(JobKey::labelled(&pod.metadata)) else { return false };
+        let inner = self.lock();
+        inner.cells.get(&key).is_some_and(|cell| {
+            let gang = cell.wanted.as_ref().map(|wanted| &wanted.planned.plan.gang);
+            let run = cell.children.pods.values().filter(|pod| pod.runs()).count();
+            gang.is_some_and(|gang| gang.elastic.is_none() && run < usize::from(gang.size()))
+        })
+    }
+
     /// Files an event of the watch of Jobs.
     pub fn job(&self, event: &Event<SlimJob>) {
         let put = |inner: &mut Inner, job: &SlimJob| {
@@ -396,6 +410,8 @@ fn drop_board<K: Resource<DynamicType = ()>>(
 mod tests {
     use super::*;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+    use serde_json::json;
+    use std::sync::Arc;
 
     fn key() -> JobKey {
         JobKey { namespace: "ns".into(), uid: "job".into() }
@@ -447,6 +463,53 @@ mod tests {
             ..labelled(uid, &[])
         };
         SlimJob { metadata, ..SlimJob::default() }
+    }
+
+    /// Only the last pod that runs is news of a gang that starts, and whatever is unusual.
+    #[test]
+    fn steps_of_a_start_are_routine_until_the_last() {
+        let index = index();
+        let spec = json!({ "model": "m", "dataset": "d", "framework": "pytorch", "numWorkers": 2 });
+        let job = api::TrainingJob::new("x", serde_json::from_value(spec).unwrap());
+        let planned = plan::resolve(&job, &plan::Runtime::default());
+        let wanted = crate::Wanted { generation: None, size: None, planned, refused: None, service: 0, config: 0 };
+        index.update(&key(), |cell| cell.wanted = Some(Arc::new(wanted)));
+        index.job(&Event::Apply(self::job("j1")));
+        let worker = |uid: &str, status: serde_json::Value| {
+            let status = serde_json::from_value(status).unwrap();
+            SlimPod { status, ..pod(uid) }
+        };
+        let is_routine = |pod: SlimPod| {
+            index.pod(&Event::Apply(pod.clone()));
+            index.is_starting(&pod)
+        };
+        let runs = json!({ "phase": "Running", "containerStatuses": [
+            { "name": "training", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": { "running": {} } },
+        ] });
+        let pulls = |reason: &str| {
+            json!({ "phase": "Pending", "containerStatuses": [
+                { "name": "training", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                  "state": { "waiting": { "reason": reason } } },
+            ] })
+        };
+        let no_node = json!({ "phase": "Pending", "conditions": [
+            { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node" },
+        ] });
+        let evicted = json!({ "phase": "Running", "conditions": [
+            { "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" },
+        ] });
+        assert!(is_routine(worker("p1", json!({ "phase": "Pending" }))));
+        assert!(is_routine(worker("p1", pulls("ContainerCreating"))));
+        for (what, status) in [
+            ("an image that can't be pulled", pulls("ErrImagePull")),
+            ("no node", no_node),
+            ("an eviction", evicted),
+            ("an end", json!({ "phase": "Failed" })),
+        ] {
+            assert!(!is_routine(worker("p1", status)), "{what}");
+        }
+        assert!(is_routine(worker("p1", runs.clone())), "the first of two");
+        assert!(!is_routine(worker("p2", runs)), "the last of two");
     }
 
     /// Whoever may make a Job can copy labels; who controls it is the API server's to say.

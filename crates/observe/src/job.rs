@@ -93,6 +93,15 @@ impl SlimJob {
         super::role(&self.metadata)
     }
 
+    /// Whether its pods are starting, and nothing else is seen of it.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        self.seen().is_some_and(|job| {
+            let is_over = job.complete || job.failed.is_some() || !job.completed.is_empty();
+            !is_over && !job.deleting && !job.suspended_by_queue && job.resumed.is_none()
+        })
+    }
+
     /// Takes out of a Job what is kept. `None` for one that is not ours.
     #[must_use]
     pub fn seen(&self) -> Option<ObservedJob> {

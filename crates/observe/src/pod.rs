@@ -336,6 +336,14 @@ impl ObservedPod {
         !self.gone && self.ended.is_none()
     }
 
+    /// Whether it takes the usual steps of a start, and nothing else is seen of it.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        let has_trouble = self.disruption.is_some() || self.unreachable.is_some() || self.unschedulable.is_some();
+        let waits = self.waiting.is_some() || self.killed.is_some() || self.failed_init.is_some();
+        self.is_alive() && self.deletion.is_none() && self.pod_reason.is_none() && !has_trouble && !waits
+    }
+
     /// Its place in the gang.
     #[must_use]
     pub fn place(&self) -> Place {
