@@ -348,7 +348,7 @@ async fn a_changed_job_is_left_as_it_is() {
     space.end(operator).await;
 }
 
-/// Fewer pods than workers by somebody else's will: the Job stays so, and the status says that workers are missing.
+/// Another client wants fewer pods than workers: the Job stays so, and the status says that workers are missing.
 #[tokio::test]
 async fn a_job_of_less_parallelism_is_left_as_it_is() {
     let space = plane().space("partial", json!({})).await;
@@ -359,8 +359,8 @@ async fn a_job_of_less_parallelism_is_left_as_it_is() {
     space.patch::<Job>("x-training", json!({ "spec": { "parallelism": 1 } })).await;
     eventually("one pod", SOON, async || (space.pods("x").await.len() == 1).then_some(())).await;
     let why = job.condition("Scheduled", "False", "Parallelism").await;
-    let words = "the Job's parallelism is 1 by somebody else's will, and the gang is of 2 workers: set it back, or delete \
-                 the Job, which is made again";
+    let words = "another client changed the Job's parallelism to 1; this job needs 2 workers. Set it back, or delete the \
+                 Job, which is then recreated";
     assert_eq!((why.message.as_str(), job.status().state), (words, Some(Pending)));
     assert_eq!(job.job().await.spec.unwrap().parallelism, Some(1));
     operator.idle(Duration::ZERO).await;

@@ -172,8 +172,8 @@ impl World {
             open(node, &names).await;
         }
         let remedy = format!(
-            "meanwhile {half} of its workers hold {half} GPUs for nothing, which a queue (scheduling.queue) or a gang scheduler \
-             (scheduling.gang) would not let happen"
+            "; {half} scheduled workers hold {half} idle GPUs; a queue (scheduling.queue) or a gang scheduler (scheduling.gang) \
+             prevents this"
         );
         for name in names {
             let words = self.unschedulable(name, &remedy).await;

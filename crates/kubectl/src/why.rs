@@ -267,7 +267,7 @@ impl Diagnosis {
                     Some(format!("The program last reported progress {since} ago, at {last:.0}{}.", at_step(facts)));
             }
             Some(last) => {
-                self.say(format!("The program reported progress {} ago{}.", age(last, facts.time), at_step(facts)))
+                self.say(format!("The program reported progress {} ago{}.", age(last, facts.time), at_step(facts)));
             }
             None if status.last_progress_time.is_some() && ran >= QUIET => {
                 no_progress = Some(format!(

@@ -1,72 +1,39 @@
-//! What the agent of the first worker tells of the checkpoints.
+//! What the agent of the first worker reports of the checkpoints.
 
-use super::conditions::{condition_is, whole_second};
-use super::step::Step;
-use api::{BestCheckpoint, CheckpointStatus, ConditionType, Reason};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use observe::Container;
+use super::conditions::{Told, condition_is, whole_second};
+use super::view::View;
+use api::{BestCheckpoint, CheckpointStatus, ConditionType, Reason, TrainingJobStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use protocol::checkpoints::{Checkpoints, Kept, ProblemKind};
 
-impl Step<'_> {
-    /// Takes in how the checkpoints stand: by the agent's last answer, and by its last words once it has ended.
-    pub(super) fn note_checkpoints(&mut self) {
-        let current = self.incarnation();
-        let answer = self.input.agent.filter(|agent| agent.is_of(current.attempt));
-        let pods = self.pods(current);
-        let last_words = pods.iter().find_map(|pod| match &pod.training {
-            Container::Terminated { report: Some(report), .. } => report.checkpoints.clone(),
-            _ => None,
-        });
-        let told = last_words.or_else(|| answer.and_then(|agent| agent.status.checkpoints.clone()));
-        if let Some(told) = told {
-            self.take_in_checkpoints(&told);
-        }
+impl View<'_> {
+    /// The last report on the checkpoints: the last words of an agent that has ended, else the last answer.
+    pub(super) fn checkpoint_report(&self) -> Option<Checkpoints> {
+        let answer = || {
+            let agent = self.input.agent.filter(|agent| agent.is_of(self.current.attempt))?;
+            agent.status.checkpoints.clone()
+        };
+        self.pods.iter().find_map(|pod| pod.report()?.checkpoints.clone()).or_else(answer)
     }
+}
 
-    /// What was told becomes the status, conditions and events.
-    pub(super) fn take_in_checkpoints(&mut self, told: &Checkpoints) {
-        let before = self.status.checkpoint.clone().unwrap_or_default();
-        let now = status(told, &before);
-        self.tell_of_checkpoints(&before, &now, told);
-        self.status.checkpoint = Some(now).filter(|now| *now != CheckpointStatus::default());
-        let was = self.was(ConditionType::CheckpointsHealthy);
-        match told.problems.first() {
-            Some(problem) => {
-                let reason = reason(problem.kind);
-                let said = condition_is(&self.status.conditions, ConditionType::CheckpointsHealthy, false);
-                // Another one that is bad is news; what a store says of itself changes all the time.
-                let of_one = matches!(problem.kind, ProblemKind::Corrupted | ProblemKind::Suspect);
-                let is_said = said
-                    .is_some_and(|said| said.reason == reason.as_str() && (!of_one || said.message == problem.message));
-                if !is_said {
-                    self.event(true, event_of(problem.kind), problem.message.clone());
-                }
-                self.set(ConditionType::CheckpointsHealthy, false, reason, &problem.message);
-            }
-            None if was == Some(false) || (was.is_none() && told.latest.is_some()) => {
-                let good = "nothing is wrong with the checkpoints";
-                self.set(ConditionType::CheckpointsHealthy, true, Reason::CheckpointsGood, good);
-            }
-            None => {}
-        }
-    }
+/// The record with this report.
+pub(super) fn with(record: TrainingJobStatus, report: &Checkpoints) -> TrainingJobStatus {
+    let before = record.checkpoint.clone().unwrap_or_default();
+    let now = status(report, &before);
+    TrainingJobStatus { checkpoint: Some(now).filter(|now| *now != CheckpointStatus::default()), ..record }
+}
 
-    fn tell_of_checkpoints(&mut self, before: &CheckpointStatus, now: &CheckpointStatus, told: &Checkpoints) {
-        if let (Some(resumed), true) = (&now.resumed_from, now.resumed_from != before.resumed_from) {
-            let at = told.resumed_from.as_ref().and_then(|kept| kept.step).map(|step| format!(" (step {step})"));
-            let attempt = self.incarnation().attempt;
-            let note = format!("attempt {attempt} resumes from {resumed}{}", at.unwrap_or_default());
-            self.event(false, "ResumedFrom", note);
-        }
-        let is_newer = now.latest_path != before.latest_path || now.latest_step != before.latest_step;
-        if let (Some(path), true) = (&now.latest_path, is_newer) {
-            let at = now.latest_step.map(|step| format!(" (step {step})")).unwrap_or_default();
-            self.event(false, "CheckpointSaved", format!("{path}{at} is whole and good"));
-        }
-        if let (Some(path), true) = (&now.last_backup_path, now.last_backup_path != before.last_backup_path) {
-            self.event(false, "BackedUp", format!("{path} is copied, and can be restored"));
-        }
+/// Whether the checkpoints are good, by this report.
+pub(super) fn health(conditions: &[Condition], report: &Checkpoints) -> Option<Told> {
+    let type_ = ConditionType::CheckpointsHealthy;
+    if let Some(problem) = report.problems.first() {
+        return Some(Told::is(type_, false, reason(problem.kind), &problem.message));
     }
+    let is_bad = condition_is(conditions, type_, false).is_some();
+    let is_known = is_bad || condition_is(conditions, type_, true).is_some();
+    let is_news = is_bad || (!is_known && report.latest.is_some());
+    is_news.then(|| Told::is(type_, true, Reason::CheckpointsGood, "nothing is wrong with the checkpoints"))
 }
 
 /// What is told, in the words of the API. What is not told stays as it was: a pod that comes anew knows nothing of copies.
@@ -115,16 +82,5 @@ fn reason(kind: ProblemKind) -> Reason {
         ProblemKind::Shared => Reason::FolderShared,
         ProblemKind::Suspect => Reason::Suspect,
         ProblemKind::Unreadable | ProblemKind::Unknown => Reason::FolderUnusable,
-    }
-}
-
-fn event_of(kind: ProblemKind) -> &'static str {
-    match kind {
-        ProblemKind::Corrupted => "CheckpointCorrupted",
-        ProblemKind::NearlyFull => "VolumeNearlyFull",
-        ProblemKind::CopyFailing => "BackupFailing",
-        ProblemKind::Shared => "FolderShared",
-        ProblemKind::Suspect => "CheckpointSuspect",
-        ProblemKind::Unreadable | ProblemKind::Unknown => "CheckpointsUnusable",
     }
 }

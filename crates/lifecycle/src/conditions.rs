@@ -22,6 +22,49 @@ pub fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
+/// A change of a condition.
+pub(super) struct Told {
+    pub(super) type_: ConditionType,
+    change: Change,
+    pub(super) reason: Reason,
+    message: String,
+}
+
+enum Change {
+    /// It has this status.
+    Is(bool),
+    /// It is False if it was True.
+    Clear,
+    /// It is False for good if it was ever set: the same end, whatever was seen on the way.
+    Close,
+}
+
+impl Told {
+    pub(super) fn is(type_: ConditionType, status: bool, reason: Reason, message: &str) -> Self {
+        Told { type_, change: Change::Is(status), reason, message: message.to_owned() }
+    }
+
+    pub(super) fn clear(type_: ConditionType, reason: Reason) -> Self {
+        Told { type_, change: Change::Clear, reason, message: String::new() }
+    }
+
+    pub(super) fn close(type_: ConditionType, reason: Reason) -> Self {
+        Told { type_, change: Change::Close, reason, message: String::new() }
+    }
+
+    /// Writes it among the conditions.
+    pub(super) fn write(&self, conditions: &mut Vec<Condition>, generation: Option<i64>, now: Timestamp) {
+        let (type_, was) = (self.type_, condition(conditions, self.type_).map(|c| c.status == word(true)));
+        let status = match self.change {
+            Change::Is(status) => status,
+            Change::Clear if was == Some(true) => false,
+            Change::Close if was.is_some() => false,
+            Change::Clear | Change::Close => return,
+        };
+        set_condition(conditions, type_, status, &self.reason, &self.message, generation, now);
+    }
+}
+
 fn word(status: bool) -> &'static str {
     if status { "True" } else { "False" }
 }

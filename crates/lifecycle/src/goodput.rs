@@ -4,37 +4,39 @@
 //! is what can be known of any program: how much of an attempt is its imports and its loading nobody tells.
 
 use super::conditions::condition_is;
-use super::step::{Step, incarnation, seconds};
+use super::view::{incarnation, seconds};
 use api::{AttemptEnd, ConditionType, State, TrainingJobStatus};
 use jiff::Timestamp;
 
-impl Step<'_> {
-    /// Counts what this step has brought to an end. A step on its own result counts nothing.
-    pub(super) fn count_time(&mut self) {
-        let old = self.input.status;
-        if old.state.is_some_and(State::is_finished) {
-            return;
-        }
-        let (first, next) = (incarnation(old).attempt, self.incarnation().attempt);
-        let has_failed = self.status.state == Some(State::Failed);
-        let is_over = |entry: &&AttemptEnd| entry.attempt >= first && (entry.attempt < next || has_failed);
-        let ended: Vec<&AttemptEnd> = self.status.restarts.iter().filter(is_over).collect();
-        let lost: i64 = ended.iter().map(|entry| lost_seconds(&self.status, entry)).sum();
-        let failed_at = ended.last().and_then(|entry| entry.time);
-        if lost > 0 {
-            self.status.lost_seconds = Some(self.status.lost_seconds.unwrap_or(0) + lost);
-        }
-        if let Some(since) = runs_since(old).filter(|_| runs_since(&self.status).is_none()) {
-            // It may have failed a while before anybody looked.
-            let until = failed_at.or_else(|| self.kept(incarnation(old))?.time).filter(|at| *at >= since);
-            let ran = seconds(since, until.unwrap_or(self.input.now).min(self.input.now)).max(0);
-            self.status.running_seconds = Some(self.status.running_seconds.unwrap_or(0) + ran);
-        }
-        if self.status.state.is_some_and(State::is_finished) {
-            let share = goodput(&self.status, self.input.now);
-            self.status.goodput = share.map(|share| format!("{:.0}%", share * 100.0));
-        }
+/// The status with the time counted that this look has brought to an end. A look at its own result counts nothing.
+pub(super) fn with_time(old: &TrainingJobStatus, mut status: TrainingJobStatus, now: Timestamp) -> TrainingJobStatus {
+    if old.state.is_some_and(State::is_finished) {
+        return status;
     }
+    let (first, next) = (incarnation(old).attempt, incarnation(&status).attempt);
+    let has_failed = status.state == Some(State::Failed);
+    let is_over = |entry: &&AttemptEnd| entry.attempt >= first && (entry.attempt < next || has_failed);
+    let ended = || status.restarts.iter().filter(is_over);
+    let lost: i64 = ended().map(|entry| lost_seconds(&status, entry)).sum();
+    let ended_at = || {
+        let of_first = || status.restarts.iter().find(|entry| entry.attempt == first)?.time;
+        ended().next_back().and_then(|entry| entry.time).or_else(of_first)
+    };
+    // It may have failed a while before anybody looked.
+    let ran = runs_since(old).filter(|_| runs_since(&status).is_none()).map(|since| {
+        let until = ended_at().filter(|at| *at >= since);
+        seconds(since, until.unwrap_or(now).min(now)).max(0)
+    });
+    if lost > 0 {
+        status.lost_seconds = Some(status.lost_seconds.unwrap_or(0) + lost);
+    }
+    if let Some(ran) = ran {
+        status.running_seconds = Some(status.running_seconds.unwrap_or(0) + ran);
+    }
+    if status.state.is_some_and(State::is_finished) {
+        status.goodput = goodput(&status, now).map(|share| format!("{:.0}%", share * 100.0));
+    }
+    status
 }
 
 /// The share of the job's time since its first start that has become training, from 0 to 1; time suspended does not count.

@@ -1,8 +1,13 @@
 //! The state machine: what a job is, and what is to be done about it, as a function of what was seen.
 //!
 //! No I/O and no clock of its own: [`decide`] is a function of its arguments, so that every rule of the life of a job
-//! is tested as such. One rule of the life of a job is one file; [`decide`] tells where a job is ([`stage`](stage)) and goes
-//! through the rule of that.
+//! is tested as such. A look at a job goes one way:
+//!
+//! - `record.rs` takes in what was seen since the status was written.
+//! - `view.rs` is what is known then; nothing changes it.
+//! - `phase.rs` lists the phases and finds the present one by the first rule that holds.
+//! - `status.rs` turns the phase into state, conditions and what is filed.
+//! - `effects.rs` turns it into actions and wake-ups, `events.rs` tells what has become of the status.
 #![cfg_attr(
     test,
     allow(
@@ -13,38 +18,37 @@
     )
 )]
 
-mod agents;
-mod asked;
 mod checkpoints;
 mod conditions;
 mod count;
-mod deadline;
 mod decide;
+mod effects;
 mod elastic;
-mod end;
-mod evidence;
-mod fail;
+mod ending;
+mod events;
 mod gang;
 mod goodput;
+mod history;
 mod lost;
+mod phase;
 mod progress;
 mod queue;
-mod run;
-mod stage;
+mod record;
+mod reports;
+mod restart_request;
 mod start;
-mod step;
-mod success;
-mod suspend;
+mod status;
 mod upkeep;
 mod verdict;
+mod view;
 mod waiting;
 
 pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{decide, misses_job};
 pub use failure::first_cause;
 pub use goodput::goodput;
-pub use step::incarnation;
 pub use verdict::{Action, Event, Input, News, Verdict};
+pub use view::incarnation;
 
 #[cfg(test)]
 mod tests;

@@ -1,17 +1,19 @@
-//! Workers that go while their gang stays: their pods are replaced, and nobody else's.
+//! Workers that are lost while their gang stays: their pods are replaced, and no others.
 //!
-//! The agents gather again around whoever comes, so the other pods need not go. But a pod that ends counts for its Job,
-//! whose `backoffLimit` is 0: then all go. So a pod that was told to end is taken from the Job's count before it ends, by the
+//! The agents gather again around new members, so the other pods need not go. But a pod that ends counts for its Job,
+//! whose `backoffLimit` is 0: then all go. So a pod that was asked to end is taken from the Job's count before it ends, by the
 //! finalizer through which the Job controller counts. The controller then sees a worker without a pod, and makes one, without
 //! the back-off of 10, 20, 40 s that it has after failures. Where the operator is too late for that, or hears no leader, the
 //! Job fails and the next incarnation follows.
 
-use super::step::{Step, seconds};
+use super::effects::Effects;
+use super::phase::{Phase, Silence};
 use super::verdict::{Action, Input};
-use api::{AttemptEnd, ConditionType, Reason, State};
+use super::view::View;
+use api::{AttemptEnd, Reason};
 use failure::{WorkerFacts, first_cause};
 use jiff::{SignedDuration, Timestamp};
-use observe::{ObservedJob, ObservedPod};
+use observe::ObservedPod;
 use protocol::gang::GangPhase;
 
 /// How long a node has been silent when Kubernetes says so: `--node-monitor-grace-period` of its controller manager, by
@@ -20,184 +22,147 @@ const NOTICED_AFTER: i64 = 50;
 /// How long a pod may take to end by itself that its agent has given up, in seconds.
 const ENDS_BY_ITSELF: i64 = 30;
 
-impl Step<'_> {
-    /// Whether what is left of the gang takes in new pods. Those of a gang of which nobody was left begin anew, and
+impl<'a> View<'a> {
+    /// Whether what is left of the gang takes in new pods. Those of a gang of which no pod was left begin anew, and
     /// would not know of the attempts before.
     pub(super) fn takes_in(&self) -> bool {
-        if self.gang().is_none_or(|gang| gang.phase == GangPhase::Over) {
+        if self.gang.is_none_or(|gang| gang.phase == GangPhase::Over) {
             return false;
         }
-        let pods = self.all_pods(self.incarnation());
-        let eldest = pods.iter().filter(|pod| !pod.gone).filter_map(|pod| pod.created).min();
-        let last_loss = pods.iter().filter(|pod| pod.gone && !pod.succeeded()).filter_map(|pod| pod.deletion).max();
+        let eldest = self.all_pods.iter().filter(|pod| !pod.gone).filter_map(|pod| pod.created).min();
+        let lost = self.all_pods.iter().filter(|pod| pod.gone && !pod.succeeded());
+        let last_loss = lost.filter_map(|pod| pod.deletion).max();
         eldest.is_some_and(|eldest| last_loss.is_none_or(|loss| eldest < loss))
     }
 
-    /// The workers whose pods go or are gone while others stay, if the gang takes in new ones for them. `pods` are the last
-    /// one of each worker.
-    pub(super) fn leaving<'p>(&self, job: &ObservedJob, pods: &[&'p ObservedPod]) -> Vec<&'p ObservedPod> {
-        let goes = |pod: &&ObservedPod| !pod.succeeded() && (pod.gone || pod.deletion.is_some());
-        let (going, staying): (Vec<_>, Vec<_>) = pods.iter().copied().partition(goes);
+    /// The workers whose pods go or are gone while others stay, if the gang takes in new ones for them.
+    pub(super) fn leaving(&self) -> Vec<&'a ObservedPod> {
+        // A pod beyond the size of its role, as of a Job that another client has made larger, is no loss.
+        let role = |pod: &ObservedPod| self.input.plan.gang.role(pod.role);
+        let is_one = |pod: &ObservedPod| role(pod).is_some_and(|role| pod.index < role.pods(self.size()).into());
+        let is_wanted = |pod: &ObservedPod| is_one(pod) && !self.done.contains(&pod.place());
+        let goes = |pod: &&ObservedPod| is_wanted(pod) && (pod.gone || pod.deletion.is_some());
+        let (going, staying): (Vec<_>, Vec<_>) = self.members().0.into_iter().partition(goes);
         if going.is_empty() {
             return going;
         }
         // Of a Job that fails all pods go, after the one by which it failed.
-        let fails = job.failed.is_some() || staying.iter().any(|pod| pod.failed());
+        let job_fails = self.gang_job().is_none_or(|job| job.failed.is_some());
+        let fails = job_fails || staying.iter().any(|pod| pod.failed());
         if fails || !staying.iter().any(|pod| pod.runs()) || !self.takes_in() { Vec::new() } else { going }
     }
 
-    /// Has the pods replaced that go. True while some of them have yet to go, and if no other attempt follows.
-    pub(super) fn losing(&mut self, job: &ObservedJob, going: &[&ObservedPod]) -> bool {
-        if let Some(cause) = first_cause(going.iter().copied()) {
-            // Whoever was told to end ends as asked: for the leader that is no failure, whoever asked.
-            self.keep_loss(&AttemptEnd { disruption: true, ..cause });
-        }
-        let entry = self.kept(self.incarnation()).cloned();
-        if entry.as_ref().is_some_and(|entry| !self.may_restart(entry)) {
-            self.failing(job);
-            return true;
-        }
-        for pod in going.iter().filter(|pod| !pod.gone && pod.tracked) {
-            self.release(pod, false);
-        }
-        self.tell_loss(entry.as_ref(), going);
-        let still_there: Vec<_> = going.iter().copied().filter(|pod| !pod.gone).collect();
-        !still_there.is_empty()
+    /// How the attempt ends by the workers that are lost.
+    pub(super) fn end_by_leaving(&self) -> Option<AttemptEnd> {
+        // A worker that was told to end ends as asked: for the leader that is no failure, whatever the cause.
+        let cause = first_cause(self.leaving()).map(|cause| AttemptEnd { disruption: true, ..cause });
+        self.end_by_loss(&cause?)
     }
 
-    fn tell_loss(&mut self, entry: Option<&AttemptEnd>, going: &[&ObservedPod]) {
-        self.status.state = Some(State::Initializing);
-        let current = self.incarnation();
-        let (reason, mut message) = match (entry, going.iter().min_by_key(|pod| pod.place())) {
-            (Some(entry), _) => (entry.reason.clone(), entry.to_string()),
-            (None, Some(pod)) => (Reason::Starting, format!("{}: another pod takes its place", pod.describe())),
-            (None, None) => return,
-        };
-        if let Some(late) = self.late(current) {
-            message = format!("{message}; {late}");
-        }
-        self.set(ConditionType::Running, false, reason.clone(), &message);
-        if entry.is_some() {
-            self.set(ConditionType::Restarting, true, reason, &message);
-        }
+    /// The end by a lost worker, unless the leader has judged the attempt for another reason.
+    fn end_by_loss(&self, cause: &AttemptEnd) -> Option<AttemptEnd> {
+        let is_known = |end: &AttemptEnd| end.disruption && end.place() == cause.place();
+        (!self.is_between_attempts() || self.kept().is_some_and(is_known)).then(|| self.end_by(cause))
     }
 
-    /// Files why a worker is lost, unless the leader has judged the attempt for another reason.
-    fn keep_loss(&mut self, cause: &AttemptEnd) {
-        let current = self.incarnation();
-        let is_told = |entry: &AttemptEnd| entry.disruption && entry.place() == cause.place();
-        if !self.is_between_attempts() || self.kept(current).is_some_and(is_told) {
-            self.keep(current, cause);
-        }
+    /// Pods of workers that are lost and have yet to go.
+    pub(super) fn replacing(&self) -> Option<Phase<'a>> {
+        self.gang_job()?;
+        self.leaving().iter().any(|pod| !pod.gone).then_some(Phase::Replacing)
     }
 
-    pub(super) fn release(&mut self, pod: &ObservedPod, force: bool) {
-        let (name, uid) = (pod.name.clone(), pod.uid.clone());
-        self.verdict.actions.push(Action::ReleasePod { name, uid, force });
+    /// The members that stay, without those that are lost.
+    pub(super) fn staying(&self) -> Vec<&'a ObservedPod> {
+        let going = self.leaving();
+        let (mut members, _) = self.members();
+        members.retain(|pod| !going.iter().any(|gone| gone.uid == pod.uid));
+        members
     }
 
-    /// Of pods that were told to end those whose nodes are lost are gone with their nodes.
-    pub(super) fn give_up_lost(&mut self) {
-        let input: &Input<'_> = self.input;
-        let (_, most) = self.sizes();
-        for pod in input.children.pods.values().filter(|pod| pod.is_alive() && pod.deletion.is_some()) {
-            match self.lost_at(pod) {
-                Some(at) if at > input.now => self.requeue(seconds(input.now, at).max(1)),
-                Some(_) if pod.index >= most || !self.runs_on() => self.release(pod, true),
-                _ => {}
-            }
+    /// Workers on nodes that do not answer. Such a node may come back; else other pods take the places.
+    pub(super) fn unreachable(&self) -> Option<Phase<'a>> {
+        self.gang_job()?;
+        let is_silent = |p: &&ObservedPod| p.is_alive() && !p.succeeded() && p.unreachable.is_some();
+        let silent: Vec<_> = self.staying().into_iter().filter(is_silent).collect();
+        let first = silent.iter().copied().min_by_key(|pod| pod.place())?;
+        if self.programs_run() {
+            return Some(Phase::Unreachable { first, silence: Silence::ProgramsRun });
         }
-    }
-
-    /// Pods that their agents have given up, for a process in them does not end: the kernel then does not let the container end
-    /// either, so that their nodes never say that they have. All that is left in them has had SIGKILL, and runs nothing more.
-    pub(super) fn give_up_unkillable(&mut self) {
-        let input: &Input<'_> = self.input;
-        for pod in input.children.pods.values().filter(|pod| pod.is_alive()) {
-            let is_it =
-                |entry: &&AttemptEnd| entry.reason == Reason::Unkillable && entry.pod.as_ref() == Some(&pod.name);
-            let Some(entry) = self.status.restarts.iter().find(is_it) else { continue };
-            let left = ENDS_BY_ITSELF - entry.time.map_or(0, |time| seconds(time, input.now));
-            if left > 0 {
-                self.requeue(left);
-                continue;
-            }
-            let message = entry.to_string();
-            self.release(pod, true);
-            self.event(true, "Unkillable", message);
-        }
-    }
-
-    /// Nobody knows whether that worker still runs. Its node may come back; else another pod takes its place.
-    pub(super) fn node_is_silent(&mut self, silent: &[&ObservedPod]) {
-        let Some(first) = silent.iter().min_by_key(|pod| pod.place()) else { return };
-        let since = first.unreachable.map_or_else(String::new, |since| format!(" since {since:.0}"));
-        let is_news = self.reason_of(ConditionType::Running) != Some(Reason::NodeLost);
-        let told = |what: &str| format!("{}: its node has not answered{since}, {what}", first.describe());
-        if self.runs_on() {
-            let message = told("and its program runs on: the other workers hear it");
-            if is_news {
-                self.event(true, "NodeSilent", message.clone());
-            }
-            self.status.state = Some(State::Running);
-            return self.set(ConditionType::Running, true, Reason::NodeLost, &message);
-        }
-        let now = self.input.now;
+        let now = self.now();
         let (lost, waiting): (Vec<_>, Vec<_>) =
-            silent.iter().copied().partition(|pod| self.lost_at(pod).is_some_and(|at| at <= now));
-        let due = waiting.iter().filter_map(|pod| self.lost_at(pod)).min();
-        if let Some(due) = due {
-            self.requeue(seconds(now, due).max(1));
-        }
-        let limit = self.input.plan.policy.failure.node_lost_seconds;
-        let message = match (lost.is_empty(), due) {
-            (false, _) => told(&format!(
-                "for longer than {limit} s (failurePolicy.nodeLostSeconds): its pod is deleted without the node's word, \
-                 and another one takes its place"
-            )),
-            (true, Some(_)) => told(&format!(
-                "and the gang can't go on without it. If it does not come back within {limit} s of its last sign of life \
-                 (failurePolicy.nodeLostSeconds), another pod takes its place"
-            )),
-            (true, None) => told(
-                "and no other worker is heard that would have stopped with it: its program may still run. If the node is \
-                 gone for good, delete the Node or taint it node.kubernetes.io/out-of-service, and another pod takes its \
-                 place",
-            ),
+            silent.into_iter().partition(|pod| self.lost_at(pod).is_some_and(|at| at <= now));
+        let is_waited_for = waiting.iter().any(|pod| self.lost_at(pod).is_some());
+        let silence = match (lost.is_empty(), is_waited_for) {
+            (false, _) => Silence::Lost(lost),
+            (true, true) => Silence::MayComeBack,
+            (true, false) => Silence::MayRun,
         };
-        if is_news {
-            self.event(true, "NodeSilent", message.clone());
-        }
-        for pod in &lost {
-            let disruption = pod.lost();
-            let facts = WorkerFacts { disruption: disruption.as_ref(), ..WorkerFacts::from(*pod) };
-            let Some(cause) = first_cause([facts]) else { continue };
-            self.keep_loss(&cause);
-            self.release(pod, true);
-            self.event(true, "NodeLost", cause.to_string());
-        }
-        self.status.state = Some(State::Initializing);
-        self.set(ConditionType::Running, false, Reason::NodeLost, &message);
+        Some(Phase::Unreachable { first, silence })
     }
 
-    /// The least and the most workers that may run together: so many were decided, and so many the leader tells of.
+    /// Seconds until the next worker on an unreachable node is given up.
+    pub(super) fn next_lost_in(&self) -> Option<i64> {
+        let silent = self.staying().into_iter().filter(|p| p.is_alive() && !p.succeeded() && p.unreachable.is_some());
+        silent.filter_map(|pod| self.lost_at(pod)).filter(|at| *at > self.now()).min().and_then(|at| self.until(at))
+    }
+
+    /// Why a worker on an unreachable node is lost.
+    pub(super) fn cause_of_loss(pod: &ObservedPod) -> Option<AttemptEnd> {
+        let disruption = pod.lost();
+        first_cause([WorkerFacts { disruption: disruption.as_ref(), ..WorkerFacts::from(pod) }])
+    }
+
+    /// The end of the attempt by these workers on unreachable nodes.
+    pub(super) fn end_by_lost_nodes(&self, lost: &[&ObservedPod]) -> Option<AttemptEnd> {
+        lost.iter().filter_map(|pod| Self::cause_of_loss(pod)).fold(None, |end, cause| {
+            let new = match &end {
+                Some(end) => self.with_end(end.clone()).end_by_loss(&cause),
+                None => self.end_by_loss(&cause),
+            };
+            new.or(end)
+        })
+    }
+
+    /// Gives up pods that were asked to end and whose nodes are lost, and those that their agents have given up, for a process in
+    /// them does not end: the kernel then does not let the container end either, so that their nodes never say that they
+    /// have. All that is left in those has had SIGKILL, and runs nothing more.
+    pub(super) fn give_up(&self) -> Effects {
+        let (_, most) = self.sizes();
+        let pods = || self.input.children.pods.values().map(|pod| &**pod).filter(|pod| pod.is_alive());
+        let lost = pods().filter(|pod| pod.deletion.is_some()).filter_map(|pod| Some((pod, self.lost_at(pod)?)));
+        let lost = lost.map(|(pod, at)| match self.until(at) {
+            Some(left) => Effects::default().waking(Some(left)),
+            None if pod.index >= most || !self.programs_run() => Effects::of([release(pod, true)]),
+            None => Effects::default(),
+        });
+        let given_up = self.given_up().map(|(pod, _, left)| match left {
+            1.. => Effects::default().waking(Some(left)),
+            _ => Effects::of([release(pod, true)]),
+        });
+        lost.chain(given_up).fold(Effects::default(), Effects::and)
+    }
+
+    /// Pods that their agents have given up, why, and the seconds that each still has to end by itself.
+    pub(super) fn given_up(&self) -> impl Iterator<Item = (&'a ObservedPod, &AttemptEnd, i64)> {
+        let input: &'a Input<'a> = self.input;
+        input.children.pods.values().map(|pod| &**pod).filter(|pod| pod.is_alive()).filter_map(|pod| {
+            let is_it = |end: &&AttemptEnd| end.reason == Reason::Unkillable && end.pod.as_ref() == Some(&pod.name);
+            let end = self.record.restarts.iter().find(is_it)?;
+            Some((pod, end, ENDS_BY_ITSELF - end.time.map_or(0, |time| self.since(time))))
+        })
+    }
+
+    /// The least and the most workers that may run together: as many as were decided, and as many as the leader reports.
     fn sizes(&self) -> (u32, u32) {
         let decided = if self.input.plan.gang.elastic.is_some() { self.size() } else { self.input.plan.gang.size() };
         let decided = u32::from(decided);
-        let told = self.gang().map(|gang| gang.workers).filter(|workers| *workers > 0);
-        let told = told.unwrap_or(decided);
-        (decided.min(told), decided.max(told))
-    }
-
-    /// Whether the leader tells that all programs run: of a node whose kubelet alone is silent.
-    pub(super) fn runs_on(&self) -> bool {
-        let is_heard = self.input.agent.is_some_and(|agent| agent.failing_since.is_none());
-        is_heard && self.gang().is_some_and(|gang| gang.phase == GangPhase::Running)
+        let reported = self.gang.map(|gang| gang.workers).filter(|workers| *workers > 0).unwrap_or(decided);
+        (decided.min(reported), decided.max(reported))
     }
 
     /// When the worker in this pod is given up whose node is silent. A program runs with all of its gang or not at all:
     /// where another worker is seen without it, its agent has stopped it by the end of its lease. Where all are silent, or there
-    /// is no other, it may still write checkpoints, and who deletes its pod has to know better.
+    /// is no other, it may still write checkpoints, and only a person who knows better may delete its pod.
     fn lost_at(&self, pod: &ObservedPod) -> Option<Timestamp> {
         // A worker that waits in an elastic gang has nothing that would have stopped.
         let (least, most) = self.sizes();
@@ -211,4 +176,9 @@ impl Step<'_> {
         let at = pod.unreachable?.checked_add(SignedDuration::from_secs(more.max(0))).ok()?;
         self.input.children.pods.values().any(|other| is_seen(other)).then_some(at)
     }
+}
+
+/// Takes this pod from its Job's count, and with `force` deletes it without waiting for its node.
+pub(super) fn release(pod: &ObservedPod, force: bool) -> Action {
+    Action::ReleasePod { name: pod.name.clone(), uid: pod.uid.clone(), force }
 }

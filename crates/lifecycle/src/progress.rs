@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 const MAX_METRICS: usize = 100;
 
 /// Takes in what a running program reports. What it never reported stays as it was.
-pub fn fold(status: &mut TrainingJobStatus, answer: &AgentAnswer) {
+pub fn fold(mut status: TrainingJobStatus, answer: &AgentAnswer) -> TrainingJobStatus {
     let agent: &Agent = &answer.status;
     let progress = &agent.progress;
     let value = |reading: Option<Reading>| reading.map(|reading| reading.value);
@@ -29,7 +29,7 @@ pub fn fold(status: &mut TrainingJobStatus, answer: &AgentAnswer) {
         loss: None,
         time: progress.last().map(|reading| reading.time),
     };
-    count(status, &reached);
+    count(&mut status, &reached);
     let is_over = agent.percent.is_some_and(|percent| percent >= 100.0);
     let eta = value(progress.eta_seconds).and_then(whole).or(answer.remaining).filter(|_| !is_over);
     status.estimated_seconds_remaining = eta;
@@ -41,30 +41,33 @@ pub fn fold(status: &mut TrainingJobStatus, answer: &AgentAnswer) {
         metrics.gpu_utilization = finite(mean);
     }
     status.metrics = Some(metrics).filter(|metrics| *metrics != ProgramMetrics::default());
+    status
 }
 
 /// Takes in how far a program had come when it ended, which the last question may have missed.
-pub fn fold_end(status: &mut TrainingJobStatus, reached: &Reached) {
+pub fn fold_end(mut status: TrainingJobStatus, reached: &Reached) -> TrainingJobStatus {
     status.estimated_seconds_remaining = None;
     let known = status.last_progress_time.as_ref().map(|time| time.0);
     if reached.time.is_none_or(|time| known.is_some_and(|known| whole_second(time) < known)) {
-        return;
+        return status;
     }
-    count(status, reached);
+    count(&mut status, reached);
     if let Some(loss) = reached.loss {
         let mut metrics = status.metrics.take().unwrap_or_default();
         set(&mut metrics, LOSS, loss);
         status.metrics = Some(metrics).filter(|metrics| *metrics != ProgramMetrics::default());
     }
+    status
 }
 
-/// GPUs are idle, and nothing remains, once nobody runs.
-pub fn end(status: &mut TrainingJobStatus) {
+/// GPUs are idle, and nothing remains, once nothing runs.
+pub fn end(mut status: TrainingJobStatus) -> TrainingJobStatus {
     status.estimated_seconds_remaining = None;
     if let Some(metrics) = &mut status.metrics {
         metrics.gpu_utilization = None;
     }
     status.metrics.take_if(|metrics| *metrics == ProgramMetrics::default());
+    status
 }
 
 fn count(status: &mut TrainingJobStatus, reached: &Reached) {
@@ -235,8 +238,7 @@ mod tests {
 
     #[test]
     fn what_was_never_reported_is_absent() {
-        let mut status = TrainingJobStatus::default();
-        fold(&mut status, &told(Agent::default()));
+        let status = fold(TrainingJobStatus::default(), &told(Agent::default()));
         let expected = TrainingJobStatus { estimated_seconds_remaining: Some(77), ..TrainingJobStatus::default() };
         assert_eq!(status, expected);
     }
@@ -252,8 +254,8 @@ mod tests {
             metrics: metrics.map(|(name, value)| (name.to_owned(), reading(value).unwrap())).into(),
             ..Progress::default()
         };
-        let mut status = TrainingJobStatus::default();
-        fold(&mut status, &told(Agent { percent: Some(24.9), progress, ..Agent::default() }));
+        let agent = Agent { percent: Some(24.9), progress, ..Agent::default() };
+        let mut status = fold(TrainingJobStatus::default(), &told(agent));
         assert_eq!(status.progress.as_deref(), Some("24%"), "not before it is done");
         assert_eq!((status.current_epoch, status.total_epochs), (Some(2), Some(10)));
         assert_eq!((status.current_step, status.total_steps), (Some(240), Some(1000)));
@@ -264,20 +266,18 @@ mod tests {
         // Names that change from answer to answer don't pile up.
         for n in 0..300 {
             let metrics = [(format!("m{n}"), reading(1.0).unwrap())].into();
-            fold(
-                &mut status,
-                &told(Agent { progress: Progress { metrics, ..Progress::default() }, ..Agent::default() }),
-            );
+            let agent = Agent { progress: Progress { metrics, ..Progress::default() }, ..Agent::default() };
+            status = fold(status, &told(agent));
         }
         let custom = status.metrics.clone().unwrap().custom_metrics;
         assert_eq!((custom.len(), custom["eval_loss"]), (MAX_METRICS, 2.0));
 
         // The last words tell of more, and take nothing away.
         let reached = Reached { step: Some(1000.0), percent: Some(100.0), time: Some(at(20)), ..Reached::default() };
-        fold_end(&mut status, &reached);
+        status = fold_end(status, &reached);
         assert_eq!((status.progress.as_deref(), status.current_step), (Some("100%"), Some(1000)));
         assert_eq!((status.current_epoch, status.estimated_seconds_remaining), (Some(2), None));
-        fold_end(&mut status, &Reached { step: Some(1.0), time: Some(at(3)), ..Reached::default() });
+        status = fold_end(status, &Reached { step: Some(1.0), time: Some(at(3)), ..Reached::default() });
         assert_eq!(status.current_step, Some(1000), "older words");
     }
 

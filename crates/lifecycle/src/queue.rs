@@ -1,58 +1,62 @@
 //! A gang of several roles in a queue of Kueue's. One Workload is of all its Jobs, which the operator holds back and lets go as
 //! Kueue does with a Job of its own: what follows from a Job that is held back is the same whoever does it.
 
-use super::step::Step;
+use super::effects::Effects;
 use super::verdict::{Action, News};
+use super::view::View;
 use api::State;
-use observe::ObservedWorkload;
+use observe::{ObservedJob, ObservedWorkload};
 
-impl Step<'_> {
+impl<'a> View<'a> {
     /// The Workload, unless it is about to be gone.
-    fn workload(&self) -> Option<&ObservedWorkload> {
+    fn workload(&self) -> Option<&'a ObservedWorkload> {
         self.input.children.workload.as_ref().filter(|workload| !workload.deleting)
     }
 
-    /// Has the Jobs be as the Workload says; true if it holds the gang back.
-    pub(super) fn queue(&mut self) -> bool {
-        if self.input.plan.gang.queue.is_none() {
-            return false;
-        }
-        let Some(workload) = self.workload().cloned() else {
-            // Before the first list of Workloads one that is not known may well exist, and admit what runs.
-            let is_known = !self.input.children.workloads_unlisted;
-            if !is_known && self.current_jobs().any(|job| !job.suspend) {
-                return false;
-            }
-            self.verdict.actions.push(Action::EnsureWorkload);
-            if is_known {
-                self.hold_jobs();
-            }
-            return true;
-        };
-        if workload.admitted {
-            for job in self.current_jobs().filter(|job| job.suspend && !job.deleting) {
-                let (name, uid) = (job.name.clone(), job.uid.clone());
-                self.verdict.actions.push(Action::LetJobGo { name, uid, role: job.role });
-            }
-            return false;
-        }
-        let held = !self.hold_jobs();
-        // What it holds is given back when nothing uses it any more.
-        let mut pods = self.input.children.pods.values();
-        if workload.evicted && workload.reserved && held && !pods.any(|pod| pod.is_alive() && !pod.gone) {
-            self.verdict.actions.push(Action::TellWorkload(News::Left));
-        }
-        true
+    /// A Job that a queue holds.
+    pub(super) fn held(&self) -> Option<&'a ObservedJob> {
+        let by_queue = || self.jobs.iter().copied().find(|job| job.suspended_by_queue);
+        by_queue().or_else(|| self.gang_job().filter(|_| self.waits_in_queue()))
     }
 
-    /// Holds back all Jobs that are not; true if there are any.
-    fn hold_jobs(&mut self) -> bool {
-        let is_over = |job: &observe::ObservedJob| job.complete || job.failed.is_some();
-        let jobs: Vec<_> = self.current_jobs().filter(|job| !job.suspend && !job.deleting && !is_over(job)).collect();
-        for job in &jobs {
-            self.verdict.actions.push(Action::HoldJob { name: job.name.clone(), uid: job.uid.clone() });
+    /// Whether the Workload of all Jobs is not admitted, or not there yet.
+    fn waits_in_queue(&self) -> bool {
+        let in_queue = self.input.plan.gang.queue.is_some();
+        in_queue && self.workload().map_or_else(|| !self.may_be_admitted(), |workload| !workload.admitted)
+    }
+
+    /// Before the first list of Workloads one that is not known may well exist, and admit what runs.
+    fn may_be_admitted(&self) -> bool {
+        self.input.children.workloads_unlisted && self.jobs.iter().any(|job| !job.suspend)
+    }
+
+    /// Has the Jobs be as the Workload says.
+    pub(super) fn follow_queue(&self) -> Effects {
+        let hold = || self.running_jobs().map(|job| Action::HoldJob { name: job.name.clone(), uid: job.uid.clone() });
+        match self.workload() {
+            _ if self.input.plan.gang.queue.is_none() => Effects::default(),
+            None if self.may_be_admitted() => Effects::default(),
+            None if self.input.children.workloads_unlisted => Effects::of([Action::EnsureWorkload]),
+            None => Effects::of([Action::EnsureWorkload].into_iter().chain(hold())),
+            Some(workload) if workload.admitted => {
+                let held = self.jobs.iter().filter(|job| job.suspend && !job.deleting);
+                let name = |job: &ObservedJob| (job.name.clone(), job.uid.clone(), job.role);
+                Effects::of(held.map(|job| name(job)).map(|(name, uid, role)| Action::LetJobGo { name, uid, role }))
+            }
+            Some(workload) => {
+                // What it holds is given back when nothing uses it any more.
+                let mut pods = self.input.children.pods.values();
+                let is_used = self.running_jobs().next().is_some() || pods.any(|pod| pod.is_alive() && !pod.gone);
+                let gives_back = workload.evicted && workload.reserved && !is_used;
+                Effects::of(hold().chain(gives_back.then_some(Action::TellWorkload(News::Left))))
+            }
         }
-        !jobs.is_empty()
+    }
+
+    /// The Jobs that are neither held nor over.
+    fn running_jobs(&self) -> impl Iterator<Item = &'a ObservedJob> {
+        let is_over = |job: &ObservedJob| job.complete || job.failed.is_some();
+        self.jobs.iter().copied().filter(move |job| !job.suspend && !job.deleting && !is_over(job))
     }
 
     /// Why it waits, in Kueue's words where there are any.
@@ -65,26 +69,22 @@ impl Step<'_> {
         }
     }
 
-    /// Every program runs.
-    pub(super) fn tell_queue_of_start(&mut self) {
-        if self.workload().is_some_and(|workload| workload.admitted && !workload.pods_ready) {
-            self.verdict.actions.push(Action::TellWorkload(News::Runs));
-        }
+    /// What Kueue is to know when every program runs.
+    pub(super) fn news_of_start(&self) -> Option<Action> {
+        let is_news = self.workload().is_some_and(|workload| workload.admitted && !workload.pods_ready);
+        is_news.then_some(Action::TellWorkload(News::Runs))
     }
 
-    /// The job is over.
-    pub(super) fn tell_queue_of_end(&mut self) {
-        if self.workload().is_some_and(|workload| !workload.finished) {
-            let succeeded = self.status.state == Some(State::Completed);
-            self.verdict.actions.push(Action::TellWorkload(News::Ended { succeeded }));
-        }
+    /// What Kueue is to know when the job is over.
+    pub(super) fn news_of_end(&self) -> Option<Action> {
+        let succeeded = self.record.state == Some(State::Completed);
+        let is_news = self.workload().is_some_and(|workload| !workload.finished);
+        is_news.then_some(Action::TellWorkload(News::Ended { succeeded }))
     }
 
-    /// The job is suspended: it asks for nothing until it is resumed.
-    pub(super) fn leave_queue(&mut self) {
-        if let Some(workload) = self.workload() {
-            let leave = Action::DeleteWorkload { name: workload.name.clone(), uid: workload.uid.clone() };
-            self.verdict.actions.push(leave);
-        }
+    /// A job that is suspended asks for nothing until it is resumed.
+    pub(super) fn leaves_queue(&self) -> Option<Action> {
+        let workload = self.workload()?;
+        Some(Action::DeleteWorkload { name: workload.name.clone(), uid: workload.uid.clone() })
     }
 }

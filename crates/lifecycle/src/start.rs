@@ -1,204 +1,143 @@
-//! How an attempt starts, and what may keep it from that.
+//! Rules for a job of which no Job of this incarnation is there yet, and deadlines.
 
 use super::conditions::condition_is;
-use super::step::{Step, number_in, seconds};
-use super::verdict::Action;
+use super::phase::{Check, Phase};
+use super::status;
+use super::view::View;
 use super::waiting::{self, Why};
-use api::{ConditionType, Reason, State};
+use api::{ConditionType, Reason, State, TrainingJobStatus};
 use failure::restart::{Next, decide};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use plan::{Gang, Incarnation};
+use observe::{ObservedJob, ObservedUpkeep};
+use plan::storage::paths;
+use plan::{Checkpoint, CheckpointVolume, Incarnation, Upkeep};
+use protocol::report::{LaunchErrorKind, Report};
+use protocol::role::RoleName;
 
 /// Seconds for which the Jobs of some roles may hold nodes while that of another one can't be made.
 const HALF_MADE: i64 = 60;
 
-impl Step<'_> {
-    pub(super) fn start(&mut self) {
-        let waited_for = self.reason_of(ConditionType::Scheduled);
-        // Until now nothing was to start.
-        let begins_to_wait = self.status.state == Some(State::Suspended)
-            || matches!(waited_for, Some(Reason::InvalidSpec | Reason::Restarted));
-        if begins_to_wait {
-            self.wait_from_now();
+impl<'a> View<'a> {
+    /// What is over stays over, but for a failed job of which a restart is requested.
+    pub(super) fn over(&self) -> Option<Phase<'a>> {
+        let state = self.record.state.filter(|state| state.is_finished())?;
+        Some(match self.requested_restart().filter(|_| state == State::Failed) {
+            Some(request) => Phase::StartingAgain { request },
+            None => Phase::Over,
+        })
+    }
+
+    pub(super) fn is_suspending(&self) -> bool {
+        let is_over = self.has_succeeded() || self.was(ConditionType::Stopping) == Some(true);
+        self.input.plan.policy.suspend && !is_over
+    }
+
+    /// The incarnation in which a suspended job resumes: what runs has an old number, so that its going is settled before it is
+    /// deleted.
+    pub(super) fn after_suspension(&self) -> Incarnation {
+        let has_begun = !self.jobs.is_empty() || self.has_begun();
+        if has_begun { self.current.next() } else { self.current }
+    }
+
+    pub(super) fn suspending(&self) -> Option<Phase<'a>> {
+        if !self.input.plan.policy.suspend {
+            return None;
         }
-        self.begin();
-        if self.waits_for_checkpoint() {
-            return;
-        }
-        if waited_for == Some(Reason::NoUsableCheckpoint) {
-            self.wait_from_now();
-        }
-        self.make();
-        if !self.status.state.is_some_and(State::is_finished) {
-            self.past_start_without_job();
+        let job = self.any_jobs().next();
+        let left = self.left_before(self.after_suspension());
+        let stopping = || "the workers are stopping, with their grace period".to_owned();
+        Some(match (job, left) {
+            (Some(_), _) => Phase::Suspending { message: self.late(&self.all_pods).unwrap_or_else(stopping) },
+            (None, Some(message)) => Phase::Suspending { message },
+            (None, None) => Phase::Suspended,
+        })
+    }
+
+    /// For how many seconds the job has been active, and for how many it may be, once it has begun.
+    fn active_of_deadline(&self) -> Option<(i64, i64)> {
+        let deadline = self.input.plan.policy.failure.active_deadline_seconds?;
+        let start = self.record.start_time.as_ref()?;
+        let until = self.record.suspended_at.as_ref().map_or(self.now(), |time| time.0);
+        let active = super::view::seconds(start.0, until) - self.record.suspended_seconds.unwrap_or(0);
+        Some((active, deadline.into()))
+    }
+
+    /// Seconds until the job has been active for as long as it may be.
+    pub(super) fn deadline_in(&self) -> Option<i64> {
+        self.active_of_deadline().map(|(active, deadline)| deadline - active)
+    }
+
+    pub(super) fn past_deadline(&self) -> Option<Phase<'a>> {
+        let (active, deadline) = self.active_of_deadline().filter(|(active, deadline)| active >= deadline)?;
+        let message = format!("ran for {active} s; failurePolicy.activeDeadlineSeconds is {deadline}");
+        Some(Phase::Failed { until: None, reason: Reason::DeadlineExceeded, message, judged: None })
+    }
+
+    /// A field that may change is put right as easily as it was made wrong, and a newer operator may refuse what an older one ran. So
+    /// only the first look at a job is final.
+    pub(super) fn refused(&self) -> Option<Phase<'a>> {
+        match (self.input.refused, self.invalid_job()) {
+            (Some(why), _) if self.input.status.state.is_none() => Some(Phase::Refused { why: why.to_owned() }),
+            // The API server has taken this Job before: what it holds against it now may pass, and it is asked again.
+            (None, Some(why)) if !self.has_run() => Some(Phase::Refused { why }),
+            _ => None,
         }
     }
 
-    /// The time counts from now on for which nothing has been scheduled.
-    fn wait_from_now(&mut self) {
-        let is_scheduled = |condition: &&mut Condition| condition.type_ == ConditionType::Scheduled.as_str();
-        if let Some(scheduled) = self.status.conditions.iter_mut().find(is_scheduled) {
-            scheduled.last_transition_time = Time(self.input.now);
-        }
+    pub(super) fn awaiting_spec(&self) -> Option<Phase<'a>> {
+        self.input.refused.map(|why| Phase::AwaitingSpec { why: why.to_owned() })
     }
 
-    /// State and conditions of a job that is to start.
-    fn begin(&mut self) {
-        self.reset_size();
-        let incarnation = self.incarnation();
-        let attempt = incarnation.attempt;
-        if self.status.state == Some(State::Suspended) {
-            self.take_up_again();
-            self.status.state = Some(State::Pending);
-            self.set(ConditionType::Suspended, false, Reason::Resumed, "spec.suspend is false");
-            self.event(false, "Resumed", format!("attempt {attempt} starts"));
-        }
-        let restarting = self.after_restart();
-        if self.status.state.is_none() || !restarting {
-            self.status.state = Some(State::Pending);
-        }
-        if restarting {
-            self.status.state = Some(State::Initializing);
-        } else {
-            // A suspension that was taken back before its workers had ended.
-            self.clear(ConditionType::Running, Reason::OldPods);
-            if self.reason_of(ConditionType::Suspended) == Some(Reason::Suspending) {
-                self.set(ConditionType::Suspended, false, Reason::Resumed, "spec.suspend is false");
-            }
-        }
-        self.blocked();
+    /// Whether nothing but the rules for a start is left to decide.
+    pub(super) fn is_to_start(&self) -> bool {
+        let has_jobs = self.gang_job().is_some() || self.has_lost_job();
+        !self.is_settled() && !has_jobs && self.refused().is_none() && self.input.refused.is_none()
     }
 
-    /// Makes the Jobs, as soon as nothing of before is left and what they resume from is known.
-    fn make(&mut self) {
-        let (incarnation, restarting) = (self.incarnation(), self.after_restart());
-        if let Some(old) = self.jobs().find(|job| job.incarnation < incarnation.number) {
-            // It goes after its pods.
-            if let Some(late) = self.late(Incarnation { number: old.incarnation, ..incarnation }) {
-                self.set(ConditionType::Scheduled, false, Reason::OldPods, &late);
-            }
-            return;
-        }
-        if let Some(why) = self.left_of_earlier_incarnations() {
-            self.set(ConditionType::Scheduled, false, Reason::OldPods, &why);
-            return;
-        }
-        let wait = self.backoff_left();
-        if restarting && wait > 0 {
-            self.requeue(wait);
-            return;
-        }
-        if !self.resume_is_checked() || self.gives_up_half_made() {
-            return;
-        }
-        // One that has waited for its template has a state by now.
-        if !restarting && !self.has_run() && self.input.status.agent_image.is_none() {
-            let gang = &self.input.plan.gang;
-            let jobs = if gang.has_roles() { "Jobs" } else { "Job" };
-            self.event(false, "Created", format!("{jobs}, Service and ConfigMap for {}", members(gang)));
-        }
-        self.status.agent_image = Some(self.input.plan.runtime.agent_image.clone());
-        self.verdict.actions.push(Action::Ensure);
-        self.verdict.actions.push(Action::CreateJobs(incarnation, self.past()));
-    }
-
-    /// Deletes the Jobs of some roles if that of another one has been refused for so long. They are made again when the API server
-    /// takes it.
-    fn gives_up_half_made(&mut self) -> bool {
-        let current = self.incarnation();
-        // A Job that a queue holds has no pods.
-        let there: Vec<_> = self.current_jobs().filter(|job| !job.suspend).collect();
-        let since = there.iter().filter_map(|job| job.created).min();
-        let Some(since) = since.filter(|_| self.blocked_jobs().next().is_some()) else { return false };
-        let left = HALF_MADE - seconds(since, self.input.now);
-        if left > 0 {
-            self.requeue(left);
-            return false;
-        }
-        // With another number the ends of their pods are no failures of the attempt, which has not begun.
-        self.set_incarnation(Incarnation { number: current.number.saturating_add(1), ..current });
-        for job in there {
-            self.delete(job);
-        }
-        true
-    }
-
-    /// Whether the last attempt found that none of the job's checkpoints can be used, and nobody has said since what follows:
+    /// The last attempt found that none of the job's checkpoints can be used, and no person has said since what follows:
     /// by `checkpoint.ifNoneUsable`, or by a request to restart, as after a repair. The job waits without pods, and its
     /// time does not run.
-    fn waits_for_checkpoint(&mut self) -> bool {
-        let may_start_over =
-            self.input.plan.storage.checkpoint.as_ref().is_none_or(|checkpoint| checkpoint.policy.may_start_over);
+    pub(super) fn awaiting_checkpoint(&self) -> Option<Phase<'a>> {
+        let checkpoint = self.input.plan.storage.checkpoint.as_ref();
+        checkpoint.filter(|checkpoint| !checkpoint.policy.may_start_over)?;
         let first = self.first_that_counts();
-        let last = self.status.restarts.last().filter(|last| last.waits_for_word() && last.attempt >= first);
-        let Some(message) = last.filter(|_| !may_start_over).map(ToString::to_string) else { return false };
-        self.set_aside();
-        self.status.state = Some(State::Pending);
-        self.set(ConditionType::Scheduled, false, Reason::NoUsableCheckpoint, &message);
-        self.clear(ConditionType::Running, Reason::NoUsableCheckpoint);
-        true
+        let last = self.record.restarts.last().filter(|last| last.waits_for_word() && last.attempt >= first)?;
+        Some(Phase::AwaitingCheckpoint { message: last.to_string() })
     }
 
-    /// Children that could not be made are named.
-    pub(super) fn blocked(&mut self) {
-        if let Some((key, blocked)) = self.input.children.blocked.iter().next() {
-            let message = format!("{}: {}", key.kind.as_str(), blocked.message);
-            let reason = blocked.reason.clone();
-            self.set(ConditionType::Scheduled, false, reason, &message);
-        } else if !self.waits_for_nodes() && self.job().is_none() {
-            let Why { reason, message } = waiting::scheduling();
-            self.set(ConditionType::Scheduled, false, reason, &message);
-        }
+    fn old_job(&self) -> Option<&'a ObservedJob> {
+        self.any_jobs().find(|job| job.incarnation < self.current.number)
     }
 
-    /// Whether it is said already that nobody knows yet why a worker has no node.
-    fn waits_for_nodes(&self) -> bool {
-        condition_is(&self.status.conditions, ConditionType::Scheduled, false)
-            .is_some_and(|c| c.reason == Reason::Scheduling.as_str())
+    /// A Job goes after its pods.
+    pub(super) fn awaiting_old_jobs(&self) -> Option<Phase<'a>> {
+        let old = self.old_job()?;
+        let pods = super::view::pods_of(self.input.children, old.incarnation);
+        Some(Phase::AwaitingOldPods { why: self.late(&pods) })
     }
 
-    /// Seconds until the next attempt may start.
-    pub(super) fn backoff_left(&self) -> i64 {
-        // The time is a node's: a clock that is ahead must not keep the gang from starting.
-        self.last_end().map_or(0, |(ended, wait)| wait - seconds(ended, self.input.now).max(0))
+    /// Seconds until pods of an older Job should have ended.
+    pub(super) fn old_pods_late_in(&self) -> Option<i64> {
+        let old = self.old_job()?;
+        super::ending::late_in(self, &super::view::pods_of(self.input.children, old.incarnation))
     }
 
-    /// When the next attempt may start.
-    pub(super) fn next_from(&self) -> Option<Timestamp> {
-        let (ended, wait) = self.last_end()?;
-        ended.checked_add(SignedDuration::from_secs(wait)).ok()
-    }
-
-    /// When the last attempt ended, and the seconds from then to the start of the next one.
-    fn last_end(&self) -> Option<(Timestamp, i64)> {
-        let last = self.status.restarts.last()?;
-        let wait = match decide(&self.input.plan.policy.failure.restart, &mut self.history(), last) {
-            Next::Restart { after } => after.as_secs(),
-            Next::Wait | Next::Stop { .. } => 0,
-        };
-        Some((last.time?, i64::try_from(wait).unwrap_or(i64::MAX)))
-    }
-
-    /// Between a failed attempt and the next one's start.
-    pub(super) fn after_restart(&self) -> bool {
-        let attempt = self.incarnation().attempt;
-        self.status.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
-            && self.status.state != Some(State::Suspended)
-            && self.was(ConditionType::Restarting) == Some(true)
+    pub(super) fn awaiting_old_pods(&self) -> Option<Phase<'a>> {
+        self.left_before(self.current).map(|why| Phase::AwaitingOldPods { why: Some(why) })
     }
 
     /// Pods without a Job, where it went without them: their hostnames are those of the next incarnation.
-    pub(super) fn left_of_earlier_incarnations(&self) -> Option<String> {
-        let Incarnation { number, attempt: next } = self.incarnation();
-        let left = self.input.children.pods.values().filter(|p| p.incarnation < number && p.is_alive());
-        // One that nobody has asked to end is named before the others.
-        let pod = left.min_by_key(|p| (p.deletion.is_some(), p.incarnation, p.place()))?;
-        let mut of_number = self.input.children.pods.values().filter(|other| other.incarnation == pod.incarnation);
+    fn left_before(&self, next: Incarnation) -> Option<String> {
+        let Incarnation { number, attempt } = next;
+        let pods = || self.input.children.pods.values();
+        // One that is not asked to end is named before the others.
+        let left = pods().filter(|pod| pod.incarnation < number && pod.is_alive());
+        let pod = left.min_by_key(|pod| (pod.deletion.is_some(), pod.incarnation, pod.place()))?;
+        let mut of_number = pods().filter(|other| other.incarnation == pod.incarnation);
         // Pods may have had several attempts.
         let of = match number - pod.incarnation {
             _ if !of_number.any(|other| other.role.is_worker()) => "Jobs that were given up".to_owned(),
-            1 => format!("attempt {}", next - 1),
+            1 => format!("attempt {}", attempt - 1),
             _ => "an earlier attempt".to_owned(),
         };
         let name = &pod.name;
@@ -206,13 +145,178 @@ impl Step<'_> {
             format!("waiting for the last pods of {of} to end, {name} among them")
         } else {
             format!(
-                "pod {name} of {of} runs on without its Job; delete it, since attempt {next} starts when no pod is left"
+                "pod {name} of {of} runs on without its Job; delete it, since attempt {attempt} starts when no pod is left"
             )
         })
     }
+
+    pub(super) fn backing_off(&self) -> Option<Phase<'a>> {
+        // The time is a node's: a clock that is ahead must not keep the gang from starting.
+        let (ended, wait) = self.last_end()?;
+        let seconds = wait - self.since(ended).max(0);
+        (status::after_restart(&self.record) && seconds > 0).then_some(Phase::BackingOff { seconds })
+    }
+
+    /// When the last attempt ended, and the seconds from then to the start of the next one.
+    fn last_end(&self) -> Option<(Timestamp, i64)> {
+        let last = self.record.restarts.last()?;
+        let wait = match decide(&self.input.plan.policy.failure.restart, &mut self.history(), last) {
+            Next::Restart { after } => after.as_secs(),
+            Next::Wait | Next::Stop { .. } => 0,
+        };
+        Some((last.time?, i64::try_from(wait).unwrap_or(i64::MAX)))
+    }
+
+    /// The last role's Job can't be made for so long that the nodes of the others are given back. They are made again when the
+    /// API server takes it.
+    pub(super) fn giving_up_roles(&self) -> Option<Phase<'a>> {
+        self.roles_given_up_in().filter(|left| *left <= 0).map(|_| Phase::GivingUpRoles)
+    }
+
+    /// Jobs with pods, while that of another role can't be made. A Job that a queue holds has no pods.
+    pub(super) fn half_made(&self) -> impl Iterator<Item = &'a ObservedJob> {
+        self.jobs.iter().copied().filter(|job| !job.suspend)
+    }
+
+    /// Seconds until these are given up.
+    pub(super) fn roles_given_up_in(&self) -> Option<i64> {
+        self.blocked_jobs().next()?;
+        let since = self.half_made().filter_map(|job| job.created).min()?;
+        Some(HALF_MADE - self.since(since))
+    }
+
+    /// The phase, or the failure of a job that has been too long in it.
+    pub(super) fn in_time(&self, phase: Phase<'a>) -> Phase<'a> {
+        let phase = self.unstoppable(phase);
+        let (Some(left), Some(deadline)) = (self.starts_in(&phase), self.start_deadline()) else { return phase };
+        if left > 0 {
+            return phase;
+        }
+        let Some((why, _)) = self.awaited(&phase) else { return phase };
+        let late = format!(
+            "not every worker ran within {} s; failurePolicy.startDeadlineSeconds is {deadline}",
+            deadline - left
+        );
+        let message = format!("{} ({late})", why.message);
+        Phase::Failed { until: Some(Box::new(phase)), reason: why.reason, message, judged: None }
+    }
+
+    fn start_deadline(&self) -> Option<i64> {
+        self.input.plan.policy.failure.start_deadline_seconds.map(i64::from)
+    }
+
+    /// Seconds until this attempt has taken too long to start.
+    pub(super) fn starts_in(&self, phase: &Phase<'a>) -> Option<i64> {
+        let deadline = self.start_deadline()?;
+        let (_, since) = self.awaited(phase)?;
+        // In pods that had an attempt before, the time of this one begins when it may start.
+        let next_from =
+            self.last_end().and_then(|(ended, wait)| ended.checked_add(SignedDuration::from_secs(wait)).ok());
+        Some(deadline - self.since(since.max(next_from)?))
+    }
+
+    /// What a job in this phase waits for in order to start, and since when.
+    fn awaited(&self, phase: &Phase<'a>) -> Option<(Why, Option<Timestamp>)> {
+        let since = |job: &ObservedJob| job.created.max(job.resumed);
+        match phase {
+            Phase::Unscheduled { why } => {
+                let job = self.awaited_job(&self.missing(&self.staying()))?;
+                Some((why.clone(), since(job)))
+            }
+            Phase::Gathering { why } if why.reason == Reason::Starting && self.agent_answers() => {
+                Some((why.clone(), since(self.gang_job()?)))
+            }
+            // A program that is started again has run: its pod is no reason to give the job up.
+            Phase::Starting { why } if self.staying().iter().all(|pod| pod.killed.is_none()) => {
+                Some((why.clone(), since(self.gang_job()?)))
+            }
+            Phase::AwaitingOldPods { .. }
+            | Phase::BackingOff { .. }
+            | Phase::Checking(_)
+            | Phase::GivingUpRoles
+            | Phase::Creating => {
+                let conditions = status::conditions(self, phase);
+                let scheduled = condition_is(&conditions, ConditionType::Scheduled, false)?;
+                let reason = Reason::from(scheduled.reason.as_str());
+                let message = scheduled.message.clone();
+                Some((Why { reason, message }, Some(scheduled.last_transition_time.0)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The first attempt starts once `checkpoint.resumeFrom` is checked: it is looked at before any GPU is held.
+    pub(super) fn checking(&self) -> Option<Phase<'a>> {
+        let upkeep = self.input.children.upkeep.as_ref();
+        if !self.needs_check() {
+            return None;
+        }
+        let Some(job) = upkeep else { return Some(Phase::Checking(Check::Missing)) };
+        if job.task != Upkeep::Check.as_str() || self.precedes_request(job) {
+            return Some(Phase::Checking(Check::AfterOther(job)));
+        }
+        let check = match job.ended {
+            None => Check::UnderWay,
+            Some(true) => Check::Passed(job),
+            Some(false) => {
+                let error = self.words_of_upkeep(job).and_then(|words| words.error.as_ref());
+                let unknown = || format!("checkpoint.resumeFrom could not be checked: see the log of Job {}", job.name);
+                let message = error.map_or_else(unknown, |error| error.message.clone());
+                if error.is_some_and(|error| error.kind == LaunchErrorKind::CheckpointUnusable) {
+                    // Its log says more: the Job stays as long as the TrainingJob.
+                    let reason = Reason::CheckpointCorrupted;
+                    return Some(Phase::Failed {
+                        until: Some(Box::new(Phase::Checking(Check::Bad))),
+                        reason,
+                        message,
+                        judged: None,
+                    });
+                }
+                Check::TriedAgain(job, message)
+            }
+        };
+        Some(Phase::Checking(check))
+    }
+
+    /// Another upkeep Job would write to the volume beside the workers, and may hold one that only one node can mount.
+    pub(super) fn after_check(&self) -> Option<Phase<'a>> {
+        self.input.children.upkeep.as_ref().map(|job| Phase::Checking(Check::GoingOn(job)))
+    }
+
+    fn needs_check(&self) -> bool {
+        let Some(checkpoint) = &self.input.plan.storage.checkpoint else { return false };
+        // Of a job that was started again what failed before is no attempt of its.
+        let first = self.first_that_counts();
+        let is_first = self.record.start_time.is_none() && self.record.restarts.iter().all(|r| r.attempt < first);
+        let is_checked = self.record.checkpoint.as_ref().is_some_and(|status| status.resume_checked == Some(true));
+        is_first && !is_checked && can_be_checked(checkpoint)
+    }
+
+    /// It has looked before a person requested to start again.
+    fn precedes_request(&self, job: &ObservedUpkeep) -> bool {
+        let asked = self.record.asked_restart.as_ref().map(|asked| asked.time.0);
+        asked.is_some_and(|asked| job.deleting || job.created.is_some_and(|created| created < asked))
+    }
+
+    pub(super) fn words_of_upkeep(&self, job: &ObservedUpkeep) -> Option<&'a Report> {
+        let (of, words) = self.input.children.upkeep_words.as_ref()?;
+        (*of == job.uid).then_some(words)
+    }
+
+    /// Why no node is found yet, where that is still to be said.
+    pub(super) fn first_words(&self, status: &TrainingJobStatus) -> Option<Why> {
+        let is_said = condition_is(&status.conditions, ConditionType::Scheduled, false)
+            .is_some_and(|condition| condition.reason == Reason::Scheduling.as_str());
+        (!is_said && self.input.children.job(RoleName::WORKER).is_none()).then(waiting::scheduling)
+    }
 }
 
-/// Whom a gang is of: `2 workers`, `2 workers, 1 chief, 3 ps`.
-fn members(gang: &Gang) -> String {
-    gang.roles.iter().map(|role| number_in(role.name, role.replicas.into())).collect::<Vec<_>>().join(", ")
+/// Whether a pod that has nothing but the folder of checkpoints and the stores' credentials can look at it.
+fn can_be_checked(checkpoint: &Checkpoint) -> bool {
+    let below = |path: &str| path.strip_prefix(paths::CHECKPOINTS).is_some_and(|rest| rest.starts_with('/'));
+    checkpoint
+        .policy
+        .resume_from
+        .as_deref()
+        .is_some_and(|from| from.contains("://") || (checkpoint.volume != CheckpointVolume::EmptyDir && below(from)))
 }

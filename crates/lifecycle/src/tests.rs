@@ -34,6 +34,7 @@ mod queue;
 mod roles;
 mod rules;
 mod waits;
+mod walks;
 
 const N: u32 = 2;
 
@@ -326,7 +327,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
     assert_eq!(world.status.attempt, Some(2));
     assert_eq!(world.status.restart_count, Some(1));
     assert_eq!(world.status.state, Some(State::Initializing));
-    assert_eq!(verdict.actions, [Action::Ensure, Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
+    assert_eq!(verdict.actions, [Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }]);
     let entry = &world.status.restarts[0];
     assert_eq!(
         (entry.worker, entry.exit_code, entry.reason.as_str(), entry.ran_seconds),
@@ -426,6 +427,25 @@ fn a_disruption_that_nobody_saw_does_not_count() {
         world.see(Some(ObservedJob { failed: Some((reason.into(), String::new())), ..job(1) }), []);
         world.step();
         assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, Some(1)));
+    }
+}
+
+/// The Job controller deletes the pods of a Job that has failed: what failed it is the pod that is not there any more.
+#[test]
+fn a_failed_job_without_one_of_its_pods_lost_that_one() {
+    for (seen, told, disruptions) in [(vec![0], "PodsLost", Some(1)), (vec![0, 1], "PodDeleted", None)] {
+        let mut world = World::to_running();
+        world.children.pods.clear();
+        world.second = 20;
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+        let deleted = |gone| move |index| ObservedPod { deletion: Some(at(20)), gone, ..running(index, 1) };
+        world.see(Some(failed.clone()), seen.iter().copied().map(deleted(false)));
+        world.step();
+        world.second = 30;
+        world.see(Some(failed), seen.iter().copied().map(deleted(true)));
+        world.step();
+        assert_eq!((world.status.attempt, world.status.restarts.len()), (Some(2), 1), "{seen:?}");
+        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, disruptions));
     }
 }
 

@@ -52,7 +52,7 @@ fn only_follows(words: &Waiting) -> bool {
         .any(|follows| words.message.contains(follows))
 }
 
-/// What those hold for nothing that have a node, while others find none.
+/// What scheduled workers hold idle while others have no node.
 fn held_meanwhile(pods: &[&ObservedPod], gang: &Gang) -> String {
     let placed: Vec<_> = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).collect();
     let gpus = placed.iter().filter_map(|pod| Some(u32::from(gang.role(pod.role)?.gpus))).fold(0, u32::saturating_add);
@@ -60,11 +60,12 @@ fn held_meanwhile(pods: &[&ObservedPod], gang: &Gang) -> String {
     if gpus == 0 {
         return String::new();
     }
-    let held = format!("; meanwhile {placed} of its workers hold {gpus} GPUs for nothing");
+    let (workers, hold) = if placed == 1 { ("worker", "holds") } else { ("workers", "hold") };
+    let held = format!("; {placed} scheduled {workers} {hold} {gpus} idle GPUs");
     if gang.group.is_some() {
         return held;
     }
-    held + ", which a queue (scheduling.queue) or a gang scheduler (scheduling.gang) would not let happen"
+    held + "; a queue (scheduling.queue) or a gang scheduler (scheduling.gang) prevents this"
 }
 
 /// Nobody has said why yet.

@@ -195,7 +195,7 @@ fn what_a_half_placed_gang_holds_is_said() {
     world.see(Some(job(1)), [placed(0, 1), ObservedPod { unschedulable: Some(Box::new(words.clone())), ..pod(1, 1) }]);
     world.step();
     let message = world.condition("Scheduled").2.to_owned();
-    assert!(message.contains("meanwhile 1 of its workers hold 4 GPUs for nothing"), "{message}");
+    assert!(message.contains("; 1 scheduled worker holds 4 idle GPUs"), "{message}");
     world.spec.gpus_per_worker = Some(0);
     world.step();
     assert_eq!(world.condition("Scheduled").2, "worker 1: 0/3 nodes are available");

@@ -167,8 +167,8 @@ fn every_failure_has_a_reason_and_words() {
     };
     let killed = |phase| but(by_signal(9), |report| (report.phase, report.signal) = (phase, None));
     let memory = "killed for using more memory than resources.limits.memory allows; raise it or use less";
-    let sigkill = "ended by SIGKILL, and nobody says by whom; mostly the kernel does that for lack of memory: raise \
-                   resources.limits.memory, or use less";
+    let sigkill = "ended by SIGKILL (sender unknown, usually the kernel's OOM killer): raise resources.limits.memory, or \
+                   use less memory";
     let nan = "its loss is NaN or infinite, and failurePolicy.nanPolicy is Fail: Epoch 2/9 loss: nan";
     for (pod, reason, words) in [
         // What Python raised, told by itself with file and line, else read off stderr.
@@ -271,7 +271,7 @@ fn every_failure_has_a_reason_and_words() {
         (
             but(plain(), |r| (r.exit_code, r.stopped_by) = (Some(0), Some(15))),
             "Signal",
-            "1): told to stop by SIGTERM, and not by Kubernetes (exit code 0)",
+            "1): asked to stop by SIGTERM, which Kubernetes did not send (exit code 0)",
         ),
         // A shell says by its exit code which signal ended its program.
         (exited(139, "step 3\n"), "Signal", "1): ended by SIGSEGV (exit code 139): step 3"),
@@ -407,7 +407,7 @@ fn containers_tell_where_no_agent_could() {
         ended_as(137, "ContainerStatusUnknown", "could not be located"),
         told("ContainerStatusUnknown", "could not be located")
     );
-    assert!(ended_as(137, "Error", "").1.starts_with("1): ended by SIGKILL, and nobody says by whom"));
+    assert!(ended_as(137, "Error", "").1.starts_with("1): ended by SIGKILL (sender unknown"));
     assert_eq!(ended_as(2, "Error", "panic: x"), told("ExitCode", "exit code 2: panic: x"));
 }
 

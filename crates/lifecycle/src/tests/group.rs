@@ -46,11 +46,11 @@ fn a_gang_scheduler_is_recommended_to_those_who_have_none() {
     alone.step();
     assert_eq!(
         held(alone),
-        "meanwhile 1 of its workers hold 4 GPUs for nothing, which a queue (scheduling.queue) or a gang scheduler \
-         (scheduling.gang) would not let happen"
+        "1 scheduled worker holds 4 idle GPUs; a queue (scheduling.queue) or a gang scheduler (scheduling.gang) \
+         prevents this"
     );
     // One that is replaced while the others run.
-    assert_eq!(held(grouped()), "meanwhile 1 of its workers hold 4 GPUs for nothing");
+    assert_eq!(held(grouped()), "1 scheduled worker holds 4 idle GPUs");
 }
 
 /// Nobody watches it, and some schedulers say nothing of pods whose group is gone.

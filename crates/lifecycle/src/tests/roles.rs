@@ -238,9 +238,9 @@ fn whoever_misses_a_job_looks_again() {
 }
 
 #[test]
-fn a_job_made_smaller_by_somebody_is_named() {
+fn a_job_made_smaller_by_another_client_is_named() {
     let mut world = to_running();
     see(&mut world, jobs(1).map(|job| ObservedJob { parallelism: Some(1), ..job }), []);
     world.step();
-    assert!(world.condition("Scheduled").2.contains("the gang is of 2 ps"), "{:?}", world.condition("Scheduled"));
+    assert!(world.condition("Scheduled").2.contains("this job needs 2 ps"), "{:?}", world.condition("Scheduled"));
 }

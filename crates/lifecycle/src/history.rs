@@ -1,0 +1,34 @@
+//! What the ends of the attempts add up to.
+
+use api::TrainingJobStatus;
+use protocol::attempt::RestartHistory;
+
+/// The history on record. An operator older than the history has only counted.
+pub(super) fn of(record: &TrainingJobStatus) -> RestartHistory {
+    let count = |count: Option<u32>| count.filter(|count| *count > 0);
+    let counted = || match (count(record.restart_count), count(record.disruption_count).unwrap_or(0)) {
+        (None, _) => RestartHistory::default(),
+        (Some(restarts), disruptions) => RestartHistory {
+            judged: super::incarnation(record).attempt.saturating_sub(1),
+            failures: restarts.saturating_sub(disruptions),
+            disruptions,
+            ..RestartHistory::default()
+        },
+    };
+    record.restart_history.clone().unwrap_or_else(counted)
+}
+
+/// The record with this history and its counts.
+pub(super) fn with(record: TrainingJobStatus, history: RestartHistory) -> TrainingJobStatus {
+    TrainingJobStatus {
+        restart_count: Some(history.failures.saturating_add(history.disruptions)),
+        disruption_count: Some(history.disruptions).filter(|count| *count > 0),
+        restart_history: Some(history),
+        ..record
+    }
+}
+
+/// The record with this history, if it knows of more ends.
+pub(super) fn with_newer(record: TrainingJobStatus, history: &RestartHistory) -> TrainingJobStatus {
+    if history.is_newer_than(&of(&record)) { with(record, history.clone()) } else { record }
+}

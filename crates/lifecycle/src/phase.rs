@@ -1,0 +1,169 @@
+//! The phases of the life of a job, and the order of the rules that find the present one.
+//!
+//! A phase is found anew at each look, from what is seen and what is on record. `status.rs` turns it into the status,
+//! `effects.rs` into what is done.
+
+use super::view::View;
+use super::waiting::Why;
+use api::{AttemptEnd, Reason};
+use observe::{ObservedJob, ObservedPod, ObservedUpkeep};
+use protocol::attempt::RestartHistory;
+use protocol::role::RoleName;
+
+/// Where a job is in its life.
+pub(super) enum Phase<'a> {
+    /// The job is completed or failed, and only clean-up is left.
+    Over,
+    /// The job has failed and a person has requested a restart: the next attempt follows, with a new budget.
+    StartingAgain { request: String },
+    /// The programs that decide have exited with code 0, or all have stopped for the success policy.
+    Completed { reason: Reason, message: String },
+    /// The success policy is met and the workers are stopping.
+    StoppingEarly { until: Option<Box<Phase<'a>>>, reason: Reason, message: String },
+    /// `spec.suspend` is true and the workers are stopping.
+    Suspending { message: String },
+    /// `spec.suspend` is true and no worker runs.
+    Suspended,
+    /// The job fails, by the end of an attempt if one was judged. It was in the phase `until` before, if that shows.
+    Failed {
+        until: Option<Box<Phase<'a>>>,
+        reason: Reason,
+        message: String,
+        judged: Option<(AttemptEnd, RestartHistory)>,
+    },
+    /// The spec can't run, and nothing of the job ever ran.
+    Refused { why: String },
+    /// The next attempt waits for a spec that can run.
+    AwaitingSpec { why: String },
+
+    /// The attempt has ended and the next one follows.
+    Restarting { until: Option<Box<Phase<'a>>>, end: AttemptEnd, history: RestartHistory },
+    /// Another client deletes a Job of the gang.
+    LosingJob { end: Option<AttemptEnd>, follows: bool },
+    /// A worker or a Job has failed and the others are stopping.
+    Ending { end: Option<AttemptEnd>, follows: bool },
+
+    /// A queue holds this Job.
+    Queued { job: &'a ObservedJob },
+    /// Another client has made the Job of this role smaller than its gang.
+    Shrunk { role: RoleName, wanted: u16, pods: i32 },
+    /// Workers are lost, and their pods have yet to go before others take their places.
+    Replacing,
+    /// Not every worker has a node.
+    Unscheduled { why: Why },
+    /// Nodes of workers do not answer. `first` is the worker that is named.
+    Unreachable { first: &'a ObservedPod, silence: Silence<'a> },
+    /// The agents stop an attempt, or wait for all members.
+    Gathering { why: Why },
+    /// Every worker has a node, and images, volumes or programs are starting.
+    Starting { why: Why },
+    /// Every worker's program runs, or has exited with code 0.
+    Running,
+
+    /// None of the job's checkpoints can be used, and a person has to say what follows.
+    AwaitingCheckpoint { message: String },
+    /// Jobs or pods of earlier incarnations have yet to go.
+    AwaitingOldPods { why: Option<String> },
+    /// The back-off between two attempts.
+    BackingOff { seconds: i64 },
+    /// A Job checks `checkpoint.resumeFrom`, or another upkeep Job has yet to go.
+    Checking(Check<'a>),
+    /// The Jobs of some roles hold nodes while that of another can't be made: they are given up for now.
+    GivingUpRoles,
+    /// Nothing holds up the attempt: its objects are made.
+    Creating,
+}
+
+/// What a silent node means.
+pub(super) enum Silence<'a> {
+    /// The leader reports that all programs run.
+    ProgramsRun,
+    /// These have been silent for so long that other pods take their places.
+    Lost(Vec<&'a ObservedPod>),
+    /// It may come back before that.
+    MayComeBack,
+    /// No other worker is seen that would have stopped with it, so that its program may still run.
+    MayRun,
+}
+
+/// How the check of `checkpoint.resumeFrom` stands.
+pub(super) enum Check<'a> {
+    /// There is no Job for it yet.
+    Missing,
+    /// Its Job runs.
+    UnderWay,
+    /// The checkpoint is there and good.
+    Passed(&'a ObservedUpkeep),
+    /// The checkpoint can't be used: the job fails.
+    Bad,
+    /// It could not be done, for this reason, and is tried again.
+    TriedAgain(&'a ObservedUpkeep, String),
+    /// An upkeep Job for something else, or of before, has to go first.
+    AfterOther(&'a ObservedUpkeep),
+    /// The workers start when this upkeep Job is gone.
+    GoingOn(&'a ObservedUpkeep),
+}
+
+type Rule<'a> = fn(&View<'a>) -> Option<Phase<'a>>;
+
+/// The present phase: that of the first rule that holds.
+pub(super) fn phase<'a>(view: &View<'a>) -> Phase<'a> {
+    let rules: [Rule<'a>; 25] = [
+        View::over,
+        View::completed,
+        View::stopping_early,
+        View::suspending,
+        View::past_deadline,
+        // The Jobs of the gang are there.
+        View::losing_job,
+        View::queued,
+        View::shrunk,
+        View::failing,
+        View::replacing,
+        View::unscheduled,
+        View::unreachable,
+        View::gathering,
+        View::starting,
+        View::running,
+        // They are not.
+        View::job_lost,
+        View::refused,
+        View::awaiting_spec,
+        View::awaiting_checkpoint,
+        View::awaiting_old_jobs,
+        View::awaiting_old_pods,
+        View::backing_off,
+        View::checking,
+        View::after_check,
+        View::giving_up_roles,
+    ];
+    let found = rules.iter().find_map(|rule| rule(view)).unwrap_or(Phase::Creating);
+    view.in_time(found)
+}
+
+impl Phase<'_> {
+    /// Whether another phase follows at once.
+    pub(super) fn leads_on(&self) -> bool {
+        matches!(self, Phase::StartingAgain { .. } | Phase::Restarting { .. })
+    }
+
+    /// Whether every worker has a node, and says what it does.
+    pub(super) fn has_nodes(&self) -> bool {
+        matches!(self, Phase::Gathering { .. } | Phase::Starting { .. } | Phase::Running)
+    }
+
+    /// Whether the Jobs are there, no queue holds them, and no pod has yet to go.
+    pub(super) fn is_of_gang(&self) -> bool {
+        self.has_nodes() || matches!(self, Phase::Unscheduled { .. } | Phase::Unreachable { .. })
+    }
+
+    /// The phase before, if this one came of it at this look.
+    pub(super) fn until(&self) -> Option<&Self> {
+        match self {
+            Phase::Failed { until, .. } | Phase::Restarting { until, .. } | Phase::StoppingEarly { until, .. } => {
+                until.as_deref()
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Taking in what was seen since the status was written: attempts that the gang's leader reports, progress, checkpoints, and a
+//! restart that was requested.
+
+use super::conditions::whole_second;
+use super::verdict::Input;
+use super::view::{View, incarnation};
+use super::{checkpoints, elastic, ending, history, progress, restart_request};
+use api::{AttemptEnd, Reason, State, TrainingJobStatus};
+use failure::restart::decide;
+use failure::{Container, WorkerFacts, first_cause};
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use observe::{AgentAnswer, ObservedPod};
+use plan::Incarnation;
+use protocol::attempt::RestartHistory;
+use protocol::gang::{KILLED, MAX_RESTARTS};
+use std::ops::Range;
+
+/// The view of a job whose status was this.
+pub(super) fn take_in<'a>(input: &'a Input<'a>, status: TrainingJobStatus) -> View<'a> {
+    let view = View::new(input, with_numbers(input, status)).after(with_start).after(with_gang);
+    let view = view.after(with_progress).after(with_checkpoints).after(restart_request::accepted);
+    let (elastic, resized) = elastic::decided(&view);
+    let record = TrainingJobStatus { elastic, ..view.record.clone() };
+    View { resized, ..view.with(record) }.after(with_loss)
+}
+
+/// Why workers are lost while others stay: their pods go.
+fn with_loss(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
+    let is_there = !view.is_settled() && view.gang_job().is_some() && !view.is_losing_job();
+    if is_there
+        && view.queued().is_none()
+        && view.shrunk().is_none()
+        && let Some(end) = view.end_by_leaving()
+    {
+        ending::file(&mut record, end);
+    }
+    record
+}
+
+/// The newest incarnation and attempt that a Job shows.
+fn with_numbers(input: &Input<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
+    let known = incarnation(&record);
+    let newest = input.children.jobs.values().max_by_key(|job| job.incarnation);
+    let (seen, first) = newest.map_or((1, 1), |job| (job.incarnation, job.first_attempt));
+    let attempt = if seen > known.number { known.attempt.max(first) } else { known.attempt };
+    (record.incarnation, record.attempt) = (Some(known.number.max(seen)), Some(attempt));
+    record.restart_count.get_or_insert(0);
+    record
+}
+
+fn with_start(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
+    // A node's clock may be behind: no program starts before its pod is made.
+    let started = |pod: &ObservedPod| Some(pod.started()?.max(pod.created?));
+    let first = || view.input.children.pods.values().filter_map(|pod| started(pod)).min().map(Time);
+    record.start_time = record.start_time.or_else(first);
+    record
+}
+
+/// Which attempt runs, and how those before it ended: by the leader's last report, and by the last words of its members, for
+/// the leader may have ended before it was asked.
+fn with_gang(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
+    if let Some(gang) = view.gang {
+        record = history::with_newer(record, &gang.restarts);
+        record = with_attempts(view, record, gang.attempt, &gang.ended);
+    }
+    for pod in &view.pods {
+        let Some((report, end)) = pod.report().and_then(|report| Some((report, report.gang.as_ref()?))) else {
+            continue;
+        };
+        record = history::with_newer(record, &end.restarts);
+        // The pods say better how the last one ended.
+        let is_before = |ended: &&AttemptEnd| ended.attempt < report.attempt;
+        let before = end.ended.iter().filter(is_before).cloned().collect::<Vec<_>>();
+        record = with_attempts(view, record, report.attempt, &before);
+    }
+    record
+}
+
+/// `attempt` is the last one that has begun, `ended` are those before it that failed or were interrupted, the oldest first.
+fn with_attempts(
+    view: &View<'_>,
+    mut record: TrainingJobStatus,
+    attempt: u32,
+    ended: &[AttemptEnd],
+) -> TrainingJobStatus {
+    let known = incarnation(&record);
+    // Of pods that have begun none yet; or of a Job that was suspended and resumed while nobody looked, whose pods count
+    // from 1 again.
+    if attempt < known.attempt {
+        return record;
+    }
+    let first = view.worker_job().map_or(1, |job| job.first_attempt);
+    for end in ended.iter().rev().take(MAX_RESTARTS).rev().filter(|end| (first..=attempt).contains(&end.attempt)) {
+        ending::add(&mut record.restarts, reported(view, end));
+        if end.attempt < attempt
+            && let Some(entry) = record.restarts.iter().find(|entry| entry.attempt == end.attempt).cloned()
+        {
+            // What the leader has not added up by itself.
+            let mut added = history::of(&record);
+            decide(&view.input.plan.policy.failure.restart, &mut added, &entry);
+            record = history::with_newer(record, &added);
+        }
+    }
+    if attempt > known.attempt {
+        (record.incarnation, record.attempt) = (Some(known.number), Some(attempt));
+        if record.state == Some(State::Running) {
+            record.state = Some(State::Initializing); // the next attempt starts like any other
+        }
+    }
+    record
+}
+
+/// How an attempt ended that the leader reports, with what its pod shows.
+fn reported(view: &View<'_>, end: &AttemptEnd) -> AttemptEnd {
+    let pod = end.place().and_then(|place| view.pods.iter().find(|pod| pod.place() == place));
+    let told = AttemptEnd {
+        reason: word(&end.reason),
+        pod: pod.map(|pod| pod.name.clone()),
+        node: pod.and_then(|pod| pod.node.clone()),
+        time: end.time.map(whole_second),
+        ..end.clone()
+    };
+    let told = match pod.and_then(|pod| out_of_memory(pod, end)) {
+        // What follows has been decided by then.
+        Some(AttemptEnd { reason, message, exit_code, .. }) => AttemptEnd { reason, message, exit_code, ..told },
+        None => told,
+    };
+    AttemptEnd { time: Some(view.by_our_clock(told.time.unwrap_or(view.now()))), ..told }
+}
+
+/// What the leader can't know: only the pod's status says that the kernel sent SIGKILL for lack of memory.
+fn out_of_memory(pod: &ObservedPod, end: &AttemptEnd) -> Option<AttemptEnd> {
+    let killed_at = pod.out_of_memory?;
+    let reported_at = end.time.filter(|_| end.reason == Reason::Signal && end.exit_code == Some(KILLED))?;
+    // The container may have come back minutes later, and only then was it reported.
+    let after = reported_at.duration_since(killed_at);
+    if after < SignedDuration::from_secs(-5) || after > SignedDuration::from_mins(10) {
+        return None;
+    }
+    let container = Container::Terminated {
+        started: None,
+        finished: Some(killed_at),
+        exit_code: KILLED,
+        reason: "OOMKilled".to_owned(),
+        report: None,
+        message: None,
+    };
+    first_cause([WorkerFacts { ended: Some(false), training: &container, ..WorkerFacts::from(pod) }])
+}
+
+/// One CamelCase word, as the API wants it of a condition: an agent may be of any version.
+fn word(reason: &Reason) -> Reason {
+    const LONGEST: Range<usize> = 1..64;
+    let word = reason.as_str();
+    let is_word =
+        word.starts_with(|c: char| c.is_ascii_alphabetic()) && word.chars().all(|c| c.is_ascii_alphanumeric());
+    if is_word && LONGEST.contains(&word.len()) { reason.clone() } else { Reason::Failed }
+}
+
+/// What the programs report, and how far they had come when they ended.
+fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
+    if let Some(agent) = view.agent_of_attempt() {
+        record = progress::fold(record, agent);
+        if let Some(policy) = &view.input.plan.policy.success.early_stopping {
+            let (since, histories) = (agent.status.report.started_at, &agent.status.histories);
+            let known = record.early_stopping.as_ref();
+            record.early_stopping = progress::evaluate(policy, known, view.current.attempt, since, histories);
+        }
+    }
+    let last_words = view.pods.iter().find_map(|pod| pod.report()?.progress);
+    match last_words {
+        Some(reached) => progress::fold_end(record, &reached),
+        None => record,
+    }
+}
+
+/// How the checkpoints are: by the agent's last answer, and by its last words once it has ended.
+fn with_checkpoints(view: &View<'_>, record: TrainingJobStatus) -> TrainingJobStatus {
+    match view.checkpoint_report() {
+        Some(report) => checkpoints::with(record, &report),
+        None => record,
+    }
+}
+
+impl<'a> View<'a> {
+    /// The last answer of an agent on the present attempt, in pods of the present Job.
+    pub(super) fn agent_of_attempt(&self) -> Option<&'a AgentAnswer> {
+        let agent = self.input.agent.filter(|agent| agent.is_of(self.current.attempt))?;
+        // A Job that a queue suspends and resumes keeps the number of its attempt: what the pods of before said is not of
+        // these.
+        let resumed = self.worker_job().and_then(|job| job.resumed);
+        resumed.is_none_or(|resumed| agent.time >= resumed).then_some(agent)
+    }
+}
+
+/// The record of a job that has failed and is started again, as was requested.
+pub(super) fn started_again(view: &View<'_>, request: String) -> TrainingJobStatus {
+    let mut record = view.record.clone();
+    // Why the job had failed stays to be read, also where no attempt of it did.
+    if let Some(reason) = record.failure_reason.take() {
+        let message = record.failure_message.take().unwrap_or_default();
+        let time = record.completion_time.as_ref().map_or(view.now(), |end| end.0);
+        let end = AttemptEnd { time: Some(time), ..AttemptEnd::new(view.current.attempt, reason, message) };
+        ending::add(&mut record.restarts, end);
+    }
+    let next: Incarnation = view.current.next();
+    (record.incarnation, record.attempt) = (Some(next.number), Some(next.attempt));
+    record.asked_restart = Some(restart_request::heeded(view, request, next.attempt));
+    // The time between the two does not count.
+    let ended = record.completion_time.take();
+    record.suspended_at = record.start_time.as_ref().and(ended);
+    (record.duration, record.goodput, record.failure_message) = (None, None, None);
+    let RestartHistory { step, .. } = history::of(&record);
+    let judged = next.attempt.saturating_sub(1);
+    record = history::with(record, RestartHistory { judged, step, ..RestartHistory::default() });
+    record.state = Some(State::Pending);
+    record
+}
