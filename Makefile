@@ -23,7 +23,7 @@ TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUFF := $(CACHE)/ruff-0.17.6/bin/ruff
 DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
 
-.PHONY: help demo demo-cluster dev-image test soak gpu unit lint fmt audit generate cluster image binaries plugin bench clean need-rust
+.PHONY: help demo demo-cluster dev-image test soak gpu unit lint fmt audit docs generate cluster image binaries plugin bench clean need-rust
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -103,6 +103,17 @@ binaries: need-rust
 	  install -C target/$(TRIPLE)/release/$$program dist/$$program; done
 	@rm -rf dist/image && mkdir dist/image && install dist/operator dist/image/ && dist/agent install --to $(CURDIR)/dist/image/agent
 
+docs: need-rust $(CACHE)/bin/mdbook ## the docs as a book in target/book, with its links checked
+	PATH=$(CACHE)/bin:$$PATH mdbook build docs
+	@python3 -B tests/book/check.py target/book
+
+# Once per machine, for `make docs` alone. One that is on PATH serves as well.
+$(CACHE)/bin/mdbook:
+	@if mdbook=$$(command -v mdbook); then mkdir -p $(@D) && ln -sf "$$mdbook" $@; else \
+	  echo "installing mdbook into $(CACHE)/bin (once)" >&2 && \
+	  CARGO_BUILD_BUILD_DIR= CARGO_TARGET_DIR=$(CACHE)/mdbook-build cargo install --quiet --locked --root $(CACHE) mdbook@0.5.4 && \
+	  rm -rf $(CACHE)/mdbook-build; fi
+
 # The same programs as the tests have them, sooner compiled: for `make demo`.
 dev-image: need-rust
 	cargo build --bin operator --bin agent
@@ -111,7 +122,7 @@ dev-image: need-rust
 	  --out dist/dev-image.tar
 
 # The tests fail where one of these files is not what would be made.
-generate: need-rust ## make anew what is made from code: CRDs, tables of the docs, snapshots, alert rules
+generate: need-rust ## regenerate what is made from code: CRDs, tables of the docs, snapshots, alert rules
 	cargo build --quiet --bin crdgen
 	@crdgen=target/$(TRIPLE)/debug/crdgen && $$crdgen > crds/trainingjobs.yaml && \
 	 $$crdgen --runtime ClusterTrainingRuntime > crds/clustertrainingruntimes.yaml && \

@@ -246,7 +246,7 @@ const SLOW: &[Program] = &[
     ),
     row(
         "Go",
-        "waits for nobody",
+        "waits with no other goroutine",
         "printf 'package main\\nfunc main() { <-make(chan int) }' > t.go; go run t.go",
         "ExitCode: exit code 1: fatal error: all goroutines are asleep - deadlock!",
     ),

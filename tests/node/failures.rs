@@ -73,7 +73,7 @@ fn cases(marker: &str) -> Vec<Case> {
             Told::Failed,
         ),
         Case(
-            "every process of a worker gets SIGKILL at once, the agent too, as when the kernel ends a whole container for lack of memory, and nobody says why",
+            "every process of a worker, the agent included, gets SIGKILL, as from the kernel's OOM killer; no record names the sender",
             "killed",
             python(&["wait", marker]),
             Told::Failed,
@@ -134,7 +134,7 @@ fn cases(marker: &str) -> Vec<Case> {
         Case("a typo in the script", "syntax", json!({ "command": broken, "numWorkers": 1 }), Told::AtOnce),
         Case("a module that is not in the image", "module", python(&["missing_module"]), Told::AtOnce),
         Case("a worker is evicted, as by a drain", "evicted", stays(json!({})), Told::Disrupted),
-        Case("somebody deletes a worker's pod", "deleted", stays(json!({})), Told::Restarted),
+        Case("another client deletes a worker's pod", "deleted", stays(json!({})), Told::Restarted),
         Case("`failurePolicy.activeDeadlineSeconds` is over", "deadline", stays(json!({})), Told::AtOnce),
         Case(
             "an image that is not there",

@@ -49,7 +49,7 @@ async fn absent(space: &Space) -> String {
     let fields = fields("absent", None, json!({ "idleTimeoutSeconds": IDLE_SECONDS }));
     let job = space.submit("absent", fields).await;
     job.says(1, 1, "rank 1 is away").await;
-    let row = told(&job, Instant::now(), "a rank never comes to the first collective", &["Hang"]).await;
+    let row = told(&job, Instant::now(), "a rank never enters the first collective", &["Hang"]).await;
     assert!(row.contains("worker 1 ") && row.contains("rank 1"), "{row}");
     row
 }

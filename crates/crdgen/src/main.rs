@@ -178,10 +178,10 @@ fn refusals() -> anyhow::Result<String> {
     write!(
         text,
         "\n## After creation\n\n\
-         Only `{}` of the spec, {}, and with `elastic` `numWorkers` may change, be added or be removed; labels and annotations may, too. Every other \
-         change is refused, here for `image`:\n\n> {}\n",
-        MUTABLE.join("`, `"),
-        MUTABLE_WITHIN.map(|(object, fields)| format!("of `{object}` only `{}`", fields.join("` and `"))).join(", "),
+         These may change, be added or be removed, and labels and annotations, too:\n\n- `{}`\n{}- `numWorkers` with \
+         `elastic`\n\nEvery other change is refused, here for `image`:\n\n> {}\n",
+        MUTABLE.join("`\n- `"),
+        MUTABLE_WITHIN.map(|(object, fields)| format!("- `{}` of `{object}`\n", fields.join("` and `"))).concat(),
         api::immutable_message(&api::immutable("image")),
     )?;
     Ok(text)

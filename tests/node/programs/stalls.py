@@ -1,7 +1,7 @@
 """Ranks of torchrun that all-reduce over gloo until they are ended. FAULT says how they stall:
 
 silent   they print what no form of the agent's knows; a test stops a rank
-absent   in attempt 1 rank 1 never comes to the first collective
+absent   in attempt 1 rank 1 never enters the first collective
 stuck    the same lines; in attempt 1 rank 1 looks after each step for a file, which a test makes its volume not answer
 volume   they print steps and save each fifth; a test makes the whole volume not answer
 """
