@@ -1,6 +1,6 @@
 //! The phases of the life of a job, and the order of the rules that find the present one.
 //!
-//! A phase is found anew at each look, from what is seen and what is on record. `status.rs` turns it into the status,
+//! A phase is found at each look, from what is seen and what is on record. `status.rs` turns it into the status,
 //! `effects.rs` into what is done.
 
 use super::view::View;
