@@ -63,10 +63,19 @@ impl<'a> View<'a> {
         // That pods are deleted follows from what befell them, and from what an agent reported.
         let follows = cause.reason == Reason::PodDeleted && known.reason != Reason::PodDeleted;
         let is_given_up = known.reason == Reason::Unkillable;
-        if stands || (known.disruption && (follows || same && (!cause.disruption || is_given_up))) {
+        let is_known = known.disruption && !self.is_guess(known);
+        if stands || (is_known && (follows || same && (!cause.disruption || is_given_up))) {
             return known.clone();
         }
         AttemptEnd { time: Some(time), ran_seconds: ran_seconds.max(known.ran_seconds), ..cause }
+    }
+
+    /// Whether the leader took a pod for evicted that was told to end, and nothing on the pod says so.
+    fn is_guess(&self, known: &AttemptEnd) -> bool {
+        let mut pods = self.pods.iter().filter(|pod| Some(pod.place()) == known.place());
+        let is_only_deleted =
+            |pod: &ObservedPod| pod.deletion.is_some() && pod.disruption.is_none() && pod.pod_reason.is_none();
+        known.reason == Reason::Evicted && pods.any(|pod| is_only_deleted(pod))
     }
 
     /// When the present attempt began. Pods may have had attempts before: it began after the last of those.

@@ -119,6 +119,29 @@ fn a_deleted_worker_is_replaced_alone() {
     assert!(world.status.restarts[0].disruption, "the leader counts it so");
 }
 
+/// The leader knows that a pod was told to end, and not by whom; what stands on the pod says that it was no eviction.
+#[test]
+fn a_deleted_pod_is_no_eviction_although_the_leader_takes_it_for_one() {
+    for (deleted, told, disruptions) in
+        [(told_to_end as fn(u32, i64) -> ObservedPod, "PodDeleted", None), (evicted, "Evicted", Some(1))]
+    {
+        let mut world = led();
+        world.see(Some(job(1)), [deleted(0, 20), deleted(1, 20)]);
+        world.agent = Some(leader(1, gang(1, GangPhase::Stopping, vec![left(0)])));
+        world.step();
+        world.second = 25;
+        world.agent = None;
+        let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+        let end = |index| {
+            let ObservedPod { ended, training, .. } = ended(index, 1, 143, 22);
+            ObservedPod { ended, training, ..deleted(index, 20) }
+        };
+        world.see(Some(failed), [end(0), end(1)]);
+        world.step();
+        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, disruptions));
+    }
+}
+
 #[test]
 fn of_a_gang_that_does_not_stay_nobody_is_replaced() {
     let releases = |world: &mut World| {
