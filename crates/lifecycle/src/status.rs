@@ -70,7 +70,9 @@ impl Writing<'_, '_> {
         self.tell_all(&types.map(|type_| Told::close(type_, reason.clone())));
     }
 
+    /// Another incarnation, of which nothing is counted yet.
     fn go_to(&mut self, incarnation: Incarnation) {
+        self.status.workers = None;
         (self.status.incarnation, self.status.attempt) = (Some(incarnation.number), Some(incarnation.attempt));
     }
 

@@ -454,12 +454,26 @@ fn a_failed_job_without_one_of_its_pods_lost_that_one() {
 fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
     let mut world = World::to_running();
     assert!(!misses_job(&world.plan(), &world.status, &world.children));
-    (world.status.attempt, world.status.incarnation) = (Some(2), Some(2));
+    (world.status.attempt, world.status.incarnation, world.status.workers) = (Some(2), Some(2), None);
     assert!(!misses_job(&world.plan(), &world.status, &world.children), "attempt 2 has not begun");
     world.see(Some(job(1)), [running(0, 2)]);
     assert!(misses_job(&world.plan(), &world.status, &world.children));
     world.see(Some(job(2)), []);
     assert!(!misses_job(&world.plan(), &world.status, &world.children));
+}
+
+/// An operator that starts may see nothing yet of what runs.
+#[test]
+fn a_job_that_ran_has_begun_whatever_the_watches_show() {
+    let mut world = World::to_running();
+    (world.children.jobs, world.children.pods) = Default::default();
+    assert!(misses_job(&world.plan(), &world.status, &world.children));
+    world.spec.suspend = true;
+    world.step();
+    assert_eq!((world.status.state, world.status.attempt), (Some(State::Suspended), Some(2)));
+    world.see(Some(job(1)), [running(0, 1), running(1, 1)]);
+    let seen = world.step();
+    assert!(seen.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }), "{seen:?}");
 }
 
 /// The watch of Jobs may be ahead of that of pods.

@@ -19,9 +19,11 @@ pub fn incarnation(status: &TrainingJobStatus) -> Incarnation {
 }
 
 /// Whether this incarnation has had a worker, or its attempt a failure. The workers' Job is the last that is made: pods of
-/// other roles may wait for it to be.
+/// other roles may wait for it to be. What the status counts is of this incarnation, too: an operator that starts may see no
+/// pod yet.
 pub(super) fn has_begun(status: &TrainingJobStatus, children: &Children, of: Incarnation) -> bool {
-    children.pods.values().any(|p| p.role.is_worker() && p.incarnation == of.number)
+    status.workers.is_some_and(|workers| workers.active > 0)
+        || children.pods.values().any(|p| p.role.is_worker() && p.incarnation == of.number)
         || status.restarts.iter().any(|r| r.attempt == of.attempt)
 }
 
