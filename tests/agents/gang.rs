@@ -776,6 +776,73 @@ fn a_gang_of_one_needs_neither_key_nor_port() {
     gang.all_exit(agents, 0);
 }
 
+/// The other worker fails, and the gang stops, before torchrun looks at its ranks.
+#[test]
+fn a_launcher_that_is_about_to_notice_its_ranks_failure_may_tell_of_it() {
+    let launcher = r#"
+import os, signal, subprocess, time
+signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+rank = subprocess.Popen(["sh", "-c", "kill -9 $$"])
+os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOWAIT)
+open("killed", "w").close()
+time.sleep(0.4)
+print("rank 1 has ended by SIGKILL", file=__import__("sys").stderr, flush=True)
+os._exit(3)
+"#;
+    let script = format!(
+        r#"
+[ $ATTEMPT = 1 ] || exit 0
+wait_at_peers
+[ $NODE_RANK = 1 ] && exec python3 -c '{launcher}'
+wait_for killed
+echo "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:1" >&2
+exit 1
+"#
+    );
+    let Some(gang) = Gang::new("gang-notice", 2, json!({}), &script) else { return };
+    let agents = gang.start();
+    gang.until_all_began(2);
+    gang.all_exit(agents, 0);
+    let said = gang.output();
+    let judged = said[0].lines().find(|line| line.contains("attempt 1 has ended: "));
+    assert!(
+        judged.is_some_and(|line| line.contains("worker 1: exit code 3: rank 1 has ended by SIGKILL")),
+        "{said:?}"
+    );
+}
+
+/// A program that has ended a process of its own, and never asked how that ended, is told to stop all the same.
+#[test]
+fn a_failed_child_that_nobody_asks_for_delays_a_stop_but_for_a_moment() {
+    let program = r#"
+import os, signal, subprocess, time
+child = subprocess.Popen(["sh", "-c", "kill -9 $$"])
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+open("killed", "w").close()
+signal.signal(signal.SIGTERM, lambda *_: (open("told", "w").close(), os._exit(0)))
+while True:
+    time.sleep(0.1)
+"#;
+    let script = format!(
+        r#"
+[ $ATTEMPT = 1 ] || exit 0
+wait_at_peers
+[ $NODE_RANK = 1 ] && exec python3 -c '{program}'
+wait_for killed
+echo "ValueError: boom" >&2
+exit 5
+"#
+    );
+    let Some(gang) = Gang::new("gang-child", 2, json!({}), &script) else { return };
+    let agents = gang.start();
+    gang.until_all_began(2);
+    gang.all_exit(agents, 0);
+    assert!(gang.room.path("told").exists(), "it was told to end");
+    let said = gang.output();
+    let judged = said[0].lines().find(|line| line.contains("attempt 1 has ended: "));
+    assert!(judged.is_some_and(|line| line.contains("worker 0: exit code 5: ValueError: boom")), "{said:?}");
+}
+
 /// The first worker tells of its steps, and waits; the one that it waits for is stopped, and can tell nothing.
 #[test]
 fn a_member_that_is_stopped_is_named_and_the_gang_starts_again() {

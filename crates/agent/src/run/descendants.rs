@@ -57,6 +57,13 @@ pub fn of_program(processes: Vec<Stat>) -> Vec<Stat> {
     processes.into_iter().filter(|process| process.pid != helper && !helpers.contains(&process.pid)).collect()
 }
 
+/// Whether `root`, or a process that descends from it, has failed and its parent has not taken note of that yet. One whose
+/// exit status the kernel does not show to this process does not count.
+pub fn has_unnoticed_failure(root: Pid) -> bool {
+    let own = || procfs::process::Process::new(root.as_raw()).and_then(|process| process.stat()).ok();
+    descendants_of(root).into_iter().chain(own()).any(|process| process.state == 'Z' && process.exit_code > Some(0))
+}
+
 /// Sends the signal of this number, which may be a real-time one, to one process. That fails only if it has just ended.
 pub fn send(pid: Pid, signal: i32) {
     // SAFETY: it takes two numbers. nix's own names no real-time signals.

@@ -25,7 +25,7 @@ use crate::output::parser::{Parser, Parsing};
 use crate::output::queue::Queue;
 use crate::remote::Shell;
 use crate::run::descendants::{
-    continue_stopped, descendants_of_self, has_helper, of_program, send, signal_descendants,
+    continue_stopped, descendants_of_self, has_helper, has_unnoticed_failure, of_program, send, signal_descendants,
 };
 use crate::run::launch::Program;
 use crate::run::view::{CurrentRun, RunView};
@@ -58,6 +58,9 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 const KILL_FOR: Duration = Duration::from_secs(10);
 /// How long only the agent's own look at the GPUs must have been seen: a look at all processes may miss what is forked meanwhile.
 const ALONE_FOR: Duration = Duration::from_millis(200);
+/// How long a launcher gets to notice that a rank of it has failed: torchrun looks every 100 ms. Told to end before that, it
+/// says nothing of the rank that failed first in the whole gang.
+const NOTICE: Duration = Duration::from_secs(1);
 /// Between two rounds of SIGKILL.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// The same once it has been of no use for long.
@@ -89,8 +92,8 @@ pub struct Run {
     keeper: Option<Arc<Keeper>>,
     /// Who watches whether the program goes on, while it runs.
     hang: Option<HangWatch>,
-    /// The program is to be told to end, at the latest then: it is looked at before that.
-    tell_by: Option<Instant>,
+    /// The program is to be told to end.
+    telling: Option<Telling>,
     report: Report,
     /// When the message was last written.
     written: Instant,
@@ -110,6 +113,23 @@ pub struct Run {
     is_stuck: bool,
     /// A stop from outside that came after the program's own end, and how long what is still to be done may take then.
     late_stop: Option<(i32, Instant)>,
+}
+
+/// Something waits before the program is told to end.
+#[derive(Clone, Copy)]
+struct Telling {
+    /// When it is told at the latest: it is looked at before.
+    by: Instant,
+    /// It is told no earlier, because it may be about to end by itself.
+    not_before: Option<Instant>,
+    /// The gang stops, so that its end is no failure of its own from then on.
+    is_stop: bool,
+}
+
+impl Telling {
+    fn at_once() -> Self {
+        Self { by: Instant::now(), not_before: None, is_stop: false }
+    }
 }
 
 /// The program's process, and what goes with it.
@@ -187,7 +207,7 @@ impl Run {
             words: Arc::clone(&surroundings.words),
             keeper: surroundings.keeper.clone(),
             hang: None,
-            tell_by: None,
+            telling: None,
             report: Report {
                 version: VERSION,
                 attempt: attempt.number.unwrap_or(0),
@@ -315,23 +335,30 @@ impl Run {
     /// The gang stops: SIGTERM, unless the program was told so already, and what is left gets SIGKILL after the grace, which
     /// may make an earlier one shorter.
     pub fn stop(&mut self, grace: Duration) {
-        let at = Instant::now() + grace;
-        let Some(process) = &mut self.process else { return };
-        if process.ended.is_some() {
-            // What its own end has left to be done can wait for the next attempt, unless there is none in this pod.
-            if !self.is_leaving {
-                self.late_stop = Some((Signal::SIGTERM as i32, Instant::now()));
-            }
-        } else if self.report.stopped_by.is_none() && self.report.ended_for.is_none() {
-            self.report.stopped_by = Some(Signal::SIGTERM as i32);
-            self.is_urgent = true;
+        let now = Instant::now();
+        let Some((pid, has_ended)) = self.process.as_ref().map(|process| (process.pid, process.ended.is_some())) else {
+            return;
+        };
+        if has_ended {
+            self.need_not_wait();
+        } else if !self.has_cause() {
             if let Some(hang) = &self.hang {
                 hang.look_a_last_time();
             }
-            self.tell_by = Some(Instant::now() + LAST_LOOK.min(grace / 2));
+            let not_before = has_unnoticed_failure(pid).then(|| now + NOTICE.min(grace / 2));
+            self.telling = Some(Telling { by: now + LAST_LOOK.min(grace / 2), not_before, is_stop: true });
         }
-        process.kill_at = Some(process.kill_at.map_or(at, |known| known.min(at)));
+        if let Some(process) = &mut self.process {
+            process.kill_at = Some(process.kill_at.map_or(now + grace, |known| known.min(now + grace)));
+        }
         self.tell_to_end();
+    }
+
+    /// What its own end has left to be done can wait for the next attempt, unless there is none in this pod.
+    fn need_not_wait(&mut self) {
+        if !self.is_leaving {
+            self.late_stop = Some((Signal::SIGTERM as i32, Instant::now()));
+        }
     }
 
     /// Whether the program has failed by itself, be its end reaped and told or not.
@@ -501,7 +528,10 @@ impl Run {
             return;
         }
         self.report.phase = Phase::Exited;
-        (self.hang, self.tell_by) = (None, None);
+        if self.is_stopping() {
+            self.need_not_wait();
+        }
+        (self.hang, self.telling) = (None, None);
         self.channels.read(&self.view.observations);
         self.write_message(message);
         // A shell dies of the SIGTERM that its python never hears of. Told to stop, those left have the rest of the
@@ -536,7 +566,7 @@ impl Run {
             process.kill_at = Some(Instant::now() + self.grace);
             self.report.ended_for = Some(ErrorPattern::Hang);
             self.is_urgent = true;
-            self.tell_by = Some(Instant::now());
+            self.telling = Some(Telling::at_once());
         }
     }
 
@@ -557,18 +587,23 @@ impl Run {
         process.kill_at = Some(now + self.grace);
         self.is_urgent = true;
         self.words.say("an exception has ended the program, but its process is still running: the agent stops it");
-        self.tell_by = Some(now);
+        self.telling = Some(Telling::at_once());
         None
     }
 
     /// Tells the program to end once it was looked at. Returns when that has to be done, if it is not done yet.
     fn tell_to_end(&mut self) -> Option<Instant> {
-        let (at, process) = (self.tell_by?, self.process.as_ref().filter(|process| process.ended.is_none())?);
+        let (telling, process) = (self.telling?, self.process.as_ref().filter(|process| process.ended.is_none())?);
         let is_looking = self.hang.as_ref().is_some_and(HangWatch::is_looking);
-        if is_looking && Instant::now() < at {
-            return Some(at);
+        let at = is_looking.then_some(telling.by).max(telling.not_before);
+        if at.is_some_and(|at| Instant::now() < at) {
+            return at;
         }
-        self.tell_by = None;
+        self.telling = None;
+        if telling.is_stop && self.report.stopped_by.is_none() {
+            self.report.stopped_by = Some(Signal::SIGTERM as i32);
+            self.is_urgent = true;
+        }
         send(process.pid, Signal::SIGTERM as i32);
         // What is stopped hears nothing but SIGKILL.
         continue_stopped();
@@ -662,9 +697,14 @@ impl Run {
         }
     }
 
+    /// The gang stops, and the program is about to be told.
+    fn is_stopping(&self) -> bool {
+        self.telling.is_some_and(|telling| telling.is_stop)
+    }
+
     /// Whether it is known already why it ends.
     fn has_cause(&self) -> bool {
-        self.report.stopped_by.is_some() || self.report.ended_for.is_some()
+        self.is_stopping() || self.report.stopped_by.is_some() || self.report.ended_for.is_some()
     }
 
     fn fails_by_loss(&self) -> bool {
