@@ -29,6 +29,7 @@ from runner import (
     meter,
     older,
     plan,
+    report,
     soak,
     steps,
     suite,
@@ -132,6 +133,24 @@ class Libtest(unittest.TestCase):
             event(type="suite", event="completed", tests=3)]))
         self.assertEqual(found, {"a": None, "b": "soak: takes hours", "c": "a benchmark"})
         self.assertEqual(libtest.of_soak(found), ["b"])
+
+
+    def test_the_cause_is_the_panic_without_its_stack(self):
+        output = ("12/90: the job has failed\nthread 'old' was a line of the program's\n\n"
+                  "thread 'a::b' (17) panicked at tests/a.rs:5:9:\n2 of 90 trials failed:\nsuspend-after-7: it differs\n"
+                  "stack backtrace:\n   0: core::panicking::panic_fmt\n")
+        self.assertEqual(libtest.cause(output), [
+            "thread 'a::b' (17) panicked at tests/a.rs:5:9:", "2 of 90 trials failed:", "suspend-after-7: it differs"])
+        self.assertEqual(libtest.cause("a thread panicked at noon\n" + "x" * 900), ["a thread panicked at noon", "x" * 400])
+        self.assertEqual(libtest.cause(""), [])
+        long = "thread 'a' panicked at a.rs:1:1:\n" + "\n".join(f"line {n}" for n in range(30))
+        self.assertEqual(libtest.cause(long)[-1], "line 4")
+
+    def test_what_failed_is_listed_with_its_cause(self):
+        why = "its evidence is in /e\nthread 'a' panicked at a.rs:1:1:\nboom"
+        self.assertEqual(report.failure("wire a", why),
+                         "  wire a: its evidence is in /e\n      thread 'a' panicked at a.rs:1:1:\n      boom")
+        self.assertEqual(report.failure("wire a", ""), "  wire a")
 
 
 class Messages(unittest.TestCase):

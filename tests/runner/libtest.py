@@ -30,6 +30,15 @@ class Test:
         return f"{self.program} {self.name}"
 
 
+def cause(output, lines=6, width=400):
+    """The first lines of what a failed test has said last: of a panic its place and its words, without the stack. What
+    comes before a panic may be long."""
+    before_stack = output.split("\nstack backtrace:")[0].rstrip().splitlines()
+    begins = [at for at, line in enumerate(before_stack) if line.startswith("thread ") and "panicked at" in line]
+    told = before_stack[begins[-1]:][:lines] if begins else before_stack[-lines:]
+    return [line[:width] for line in told if line.strip()]
+
+
 @dataclass
 class Report:
     """The events of one run of a program. `feed` takes its standard output, line by line."""

@@ -8,6 +8,12 @@ def indented(text):
     return "\n".join(f"  {line}" for line in text.splitlines())
 
 
+def failure(name, why):
+    """A line for what failed, and below it the first lines of why."""
+    first, *rest = why.splitlines() or [""]
+    return "\n".join([f"  {name}{': ' + first if first else ''}", *(f"      {line}" for line in rest[:8])])
+
+
 def phase_table(steps):
     rows = [(step.name, None if step.wall is None else round(step.wall, 1), None if step.cpu is None else
              round(step.cpu, 1), step.state) for step in steps if not step.is_lane and step.name != lanes.STRAYS]

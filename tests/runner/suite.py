@@ -172,8 +172,8 @@ class Suite:
         with self.lock:
             self.tests += tests
             for test in failed:
-                self.failures.append((lane.name, test.full_name, "its evidence is in "
-                                      f"{self.plan.evidence.of(run.program, test.name)}"))
+                evidence = f"its evidence is in {self.plan.evidence.of(run.program, test.name)}"
+                self.failures.append((lane.name, test.full_name, "\n".join([evidence, *libtest.cause(test.output)])))
         if broken:
             self.fail(lane.name, run.name, broken)
         count = len(failed) + (1 if broken else 0)
