@@ -805,10 +805,7 @@ exit 1
     gang.all_exit(agents, 0);
     let said = gang.output();
     let judged = said[0].lines().find(|line| line.contains("attempt 1 has ended: "));
-    assert!(
-        judged.is_some_and(|line| line.contains("worker 1: exit code 3: rank 1 has ended by SIGKILL")),
-        "{said:?}"
-    );
+    assert!(judged.is_some_and(|line| line.contains("worker 1: exit code 3: rank 1 has ended by SIGKILL")), "{said:?}");
 }
 
 /// A program that has ended a process of its own, and never asked how that ended, is told to stop all the same.

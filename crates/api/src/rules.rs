@@ -140,8 +140,8 @@ const CONDITIONS: [(&str, &str); 11] = [
     (
         "$MOUNTED_BY_THE_JOB",
         "$(checkpoint.enabled) && m.mountPath in ['/checkpoints', '/checkpoints/'] || \
-         self.model.startsWith('pvc://') && m.mountPath in ['/models', '/models/'] || \
-         self.dataset.startsWith('pvc://') && m.mountPath in ['/data', '/data/'] || \
+         has(self.model) && self.model.startsWith('pvc://') && m.mountPath in ['/models', '/models/'] || \
+         has(self.dataset) && self.dataset.startsWith('pvc://') && m.mountPath in ['/data', '/data/'] || \
          has(self.output) && m.mountPath in ['/out', '/out/']",
     ),
     ("$OF_A_VOLUME", "has(self.volumes) && self.volumes.exists(v, v.name == m.name)"),
@@ -1031,12 +1031,6 @@ pub const RULES: &[Rule] = &[
 
 /// Rejections by types and ranges.
 pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
-    SchemaRefusal {
-        field: "spec.model",
-        says: "spec.model: Required value",
-        remedy: "write the name of the model, or pvc://CLAIM/PATH",
-        example: "model-missing",
-    },
     SchemaRefusal {
         field: "spec.runtimeRef.kind",
         says: "spec.runtimeRef.kind: Unsupported value: \"PodTemplate\": supported values: \"ClusterTrainingRuntime\", \"TrainingRuntime\"",

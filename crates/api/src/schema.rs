@@ -110,7 +110,7 @@ pub fn crd() -> CustomResourceDefinition {
 }
 
 /// Fields of a TrainingJob's spec that a template does not have.
-pub const NOT_IN_RUNTIMES: [&str; 4] = ["model", "dataset", "runtimeRef", "suspend"];
+pub const NOT_IN_RUNTIMES: [&str; 2] = ["runtimeRef", "suspend"];
 
 /// The CustomResourceDefinition of a kind of template: a TrainingJob's spec without required fields. The operator validates
 /// the merged spec when a job uses the template.

@@ -45,15 +45,17 @@ use std::num::NonZeroU16;
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::duplicated_attributes, reason = "each printcolumn has its own priority")]
 pub struct TrainingJobSpec {
-    /// Name of the model, passed to the program as `MODEL`.
+    /// Name of the model, passed to the program as `MODEL`. Without it the variable is not set.
     /// Alternatively `pvc://CLAIM/PATH`, mounted read-only at `/models`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
-    pub model: String,
+    pub model: Option<String>,
 
-    /// Name of the dataset, passed to the program as `DATASET`.
+    /// Name of the dataset, passed to the program as `DATASET`. Without it the variable is not set.
     /// Alternatively `pvc://CLAIM/PATH`, mounted read-only at `/data`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
-    pub dataset: String,
+    pub dataset: Option<String>,
 
     /// Template to inherit from. The operator copies it when the job is created. Fields set in the job take precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,8 @@
 //! The ConfigMap: the job in files, for programs that would rather read files.
 
-use super::{metadata, names};
+use super::{metadata, names, pod};
 use k8s_openapi::api::core::v1::ConfigMap;
-use plan::{Plan, Source};
+use plan::Plan;
 use protocol::checkpoints::POLICY_FILE;
 use protocol::gang::SETUP_FILE;
 use serde_json::{Map, Value};
@@ -13,8 +13,6 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
         plan.hyperparameters.iter().map(|h| (h.name.clone(), h.value.clone())).collect();
     let hyperparameters = Value::Object(hyperparameters).to_string();
     let data = [
-        ("model", source(&plan.storage.model, super::pod::MODEL)),
-        ("dataset", source(&plan.storage.dataset, super::pod::DATASET)),
         ("num_workers", plan.gang.workers().replicas.to_string()),
         ("gpus_per_worker", plan.gang.workers().gpus.to_string()),
         ("framework", plan.gang.rendezvous.framework.as_str().to_owned()),
@@ -26,7 +24,8 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
         (SETUP_FILE, super::gang::setup(plan)),
     ];
     let policy = checkpoints(plan).map(|policy| (POLICY_FILE, policy));
-    let data: BTreeMap<_, _> = data.into_iter().chain(policy).map(|(key, value)| (key.to_owned(), value)).collect();
+    let data: BTreeMap<_, _> =
+        sources(plan).chain(data).chain(policy).map(|(key, value)| (key.to_owned(), value)).collect();
     ConfigMap {
         metadata: metadata(plan, names::config_name(&plan.identity.name)),
         data: Some(data),
@@ -42,10 +41,8 @@ fn checkpoints(plan: &Plan) -> Option<String> {
     Some(serde_json::to_string(policy).expect("a struct of strings and numbers is JSON"))
 }
 
-/// A name, or where its folder is mounted.
-pub(super) fn source(source: &Source, mounted_at: &str) -> String {
-    match source {
-        Source::Name(name) => name.clone(),
-        Source::Claim(_) => mounted_at.to_owned(),
-    }
+/// The model and the dataset as the program is told of them, those that the job names.
+fn sources(plan: &Plan) -> impl Iterator<Item = (&'static str, String)> {
+    let sources = [("model", &plan.storage.model, pod::MODEL), ("dataset", &plan.storage.dataset, pod::DATASET)];
+    sources.into_iter().filter_map(|(key, source, path)| Some((key, source.as_ref()?.told(path).to_owned())))
 }

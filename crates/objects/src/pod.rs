@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use plan::storage::{VOLUME_PREFIX, paths};
 use plan::template::{AGENT, TRAINING};
-use plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Pod, Role};
+use plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Pod, Role, Source};
 use protocol::checkpoints::POLICY_FILE;
 use protocol::gang::{GangPast, KILLED};
 use std::collections::BTreeMap;
@@ -212,8 +212,8 @@ impl Mounts {
         if let Some(checkpoint) = &plan.storage.checkpoint {
             it.add_checkpoints(plan, checkpoint);
         }
-        it.add_claim("model", MODEL, true, plan.storage.model.claim());
-        it.add_claim("dataset", DATASET, true, plan.storage.dataset.claim());
+        it.add_claim("model", MODEL, true, plan.storage.model.as_ref().and_then(Source::claim));
+        it.add_claim("dataset", DATASET, true, plan.storage.dataset.as_ref().and_then(Source::claim));
         it.add_claim("output", OUTPUT, false, plan.storage.output.as_ref());
         it
     }

@@ -842,6 +842,16 @@ fn a_users_variable_replaces_ours() {
 }
 
 #[test]
+fn what_a_job_does_not_name_is_no_variable() {
+    let pod = pod_of(&json!({ "model": null, "dataset": null }));
+    let none: Vec<&str> = Vec::new();
+    assert_eq!((env(training(&pod), "MODEL"), env(training(&pod), "DATASET")), (none.clone(), none));
+    let spec = json!({ "dataset": "d", "numWorkers": 1, "gpusPerWorker": 0 });
+    let data = built(&plan_of("x", &spec), 1).config.data.unwrap();
+    assert_eq!((data.get("model"), data.get("dataset").map(String::as_str)), (None, Some("d")));
+}
+
+#[test]
 fn text_is_not_expanded() {
     let pod = pod_of(&json!({ "model": "a$(b)$c" }));
     assert_eq!(env(training(&pod), "MODEL"), ["a$$(b)$$c"]);

@@ -258,10 +258,10 @@ fn near(port: u16, distances: &[i16], taken: &[u16]) -> u16 {
 /// Data that outlives the pods or exists before them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Storage {
-    /// Model to train.
-    pub model: Source,
-    /// Dataset to train on.
-    pub dataset: Source,
+    /// Model to train, if the job names one.
+    pub model: Option<Source>,
+    /// Dataset to train on, if the job names one.
+    pub dataset: Option<Source>,
     /// Destination of the results.
     pub output: Option<ClaimPath>,
     /// Checkpoint storage; `None` if checkpoints are disabled.

@@ -161,8 +161,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
     }
 
-    let model = Source::resolve("spec.model", &spec.model, &mut no);
-    let dataset = Source::resolve("spec.dataset", &spec.dataset, &mut no);
+    let model = spec.model.as_deref().map(|text| Source::resolve("spec.model", text, &mut no));
+    let dataset = spec.dataset.as_deref().map(|text| Source::resolve("spec.dataset", text, &mut no));
     let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let of_job = CheckpointPolicy {

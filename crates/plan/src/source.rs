@@ -47,6 +47,15 @@ impl Source {
             Self::Claim(claim) => Some(claim),
         }
     }
+
+    /// What the program is told: the name, or where the folder is mounted.
+    #[must_use]
+    pub fn told<'a>(&'a self, mounted_at: &'a str) -> &'a str {
+        match self {
+            Self::Name(name) => name,
+            Self::Claim(_) => mounted_at,
+        }
+    }
 }
 
 impl ClaimPath {

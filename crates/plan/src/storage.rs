@@ -191,6 +191,7 @@ fn nfs(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
 
 /// The reason for which a user's mount at `path` is rejected, with the remedy.
 fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
+    let is_mounted = |source: &Option<super::Source>| source.as_ref().is_some_and(|source| source.claim().is_some());
     match path {
         paths::AGENT => Some("is where the agent is: mount it elsewhere"),
         paths::STORE_CREDENTIALS | paths::BACKUP_CREDENTIALS => {
@@ -200,10 +201,8 @@ fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
         paths::CHECKPOINTS if storage.checkpoint.is_some() => Some(
             "is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
         ),
-        paths::MODEL if storage.model.claim().is_some() => Some("is where spec.model is mounted: mount it elsewhere"),
-        paths::DATASET if storage.dataset.claim().is_some() => {
-            Some("is where spec.dataset is mounted: mount it elsewhere")
-        }
+        paths::MODEL if is_mounted(&storage.model) => Some("is where spec.model is mounted: mount it elsewhere"),
+        paths::DATASET if is_mounted(&storage.dataset) => Some("is where spec.dataset is mounted: mount it elsewhere"),
         paths::OUTPUT if storage.output.is_some() => Some("is where spec.output is mounted: mount it elsewhere"),
         _ => None,
     }

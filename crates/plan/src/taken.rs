@@ -193,6 +193,18 @@ mod tests {
     }
 
     #[test]
+    fn a_template_may_name_model_and_dataset() {
+        let base =
+            json!({ "model": "pvc://models/base", "dataset": "pvc://data/base", "numWorkers": 1, "suspend": true });
+        let own = json!({ "model": null, "dataset": "mine" });
+        let all = merged_value(base, own);
+        assert_eq!((&all["model"], &all["dataset"]), (&json!("pvc://models/base"), &json!("mine")));
+        assert_eq!(all["suspend"], false, "whether a job is suspended is its own affair");
+        let neither = merged_value(json!({ "numWorkers": 1 }), json!({ "model": null, "dataset": null }));
+        assert_eq!((neither.get("model"), neither.get("dataset")), (None, None));
+    }
+
+    #[test]
     fn pod_templates_are_merged_by_name() {
         let base = json!({ "podTemplate": {
             "metadata": { "labels": { "team": "a", "tier": "x" } },

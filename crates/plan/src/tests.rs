@@ -71,7 +71,7 @@ fn a_small_job_is_all_defaults() {
     assert_eq!((plan.gang.size(), plan.gang.workers().gpus, plan.gang.workers().procs), (2, 0, 1));
     assert_eq!(plan.gang.workers().pod.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
     assert_eq!(plan.gang.workers().pod.command, ["torchrun", "train.py"]);
-    assert_eq!(plan.storage.model, Source::Name("resnet".to_owned()));
+    assert_eq!(plan.storage.model, Some(Source::Name("resnet".to_owned())));
     let checkpoint = plan.storage.checkpoint.unwrap();
     assert_eq!(
         (checkpoint.frequency, checkpoint.policy.retention, checkpoint.volume),
@@ -144,12 +144,19 @@ fn an_object_that_was_never_stored_is_refused() {
 }
 
 #[test]
+fn a_job_may_name_neither_model_nor_dataset() {
+    let without = plan(&json!({ "model": null, "dataset": null, "volumes": [{ "name": "mine", "emptyDir": {} }],
+        "volumeMounts": [{ "name": "mine", "mountPath": "/models" }] }));
+    assert_eq!((without.storage.model, without.storage.dataset), (None, None));
+}
+
+#[test]
 fn sources_are_names_or_folders_on_claims() {
     let plan =
         plan(&json!({ "model": "pvc://models/llama/8b/", "dataset": "pvc://data", "output": "pvc://out//runs/./1" }));
     let folder = |claim: &str, path: Option<&str>| ClaimPath { claim: claim.to_owned(), path: path.map(str::to_owned) };
-    assert_eq!(plan.storage.model, Source::Claim(folder("models", Some("llama/8b"))));
-    assert_eq!(plan.storage.dataset, Source::Claim(folder("data", None)));
+    assert_eq!(plan.storage.model, Some(Source::Claim(folder("models", Some("llama/8b")))));
+    assert_eq!(plan.storage.dataset, Some(Source::Claim(folder("data", None))));
     assert_eq!(plan.storage.output, Some(folder("out", Some("runs/1"))));
 
     refused(

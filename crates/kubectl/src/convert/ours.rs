@@ -151,16 +151,8 @@ impl Ours {
     /// Fills in what every job of ours needs, and looks at what came out.
     pub fn finish(&mut self, answers: &super::Answers) -> Result<(), Bad> {
         for (field, answer) in [("model", &answers.model), ("dataset", &answers.dataset)] {
-            match answer {
-                Some(answer) => self.set(field, answer.as_str()),
-                None if self.get(field).is_none() => {
-                    self.set(field, super::UNNAMED);
-                    let variable = field.to_uppercase();
-                    let says =
-                        format!("is required here, and becomes the variable {variable}: --{field} writes another");
-                    self.notes.note(format!("spec.{field}"), says);
-                }
-                None => {}
+            if let Some(answer) = answer {
+                self.set(field, answer.as_str());
             }
         }
         self.set("checkpoint.enabled", false);
