@@ -137,11 +137,12 @@ class Libtest(unittest.TestCase):
 
     def test_the_cause_is_the_panic_without_its_stack(self):
         output = ("12/90: the job has failed\nthread 'old' was a line of the program's\n\n"
-                  "thread 'a::b' (17) panicked at tests/a.rs:5:9:\n2 of 90 trials failed:\nsuspend-after-7: it differs\n"
+                  "thread 'a::b' (17) panicked at tests/a.rs:5:9:\n2 of 90 trials failed:\n"
+                  "suspend-after-7: it differs\n"
                   "stack backtrace:\n   0: core::panicking::panic_fmt\n")
         self.assertEqual(libtest.cause(output), [
             "thread 'a::b' (17) panicked at tests/a.rs:5:9:", "2 of 90 trials failed:", "suspend-after-7: it differs"])
-        self.assertEqual(libtest.cause("a thread panicked at noon\n" + "x" * 900), ["a thread panicked at noon", "x" * 400])
+        self.assertEqual(libtest.cause("a thread panicked\n" + "x" * 900), ["a thread panicked", "x" * 400])
         self.assertEqual(libtest.cause(""), [])
         long = "thread 'a' panicked at a.rs:1:1:\n" + "\n".join(f"line {n}" for n in range(30))
         self.assertEqual(libtest.cause(long)[-1], "line 4")

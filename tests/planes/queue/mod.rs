@@ -46,16 +46,14 @@ async fn a_gang_of_several_roles_is_admitted_as_one() {
     let gang = space.submit("gang", 10, fields).await;
     gang.is_queued().await;
     // There would be room for the workers alone, or for the actors.
-    let asked: Vec<_> = space
-        .workloads()
-        .iter()
-        .filter_map(|workload| workload["spec"]["podSets"].as_array().cloned())
-        .flatten()
-        .collect();
-    assert_eq!(
-        asked.iter().map(|set| (set["name"].clone(), set["count"].clone())).collect::<Vec<_>>(),
-        [(json!("worker"), json!(10)), (json!("actor"), json!(6)),]
-    );
+    let asked = eventually("the gang's Workload", SOON, async || {
+        let workloads = space.workloads();
+        let sets = workloads.iter().filter_map(|workload| workload["spec"]["podSets"].as_array().cloned()).flatten();
+        let asked: Vec<_> = sets.map(|set| (set["name"].clone(), set["count"].clone())).collect();
+        (!asked.is_empty()).then_some(asked)
+    })
+    .await;
+    assert_eq!(asked, [(json!("worker"), json!(10)), (json!("actor"), json!(6))]);
 
     space.quota(16);
     gang.runs(0).await;
