@@ -284,6 +284,36 @@ fn the_best_is_kept_beside_the_newest() {
     }
 }
 
+/// The link is there once a program has ended well, on a volume, and no program ever finds it.
+#[test]
+fn the_best_has_a_link_when_the_job_is_done() {
+    let by = json!({ "metric": "accuracy", "max": true });
+    let mut world = World::new("keeper-best-link", json!({ "retention": 2, "keepBest": by, "shared": true }));
+    let weights = testkit::root("tests/fixtures/checkpoints/safetensors/sharded/model-00002-of-00002.safetensors");
+    let run = |world: &World, attempt: u32, script: &str| {
+        let mut agent = world.agent(attempt, &[], &format!("{SAVE_MEASURED}{script}"));
+        let output = agent.env("WEIGHTS", &weights).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let link = world.checkpoints().join("best");
+    let target = || fs::read_link(&link).ok().map(|target| target.display().to_string());
+    let saves = "measured 1 0.1; measured 2 0.9; measured 3 0.3; measured 4 0.2";
+    let (_, said) = run(&world, 1, &format!("{saves}; exit 1"));
+    assert_eq!(target(), None, "the next attempt may write to that path: {said}");
+    let (is_well, said) = run(&world, 2, "[ -e $CHECKPOINT_DIR/best ] && exit 3; measured 5 0.4");
+    assert!(is_well, "{said}");
+    assert_eq!(target().as_deref(), Some("./checkpoint-2"), "{said}");
+    assert!(link.join("model.safetensors").is_file());
+    let (is_well, said) = run(&world, 3, "[ -L $CHECKPOINT_DIR/best ] && exit 3; mkdir $CHECKPOINT_DIR/best");
+    assert!(is_well, "{said}");
+    assert!(link.symlink_metadata().unwrap().is_dir(), "what the program has made stays");
+    assert!(said.contains("has a best of another origin: no link to checkpoint-2 is made"), "{said}");
+    fs::remove_dir(&link).unwrap();
+    world.policy["shared"] = json!(false);
+    let (is_well, said) = run(&world, 4, "measured 6 0.4");
+    assert!(is_well && target().is_none(), "such a folder goes with its pod: {said}");
+}
+
 /// Whatever is killed, and whenever: the next run goes on from a whole checkpoint, and never from further back than the
 /// newest whole one.
 #[test]
@@ -622,6 +652,60 @@ fn a_store_that_fails_holds_up_no_training() {
     }
     fs::write(world.room.path("enough"), "").unwrap();
     assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
+}
+
+/// The agent that runs copies at once what would have waited for an hour. Where none runs the command copies by itself.
+#[test]
+fn a_backup_is_made_when_somebody_asks_for_it() {
+    let mut world = World::new("keeper-backup-now", json!({ "shared": true }));
+    let backup = |world: &World, more: &[&str]| {
+        let mut command = Command::new(binary("agent"));
+        command.args(["checkpoints", "backup", "--policy"]).arg(world.room.path("policy"));
+        command.arg("--root").arg(world.checkpoints()).args(more).output().unwrap()
+    };
+    world.run(1, &[], "true");
+    let nowhere = backup(&world, &[]);
+    let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert!(!nowhere.status.success() && said.contains("create it with checkpoint.backup"), "{said}");
+
+    let (bucket, state) = (world.room.folder("bucket"), world.room.folder("state"));
+    let uri = format!("file://{}", bucket.display());
+    world.policy["backup"] = json!({ "place": { "uri": uri }, "intervalSeconds": 3600 });
+    let script = r#"
+        save 1
+        until [ -e "$ROOM/second" ]; do sleep 0.1; done
+        save 2
+        until [ -e "$ROOM/third" ]; do sleep 0.1; done
+        save 3
+        until [ -e "$ROOM/enough" ]; do sleep 0.1; done
+    "#;
+    let more = [format!("--metrics-port={}", world.metrics), format!("--gang-state={}", state.display())];
+    let mut agent = world.agent(1, &[&more[0], &more[1]], script);
+    let mut agent = Running(agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    world.told("the first copy", |told| told.copied.as_ref().and_then(|kept| kept.step) == Some(1));
+    fs::write(world.room.path("second"), "").unwrap();
+    world.told("the second save", |told| told.to_copy.as_deref() == Some("step-2"));
+    let of_state = [format!("--state={}", state.display())];
+    let of_state = of_state.each_ref().map(String::as_str);
+    let done = backup(&world, &of_state);
+    assert_eq!(stdout(&done), format!("the newest copy in {uri} is step-2\n"), "{done:?}");
+    assert!(bucket.join("step-2/weights").is_file());
+    // A place that takes nothing is named, and the command fails.
+    fs::rename(&bucket, world.room.path("away")).unwrap();
+    fs::write(&bucket, "").unwrap();
+    fs::write(world.room.path("third"), "").unwrap();
+    world.told("the third save", |told| told.to_copy.as_deref() == Some("step-3"));
+    let failed = backup(&world, &of_state);
+    assert!(!failed.status.success() && String::from_utf8_lossy(&failed.stderr).contains(&uri), "{failed:?}");
+    fs::remove_file(&bucket).unwrap();
+    fs::rename(world.room.path("away"), &bucket).unwrap();
+    fs::write(world.room.path("enough"), "").unwrap();
+    assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
+
+    world.run(2, &[], "save 4");
+    let done = backup(&world, &[]);
+    assert_eq!(stdout(&done), format!("step-4 is copied to {uri}\n"), "{done:?}");
+    assert!(bucket.join("step-4/weights").is_file());
 }
 
 /// A new line, then colours, the title of the window, and the way back to the beginning of the line.

@@ -3,7 +3,7 @@
 use super::checkpoints::{self, checkpoint, job, logs, submit};
 use super::training::Training;
 use super::world::{SOON, Space, merged, world};
-use super::{folder, wait::eventually};
+use super::{behind, folder, wait::eventually};
 use api::State::{Completed, Running};
 use api::TrainingJobStatus;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::net::{IpAddr, UdpSocket};
 use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 
@@ -119,6 +120,16 @@ async fn a_lost_volume_comes_back_from_the_backup() {
     let best = told.best.as_ref().map(|best| (best.path.clone(), best.value));
     assert_eq!(best, Some((name(BEST), Some(0.0))));
     assert!(bucket.manifests("kept").contains(&newest), "{:?}", bucket.manifests("kept"));
+
+    // Another job reads the best one by the path that stays the same.
+    let reads = json!({ "model": "pvc://kept-checkpoints/best", "command": ["sh", "-c", "sha256sum < $MODEL"] });
+    let reader = space.submit("reader", merged(json!({ "numWorkers": 1 }), &reads)).await;
+    reader.state(Completed).await;
+    let read = logs(&space, &reader).await.concat();
+    let path = behind(&space, "kept-checkpoints").await.join(name(BEST));
+    let expected = std::process::Command::new("sha256sum").stdin(File::open(path).unwrap()).output().unwrap().stdout;
+    assert_eq!(read, String::from_utf8_lossy(&expected));
+    reader.delete().await;
 
     // The volume is lost.
     first.delete().await;

@@ -88,9 +88,12 @@ impl Container {
         let source = StatusSource::new(answer_key, run, keeper.clone(), gang, in_gang, asked);
         let server = Server::start(public, source, &current, keeper.as_ref())?;
         if let Some(state) = &options.state
-            && let Err(error) = local::serve(&server.runtime, state)
+            && let Err(error) = local::serve(&server.runtime, state, keeper.clone())
         {
-            words.say(format_args!("can't answer `agent stacks` in {}: {error}", state.display()));
+            words.say(format_args!(
+                "can't answer `agent stacks` and `agent checkpoints backup` in {}: {error}",
+                state.display()
+            ));
         }
         let join = |gang| Party::join(gang, options.grace, &server.runtime, &wake, &words, &told);
         let party = options.gang.as_ref().map(join).transpose();

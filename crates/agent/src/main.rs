@@ -260,6 +260,14 @@ enum Verb {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Copy the newest good one to the job's store and backup now
+    Backup {
+        #[command(flatten)]
+        of: OfCheckpoints,
+        /// What the job's own agent was given as --gang-state, if it runs: it makes the copy then
+        #[arg(long, value_name = "DIR")]
+        state: Option<PathBuf>,
+    },
     /// Fetch a checkpoint from the job's store or backup
     Restore {
         #[command(flatten)]
@@ -333,6 +341,7 @@ fn checkpoints(verb: Verb) -> ExitCode {
         Verb::Verify(of) => (of, keeper::Command::Verify),
         Verb::Why(of) => (of, keeper::Command::Why),
         Verb::Prune { of, dry_run } => (of, keeper::Command::Prune { dry_run }),
+        Verb::Backup { of, state } => (of, keeper::Command::Backup { state }),
         Verb::Restore { of, to, checkpoint } => (of, keeper::Command::Restore { checkpoint, to }),
         Verb::Upkeep { of, task: Task::Copy, .. } => (of, keeper::Command::Copy),
         Verb::Upkeep { of, without_volume, task: Task::Check } => {

@@ -12,6 +12,7 @@
 
 const _: () = assert!(usize::BITS == 64);
 
+pub mod best;
 pub mod budget;
 pub mod choose;
 pub mod files;

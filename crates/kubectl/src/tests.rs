@@ -1173,7 +1173,7 @@ fn completions() {
     assert_eq!(names(complete(&["top", "-o", ""])), ["table", "json"]);
     assert_eq!(names(complete(&["completion", ""])), ["bash", "zsh", "fish"]);
     assert_eq!(complete(&["checkpoints", ""]), Completed::Jobs);
-    let verbs = ["list", "verify", "why", "prune", "restore"];
+    let verbs = ["list", "verify", "why", "prune", "backup", "restore"];
     assert_eq!(names(complete(&["checkpoints", "bert", ""])), verbs);
     assert_eq!(
         names(complete(&["checkpoints", "-n", "team", "bert", "restore", "--to", "/c", "--timeout", "9m", ""])),

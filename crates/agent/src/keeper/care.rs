@@ -10,6 +10,7 @@ use crate::keeper::start::{Work, is_own_failure};
 use crate::keeper::{Keeper, Until, block_on, stand_back};
 use crate::now;
 use crate::survive::survive;
+use checkpoint::best::{BEST, link_best, unlink_best};
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Doubt, Place, Query, Start, Wish, choose};
 use checkpoint::files::Member;
@@ -167,6 +168,11 @@ impl<'a> Care<'a> {
         // Before the look: it orders what it finds new after what the stores have.
         let listed: Vec<_> = places(&policy).map(|place| (self.listed(&place), place)).collect();
         let scan = self.see_what_is_there();
+        if let Ok(root) = Folder::root(&self.keeper.root)
+            && let Err(error) = unlink_best(&root)
+        {
+            self.keeper.words.say(format_args!("can't remove the link {BEST} of the job before: {error}"));
+        }
         let mut others = scan.others.clone();
         if others.is_empty() {
             others = self.inventory.take_turn(Timestamp::now());
@@ -422,6 +428,9 @@ impl<'a> Care<'a> {
         if is_first {
             self.note_put_together(&mut scan);
             let told = self.describe(policy, &scan);
+            if is_done && policy.shared {
+                self.link_best(told.best.as_ref());
+            }
             self.keeper.tell(told);
         }
         if is_last {
@@ -634,6 +643,19 @@ impl<'a> Care<'a> {
         }
         self.deleted += gone.len() as u64;
         scan.found.retain(|known| !gone.contains(&known.found.path));
+    }
+
+    /// The job is done: its best checkpoint has a path that stays the same.
+    fn link_best(&self, best: Option<&Kept>) {
+        let Some(best) = best else { return };
+        match Folder::root(&self.keeper.root).and_then(|root| link_best(&root, &best.path)) {
+            Ok(true) => {}
+            Ok(false) => self.keeper.words.say(format_args!(
+                "the folder of checkpoints has a {BEST} of another origin: no link to {} is made",
+                shown(&best.path)
+            )),
+            Err(error) => self.keeper.words.say(format_args!("can't link {BEST} to {}: {error}", shown(&best.path))),
+        }
     }
 
     fn describe(&self, policy: &CheckpointPolicy, scan: &Scan) -> Checkpoints {

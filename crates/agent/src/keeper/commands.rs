@@ -2,9 +2,10 @@
 
 use crate::keeper::block_on;
 use crate::keeper::care::{fetch_uri, keep};
-use crate::keeper::copies::{Where, copied as as_copied, copy_beside, open_uri, places};
+use crate::keeper::copies::{Standing, Where, copied as as_copied, copy_beside, open_uri, places};
 use crate::keeper::found::{bad_ones, depth, describe, kept, look_at, verify_for_start};
 use crate::keeper::problem::{failed, in_store, refused};
+use crate::serve::local::{hurry_copies, standing};
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Place, Query, Wish, choose, explain};
 use checkpoint::folder::Folder;
@@ -21,6 +22,7 @@ use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
 use protocol::report::{LaunchError, LaunchErrorKind, Report, VERSION};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store::{Manifest, StoreError};
@@ -37,6 +39,11 @@ pub enum Command {
     Prune {
         /// Only say so.
         dry_run: bool,
+    },
+    /// Copy the newest save now.
+    Backup {
+        /// Where the job's own agent answers, if it runs.
+        state: Option<PathBuf>,
     },
     /// Fetch one from a store.
     Restore {
@@ -78,6 +85,8 @@ struct At {
 /// How long a store that does not answer is asked again.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Between two looks whether the agent has copied what was asked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 impl Commands {
     /// Does it, and prints what a person wants to know of it.
@@ -92,7 +101,46 @@ impl Commands {
             Command::Prune { dry_run } => self.prune(*dry_run),
             Command::Restore { checkpoint, to } => self.restore(checkpoint.as_deref(), to),
             Command::Check { has_volume } => self.check(*has_volume),
+            Command::Backup { state } => self.backup(state.as_deref()),
             Command::Copy => self.copy().map(drop),
+        }
+    }
+
+    /// By the agent that looks after the checkpoints, if there is one: two would send the same files.
+    fn backup(&self, state: Option<&Path>) -> Result<(), LaunchError> {
+        if places(&self.policy).next().is_none() {
+            let message =
+                "the job copies its checkpoints nowhere: create it with checkpoint.backup, or with a bucket in \
+                           checkpoint.storage"
+                    .to_owned();
+            return Err(LaunchError { kind: LaunchErrorKind::InvalidOption, message });
+        }
+        let unasked =
+            |error: io::Error| LaunchError { kind: LaunchErrorKind::StorageUnavailable, message: error.to_string() };
+        let Some(state) = state else { return self.copy().map(drop) };
+        hurry_copies(state).map_err(unasked)?;
+        let copies = loop {
+            let copies = standing(state).map_err(unasked)?;
+            if !copies.iter().any(|copies| copies.is_urgent) {
+                break copies;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        };
+        let mut errors = Vec::new();
+        for Standing { uri, last, error, .. } in &copies {
+            match (error, last) {
+                (Some(error), _) => errors.push(error.clone()),
+                (None, Some(last)) => println!("the newest copy in {uri} is {}", shown(&last.path)),
+                (None, None) => println!("there is no good checkpoint yet to copy to {uri}"),
+            }
+        }
+        if copies.is_empty() {
+            println!("the agent has not looked at the checkpoints yet: ask again in a moment");
+        }
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(LaunchError { kind: LaunchErrorKind::StorageUnavailable, message: errors.join("; ") })
         }
     }
 

@@ -13,6 +13,7 @@ use checkpoint::series::{Series, saves};
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use protocol::checkpoints::{CheckpointPolicy, Kept, Problem, StorePlace};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,6 +89,20 @@ fn open(mut destination: Destination, place: &StorePlace, writer: &str) -> Resul
     Store::open(&destination, &access, writer)
 }
 
+/// How the copies in one store stand.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Standing {
+    /// The store, with the prefix.
+    pub uri: String,
+    /// What a person wants to be copied now is not copied yet.
+    pub is_urgent: bool,
+    /// The newest copy.
+    pub last: Option<Kept>,
+    /// Why the last try failed.
+    pub error: Option<String>,
+}
+
 /// The copies of one folder in one store.
 pub(super) struct Copies {
     place: Where,
@@ -123,6 +138,8 @@ struct State {
     error: Option<StoreError>,
     /// Nothing more will come: what is wanted is copied at once.
     drains: bool,
+    /// A person wants what waits to be copied now, and has not been answered yet.
+    is_urgent: bool,
     /// The thread has nothing to do any more.
     is_drained: bool,
 }
@@ -217,6 +234,23 @@ impl Copies {
         self.shared.state.lock().is_drained
     }
 
+    /// Copies what waits without waiting for the interval.
+    pub(super) fn hurry(&self) {
+        self.shared.state.lock().is_urgent = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// How it stands.
+    pub(super) fn standing(&self) -> Standing {
+        let state = self.shared.state.lock();
+        Standing {
+            uri: self.place.uri.clone(),
+            is_urgent: state.is_urgent && !state.is_drained,
+            last: state.last.clone(),
+            error: state.error.as_ref().map(ToString::to_string),
+        }
+    }
+
     /// Paths of what has to stay on the volume until it is copied.
     pub(super) fn held(&self) -> BTreeSet<String> {
         let state = self.shared.state.lock();
@@ -254,11 +288,12 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
             loop {
                 let next = state.waiting(place.is_backup).first().copied().cloned();
                 let is_asked = state.have.is_some();
+                state.is_urgent &= next.is_some() || !is_asked;
                 if state.drains && next.is_none() && is_asked {
                     return;
                 }
                 let wait = due.saturating_duration_since(Instant::now());
-                let is_due = wait.is_zero() || (state.drains && failures == 0);
+                let is_due = wait.is_zero() || state.is_urgent || (state.drains && failures == 0);
                 match next {
                     _ if !is_asked && is_due => break None,
                     Some(found) if is_due => break Some(found),
@@ -319,7 +354,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
             Err(error) => {
                 due = Instant::now() + (AGAIN[0] * 2_u32.saturating_pow(failures.min(8))).min(AGAIN[1]);
                 failures = failures.saturating_add(1);
-                state.error = Some(error);
+                (state.error, state.is_urgent) = (Some(error), false);
             }
         }
         shared.changed.notify_all();

@@ -16,6 +16,7 @@ mod start;
 use crate::gang::{self, read_key};
 use crate::keeper::care::Care;
 use crate::keeper::choice::{Choice, NoRounds, ROUNDS, Rounds};
+pub use crate::keeper::copies::Standing;
 use crate::keeper::copies::{Copies, places};
 use crate::run::view::CurrentRun;
 use crate::survive::survive;
@@ -440,6 +441,16 @@ impl Keeper {
             *copies = places(policy).filter_map(|place| Copies::start(self, place)).map(Arc::new).collect();
         }
         copies.clone()
+    }
+
+    /// Copies what waits to be copied without waiting for the interval.
+    pub fn hurry_copies(&self) {
+        self.copies.lock().iter().for_each(|copies| copies.hurry());
+    }
+
+    /// How the copies stand, by store; nothing before the first look.
+    pub fn standing(&self) -> Vec<Standing> {
+        self.copies.lock().iter().map(|copies| copies.standing()).collect()
     }
 
     fn stop_flag(&self) -> Arc<AtomicBool> {

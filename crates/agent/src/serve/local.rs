@@ -1,7 +1,9 @@
 //! What only the user of this container may ask: a socket in the folder of what the agent remembers.
 //!
-//! The stacks tell how a program is made, and reading them costs it processors. So no port serves them.
+//! The stacks tell how a program is made, and reading them costs it processors. A copy of the checkpoints costs the volume
+//! and the network. So no port serves them.
 
+use crate::keeper::{Keeper, Standing};
 use crate::stacks;
 use axum::Router;
 use axum::body::Bytes;
@@ -28,7 +30,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// Where the socket can't be made there.
-pub fn serve(runtime: &Handle, state: &Path) -> io::Result<()> {
+pub fn serve(runtime: &Handle, state: &Path, keeper: Option<Arc<Keeper>>) -> io::Result<()> {
     let path = state.join(SOCKET);
     // That of an agent that was killed.
     match remove_file(&path) {
@@ -40,7 +42,7 @@ pub fn serve(runtime: &Handle, state: &Path) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     runtime.spawn(async {
         if let Ok(listener) = tokio::net::UnixListener::from_std(listener) {
-            let _ = axum::serve(listener, of_stacks()).await;
+            let _ = axum::serve(listener, of_stacks().merge(of_copies(keeper))).await;
         }
     });
     Ok(())
@@ -51,6 +53,26 @@ pub fn serve(runtime: &Handle, state: &Path) -> io::Result<()> {
 /// # Errors
 /// Where no agent serves, or it does not answer.
 pub fn ask(state: &Path) -> io::Result<String> {
+    request(state, "GET", "/stacks")
+}
+
+/// Has the agent that serves there copy its checkpoints now.
+///
+/// # Errors
+/// As [`ask`]; `NotFound` where no agent serves.
+pub fn hurry_copies(state: &Path) -> io::Result<()> {
+    request(state, "POST", "/copies").map(drop)
+}
+
+/// How the copies of the agent that serves there stand, by store.
+///
+/// # Errors
+/// As [`ask`].
+pub fn standing(state: &Path) -> io::Result<Vec<Standing>> {
+    Ok(serde_json::from_str(&request(state, "GET", "/copies")?)?)
+}
+
+fn request(state: &Path, method: &str, what: &str) -> io::Result<String> {
     let path = state.join(SOCKET);
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("can't ask the agent at {}: {error}", path.display()));
@@ -58,17 +80,34 @@ pub fn ask(state: &Path) -> io::Result<String> {
         let mut stream = UnixStream::connect(&path)?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         // 1.0: the answer ends with the connection.
-        stream.write_all(b"GET /stacks HTTP/1.0\r\nHost: agent\r\n\r\n")?;
+        let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
+        write!(stream, "{method} {what} HTTP/1.0\r\nHost: agent\r\n{length}\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
     };
     let answer = read().map_err(named)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    if head.split(' ').nth(1) == Some("200") {
+    if head.split(' ').nth(1).is_some_and(|code| code.starts_with('2')) {
         return Ok(body.to_owned());
     }
     Err(named(io::Error::other(head.lines().next().unwrap_or("it says nothing").to_owned())))
+}
+
+/// The copies of the checkpoints; none without a keeper.
+fn of_copies(keeper: Option<Arc<Keeper>>) -> Router {
+    #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
+    async fn standing(State(keeper): State<Arc<Keeper>>) -> impl IntoResponse {
+        let json = serde_json::to_vec(&keeper.standing()).expect("a struct of numbers and strings is JSON");
+        ([(header::CONTENT_TYPE, "application/json")], json)
+    }
+    async fn hurry(State(keeper): State<Arc<Keeper>>) -> StatusCode {
+        keeper.hurry_copies();
+        StatusCode::ACCEPTED
+    }
+    keeper
+        .map(|keeper| Router::new().route("/copies", get(standing).post(hurry)).with_state(keeper))
+        .unwrap_or_default()
 }
 
 /// What the processes are doing. One look at a time: whoever asks meanwhile gets what that brings.

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use objects::{self, errand_name, labels, names, policy_path};
 use observe::ObservedPod;
+use plan::storage::paths;
 use plan::template::TRAINING;
 use plan::{self, Checkpoint, CheckpointVolume, Plan, Runtime};
 use protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
@@ -40,6 +41,8 @@ pub enum Verb {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Copies the newest good one to the bucket and the backup now, without waiting for checkpoint.backup.intervalSeconds.
+    Backup,
     /// Fetches a checkpoint from the bucket or the backup to the volume.
     Restore {
         /// Where to: a path below /checkpoints at which nothing is yet.
@@ -59,12 +62,13 @@ impl Verb {
             Self::Verify => "verify",
             Self::Why => "why",
             Self::Prune { .. } => "prune",
+            Self::Backup => "backup",
             Self::Restore { .. } => "restore",
         };
         let mut args = vec!["checkpoints".into(), word.into(), "--policy".into(), policy_path()];
         args.extend(json.then(|| "--json".into()));
         match self {
-            Self::List | Self::Verify | Self::Why => {}
+            Self::List | Self::Verify | Self::Why | Self::Backup => {}
             Self::Prune { dry_run } => args.extend(dry_run.then(|| "--dry-run".into())),
             Self::Restore { to, checkpoint } => {
                 args.push(format!("--to={to}"));
@@ -134,7 +138,12 @@ pub async fn run(
         streams.aside("each worker has its own folder of checkpoints: this is of worker 0");
     }
     match place {
-        Place::Worker(pod) => worker::ask(cluster, &namespace, &pod, &verb.args(json), streams).await,
+        Place::Worker(pod) => {
+            let mut args = verb.args(json);
+            // The agent that runs there makes the copy.
+            args.extend((*verb == Verb::Backup).then(|| format!("--state={}", paths::STATE)));
+            worker::ask(cluster, &namespace, &pod, &args, streams).await
+        }
         Place::Errand => {
             claim_exists(cluster, &plan, checkpoint).await?;
             let random: String = (0..5).map(|_| LETTERS[rand::random_range(0..LETTERS.len())]).collect();
@@ -226,6 +235,12 @@ fn place(
             "no worker of {name} runs, and its /checkpoints is an emptyDir, which would end with the pod that restores into \
              it. Let a job resume from the copy instead: set checkpoint.resumeFrom to the place that `kubectl trainingjob \
              checkpoints {name} -n {namespace}` lists"
+        ));
+    }
+    if is_copied && *verb == Verb::Backup {
+        return Err(format!(
+            "no worker of {name} runs, and its /checkpoints went with the last pod. What its agent had copied by then: kubectl \
+             trainingjob checkpoints {name} -n {namespace}"
         ));
     }
     if is_copied {

@@ -52,6 +52,7 @@ fn the_agent_is_told_what_is_wanted() {
     assert_eq!(args(&Verb::List, true), "list --json");
     assert_eq!(args(&Verb::Verify, false), "verify");
     assert_eq!(args(&Verb::Why, false), "why");
+    assert_eq!(args(&Verb::Backup, false), "backup");
     assert_eq!(args(&Verb::Prune { dry_run: false }, false), "prune");
     assert_eq!(args(&Verb::Prune { dry_run: true }, true), "prune --json --dry-run");
     assert_eq!(args(&restore(), false), "restore --to=/checkpoints/again step-$5");
