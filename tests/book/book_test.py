@@ -43,6 +43,14 @@ class Contents(unittest.TestCase):
         there = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"SUMMARY.md"}
         self.assertEqual(sorted(pages), sorted(there))
 
+    def test_page_has_the_title_by_which_the_contents_name_it(self):
+        for title, page in summary()[0]:
+            content = (DOCS / page).read_text()
+            if mark := outside.MARK.match(content):
+                content = (DOCS / mark["path"]).read_text()
+            with self.subTest(page=page):
+                self.assertEqual(content.splitlines()[0], f"# {title}")
+
     def test_parts_are_in_order(self):
         self.assertEqual(summary()[1], [
             "Getting started", "Concepts", "Tutorial", "How-to", "Operations", "Reference", "Migration", "FAQ",
