@@ -129,8 +129,10 @@ class Outside(unittest.TestCase):
     def test_links_to_files_of_the_repository_become_their_paths(self):
         self.assertEqual(self.page("See [the trial](../tests/planes/x.rs), [b](../deploy/)."),
                          "See the trial (`tests/planes/x.rs`), b (`deploy`).")
-        self.assertEqual(self.page("[`tests/run`](../tests/run) and [tests/run](../tests/run#L1)"),
-                         "`tests/run` and tests/run")
+        for text in ("`tests/run.py`", "tests/run.py", "run.py", "`run`"):
+            with self.subTest(text=text):
+                self.assertEqual(self.page(f"See [{text}](../tests/run.py#L1)."), "See `tests/run.py`.")
+        self.assertEqual(self.page("[deploy/](../deploy/)"), "`deploy`")
         self.assertEqual(self.page("[the contents](SUMMARY.md)"), "the contents (`docs/SUMMARY.md`)")
 
     def test_links_lead_to_the_repository_if_its_address_is_set(self):
@@ -140,6 +142,10 @@ class Outside(unittest.TestCase):
     def test_links_to_files_that_are_pages_lead_to_these(self):
         self.assertEqual(self.page("[a](../CONTRIBUTING.md#tests) [b](README.md)"),
                          "[a](contributing.md#tests) [b](index.md)")
+
+    def test_what_looks_like_a_tag_is_text(self):
+        self.assertEqual(self.page("'(?P<step>[0-9]+)' `<b>` <https://example.com/>"),
+                         "'(?P&lt;step>[0-9]+)' `<b>` <https://example.com/>")
 
     def test_links_of_files_of_the_root_lead_from_their_pages(self):
         content = "[a](docs/jobs.md#x) [b](LICENSE) [c](CONTRIBUTING.md)"

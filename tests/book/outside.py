@@ -5,7 +5,8 @@ mdBook renders only what is in its source folder, and takes each link to a `.md`
   it, where the file is better known by its own place;
 - a link to such a file leads to its page of the book;
 - a link to any other file outside of `docs` leads to the repository, if `git-repository-url` is set in book.toml, and
-  else becomes its text with the path.
+  else becomes its path, after its text if that says more;
+- the pages have no HTML, so that `(?P<step>...)` in a message is text and not a tag that never ends.
 
 https://rust-lang.github.io/mdBook/for_developers/preprocessors.html has the protocol.
 """
@@ -20,9 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = "docs"
 MARK = re.compile(r"\A<!-- book: (?P<path>\S+) -->\n")
 FENCE = re.compile(r"^\s*(?:(?:[-*+]|\d+[.)])\s+)?(`{3,}|~{3,})")
-# A code span, which stays as it is, or a link or image; its text may have code in it, and brackets of its own.
+# A code span, which stays as it is; what looks like a tag; or a link or image, whose text may have code and brackets.
 PIECE = re.compile(
     r"(?P<code>(`+)(?!`).+?(?<!`)\2(?!`))"
+    r"|<(?P<tag>/?[A-Za-z][^<>:\s]*)>"
     r"|(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]"
     r"\((?P<target>[^()\s]+)(?P<title>\s+\"[^\"]*\")?\)", re.DOTALL)
 
@@ -61,6 +63,8 @@ class Outside:
     def piece(self, found, file):
         if found["code"]:
             return found.group()
+        if found["tag"]:
+            return f"&lt;{found['tag']}>"
         target, _, anchor = found["target"].partition("#")
         if not target or re.match(r"[a-z][a-z0-9+.-]*:", target) or target.startswith("/"):
             return found.group()
@@ -73,8 +77,9 @@ class Outside:
         if self.repository:
             kind = "tree" if (self.root / path).is_dir() else "blob"
             return f"[{found['text']}]({self.repository}/{kind}/HEAD/{path}{anchor})"
-        plain = found["text"].strip("`")
-        return found["text"] if plain.rstrip("/") == path else f"{found['text']} (`{path}`)"
+        plain = found["text"].strip("`").rstrip("/")
+        says_no_more = plain == path or plain in (Path(path).name, Path(path).stem)
+        return f"`{path}`" if says_no_more else f"{found['text']} (`{path}`)"
 
 
 def chapters(items):
