@@ -654,6 +654,39 @@ fn a_store_that_fails_holds_up_no_training() {
     assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
 }
 
+/// What is written over while its older content is being sent is sent as well, although no look follows the last one.
+#[test]
+fn what_is_written_over_while_it_is_sent_is_sent_again() {
+    let (server, mut world) = (Server::s3(), World::new("keeper-written-over", json!({})));
+    let (proxy, keys) = (Proxy::before(&server), world.room.folder("keys"));
+    fs::write(keys.join("AWS_ACCESS_KEY_ID"), KEY).unwrap();
+    fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), SECRET).unwrap();
+    let uri = format!("s3://{BUCKET}/written-over");
+    world.policy["store"] = json!({ "uri": uri, "endpoint": proxy.url(), "region": "us-east-1", "credentials": keys });
+    let sent = world.room.path("sent");
+    proxy.set(move |asked| {
+        let is_first = asked.method == "PUT" && asked.target.contains("step-1/weights") && !sent.exists();
+        if !is_first {
+            return Fault::Pass;
+        }
+        fs::write(&sent, "").unwrap();
+        Fault::Slow
+    });
+    let script = r#"
+        save 1
+        until [ -e "$ROOM/sent" ]; do sleep 0.05; done
+        printf 'other weights' > "$CHECKPOINT_DIR/step-1/weights"
+    "#;
+    let done = world.run(1, &[], script);
+    assert!(done.status.success(), "{done:?}");
+    let told = world.report().checkpoints.unwrap();
+    assert_eq!((told.to_copy, told.copied.map(|copied| copied.path)), (None, Some("step-1".to_owned())), "{done:?}");
+    let folder = server.object("written-over/step-1");
+    let versions = fs::read_dir(folder.parent().unwrap()).unwrap().flatten();
+    let copies: Vec<String> = versions.filter_map(|it| fs::read_to_string(it.path().join("weights")).ok()).collect();
+    assert!(copies.iter().any(|copy| copy == "other weights"), "{copies:?}");
+}
+
 /// The agent that runs copies at once what would have waited for an hour. Where none runs the command copies by itself.
 #[test]
 fn a_backup_is_made_when_somebody_asks_for_it() {

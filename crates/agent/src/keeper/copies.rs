@@ -133,6 +133,8 @@ struct State {
     copying: Option<String>,
     /// Paths of what is not whole yet, or was changed: the next look tells more.
     passed_over: BTreeSet<String>,
+    /// Looks so far.
+    looks: u64,
     /// The newest copy.
     last: Option<Kept>,
     error: Option<StoreError>,
@@ -208,6 +210,7 @@ impl Copies {
         let mut state = self.shared.state.lock();
         (state.wanted, state.keep, state.beside) = (found, keep, beside);
         state.passed_over.clear();
+        state.looks += 1;
         state.drains = false;
         drop(state);
         self.shared.changed.notify_all();
@@ -283,9 +286,9 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
     let mut failures = 0_u32;
     let mut due = Instant::now();
     loop {
-        let found = {
+        let (found, look) = {
             let mut state = shared.state.lock();
-            loop {
+            let found = loop {
                 let next = state.waiting(place.is_backup).first().copied().cloned();
                 let is_asked = state.have.is_some();
                 state.is_urgent &= next.is_some() || !is_asked;
@@ -301,7 +304,8 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                     None if is_asked => shared.changed.wait(&mut state),
                     None => drop(shared.changed.wait_for(&mut state, wait)),
                 }
-            }
+            };
+            (found, state.looks)
         };
         shared.state.lock().copying = found.as_ref().map(|found| found.path.clone());
         let done: Result<Done, StoreError> = runtime.block_on(async {
@@ -346,9 +350,12 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                 (failures, state.error) = (0, None);
                 due = Instant::now() + if state.has_rest(&path) { Duration::ZERO } else { place.interval };
             }
-            // The program goes on with it, or took it away.
+            // The program goes on with it, or took it away. What a later look has found is no part of that: it may be
+            // whole by now, and the last look is followed by none.
             Err(error) if error.trouble == Trouble::Changed => {
-                state.passed_over.extend(found.map(|found| found.path));
+                if state.looks == look {
+                    state.passed_over.extend(found.map(|found| found.path));
+                }
                 due = Instant::now();
             }
             Err(error) => {
