@@ -153,6 +153,24 @@ fn what_the_workers_had_no_time_to_copy_is_copied_after_the_end() {
     assert_eq!((status.pending_backup, status.last_backup_path.as_deref()), (None, Some("step-10")));
 }
 
+/// Of a job that ended while no operator was there, nothing that follows wakes the next one.
+#[test]
+fn an_operator_that_finds_a_job_at_its_end_looks_again_for_what_is_to_be_copied() {
+    for to_copy in [Some("step-10".to_owned()), None] {
+        let mut world = World::to_running();
+        world.spec.checkpoint.storage = on_a_claim();
+        world.spec.checkpoint.backup = backup();
+        told(&mut world, Checkpoints { to_copy: to_copy.clone(), ..Checkpoints::default() });
+        world.see(Some(ObservedJob { complete: true, ..job(1) }), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
+        let verdict = world.step();
+        assert_eq!(world.status.state, Some(State::Completed));
+        assert_eq!(verdict.requeue.is_some(), to_copy.is_some(), "{:?}", verdict.requeue);
+        let expected =
+            if to_copy.is_some() { vec![Action::Ensure, Action::CreateUpkeep(Upkeep::Copy)] } else { vec![] };
+        assert_eq!(world.step().actions, expected);
+    }
+}
+
 #[test]
 fn a_copy_that_fails_is_tried_again_later() {
     let mut world = World::to_running();
