@@ -39,13 +39,26 @@ pub(crate) enum Backend {
     Folder(Folder),
 }
 
-/// An object in it.
+/// An object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Object {
+pub struct Object {
+    /// Its key, relative to the prefix of the destination. Empty for the object whose key is the prefix itself.
     pub key: String,
+    /// Its length in bytes.
     pub size: u64,
     /// Differs if the content does.
     pub tag: Option<String>,
+}
+
+/// One page of a list.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The objects in the store's order, which is that of their keys' bytes in S3, GCS and Azure.
+    pub objects: Vec<Object>,
+    /// Common prefixes, if the list is of one level.
+    pub(crate) folders: usize,
+    /// What the next page is asked for with. `None` after the last page.
+    pub next: Option<String>,
 }
 
 impl From<Entry> for Object {
@@ -259,17 +272,11 @@ impl Bucket {
     /// asked for ever.
     async fn list_pages(&self, store: &dyn PaginatedListStore, relative: &str, deep: bool) -> Result<Vec<Object>> {
         let uri = || self.destination.uri(relative);
-        let prefix = Some(self.key(relative)?.to_string()).filter(|prefix| !prefix.is_empty());
-        let prefix = prefix.map(|prefix| format!("{prefix}/"));
-        let (mut found, mut folders, mut memory) = (Vec::new(), 0, 0);
-        let mut options =
-            PaginatedListOptions { delimiter: (!deep).then(|| "/".into()), ..PaginatedListOptions::default() };
+        let (mut found, mut folders, mut memory, mut token) = (Vec::new(), 0, 0, None);
         for _ in 0..PAGES {
-            let page = store.list_paginated(prefix.as_deref(), options.clone()).await;
-            let page = page.map_err(|error| self.failed(relative, &error))?;
-            folders += page.result.common_prefixes.len();
-            for object in page.result.objects {
-                let object = self.relative(object)?;
+            let page = self.page(store, relative, deep, token).await?;
+            folders += page.folders;
+            for object in page.objects {
                 memory += size_of::<Object>() + object.key.len() + object.tag.as_ref().map_or(0, String::len);
                 found.push(object);
             }
@@ -278,14 +285,50 @@ impl Bucket {
                 let why = format!("{}: more than {MOST} objects, or longer names ({count} are read)", uri());
                 return Err(StoreError::invalid(format!("{why}. Name a prefix with fewer, or remove some")));
             }
-            match page.page_token.filter(|token| !token.is_empty()) {
-                Some(token) => options.page_token = Some(token),
-                None => return Ok(found),
+            token = page.next;
+            if token.is_none() {
+                return Ok(found);
             }
         }
         let count = found.len();
         let why = format!("{}: the list has no end after {PAGES} pages with {count} objects", uri());
         Err(StoreError::new(Trouble::Refused, format!("{why}. Check that the endpoint is that of the store")))
+    }
+
+    /// One page of a list. An object whose key is `relative` and a `/` is left out: consoles make it to show a folder.
+    async fn page(
+        &self,
+        store: &dyn PaginatedListStore,
+        relative: &str,
+        deep: bool,
+        token: Option<String>,
+    ) -> Result<Page> {
+        let prefix = Some(self.key(relative)?.to_string()).filter(|prefix| !prefix.is_empty());
+        let listed_below = prefix.as_ref().map(|prefix| format!("{prefix}/"));
+        let options = PaginatedListOptions {
+            delimiter: (!deep).then(|| "/".into()),
+            page_token: token,
+            ..PaginatedListOptions::default()
+        };
+        let page = store.list_paginated(listed_below.as_deref(), options).await;
+        let page = page.map_err(|error| self.failed(relative, &error))?;
+        let real = |object: &ObjectMeta| Some(object.location.as_ref()) != prefix.as_deref();
+        let objects = page.result.objects.into_iter().filter(real).map(|object| self.relative(object));
+        Ok(Page {
+            objects: objects.collect::<Result<_>>()?,
+            folders: page.result.common_prefixes.len(),
+            next: page.page_token.filter(|token| !token.is_empty()),
+        })
+    }
+
+    /// The next page of all objects below the prefix.
+    pub async fn next_page(&self, token: Option<String>) -> Result<Page> {
+        match &self.backend {
+            Backend::Cloud { pages, answer, .. } => {
+                self.in_time("", *answer, self.page(&**pages, "", true, token)).await
+            }
+            Backend::Folder(_) => Ok(Page { objects: self.list("", true).await?, ..Page::default() }),
+        }
     }
 
     fn relative(&self, object: ObjectMeta) -> Result<Object> {

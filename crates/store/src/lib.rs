@@ -29,6 +29,7 @@ mod folder;
 mod journal;
 pub mod manifest;
 mod names;
+mod read;
 mod remove;
 mod restore;
 mod room;
@@ -38,11 +39,12 @@ mod upload;
 mod writers;
 
 pub use access::{Access, Checksum, Patience};
+pub use backend::{Object, Page};
 pub use destination::{Destination, Scheme};
 pub use error::{StoreError, Trouble};
 pub use manifest::{Layout, Manifest, Stored};
 pub use remove::Listing;
-pub use transport::choose_tls;
+pub use transport::{LEAST_DATA, choose_tls};
 
 use backend::Bucket;
 use room::Room;

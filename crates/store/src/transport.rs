@@ -28,7 +28,7 @@ const TO_COMPLETE: Duration = Duration::from_secs(600);
 /// The longest answer that is no range of an object, in bytes: a list of a thousand keys, a manifest.
 pub(crate) const LONGEST_ANSWER: u64 = 32 * 1024 * 1024;
 /// What of a range has to come in the time for which a store may be silent, in bytes.
-pub(crate) const LEAST_DATA: u64 = 256 * 1024;
+pub const LEAST_DATA: u64 = 256 * 1024;
 /// Of an error's body more is not kept.
 const ERROR_BODY: u64 = 16 * 1024;
 /// What a metadata server of a cloud is waited for, which is next door or not at all.

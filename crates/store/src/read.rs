@@ -1,0 +1,42 @@
+//! Reading objects that other programs put below a prefix.
+
+use crate::Store;
+use crate::backend::{Object, Page};
+use crate::error::StoreError;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use std::ops::Range;
+
+impl Store {
+    /// One page of the list of all objects below the destination, which is about a thousand objects. The first page is
+    /// asked for without a token, each further one with [`Page::next`]. The list is bounded by its reader alone.
+    ///
+    /// # Errors
+    /// [`Trouble::Invalid`](crate::Trouble::Invalid) with the key if a key below the prefix has an empty part, `.` or
+    /// `..`; and what the store answers.
+    pub async fn page(&self, token: Option<String>) -> Result<Page, StoreError> {
+        self.bucket.next_page(token).await
+    }
+
+    /// The object whose key is the destination's prefix itself. Its key is empty. `None` if there is none.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn object(&self) -> Result<Option<Object>, StoreError> {
+        self.bucket.head("").await
+    }
+
+    /// The bytes of a range of the object at `key` below the prefix, if its tag still is `tag`. The range is not empty. It
+    /// is asked for once: the stream ends with an error where the connection was cut.
+    ///
+    /// # Errors
+    /// [`Trouble::Changed`](crate::Trouble::Changed) if the object has another tag; and what the store answers.
+    pub async fn read(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        tag: Option<String>,
+    ) -> Result<BoxStream<'_, Result<Bytes, StoreError>>, StoreError> {
+        self.bucket.range(key, range, tag).await
+    }
+}
