@@ -37,7 +37,7 @@ class Lane:
 
 # The unit tests of each crate but the operator, whose are `lib`.
 UNITS = tuple(f"lib-{crate}" for crate in (
-    "agent", "api", "checkpoint", "exposition", "failure", "fuzz", "gang", "kubectl_trainingjob", "lifecycle",
+    "agent", "api", "checkpoint", "exposition", "failure", "fetch", "fuzz", "gang", "kubectl_trainingjob", "lifecycle",
     "objects", "observe", "plan", "protocol", "store", "text"))
 
 PROGRAMS = {program.name: program for program in (

@@ -26,8 +26,8 @@ impl Store {
         self.bucket.head("").await
     }
 
-    /// The bytes of a range of the object at `key` below the prefix, if its tag still is `tag`. The range is not empty. It
-    /// is asked for once: the stream ends with an error where the connection was cut.
+    /// The bytes of a range of the object at `key` below the prefix, if its tag still is `tag`. The range is not empty.
+    /// It is asked for once: the stream ends with an error where the connection was cut.
     ///
     /// # Errors
     /// [`Trouble::Changed`](crate::Trouble::Changed) if the object has another tag; and what the store answers.

@@ -1,0 +1,168 @@
+use super::*;
+
+const HASH: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+fn canonical(uri: &str, kind: ContentKind) -> String {
+    match Address::parse(uri, kind) {
+        Ok(address) => address.to_string(),
+        Err(error) => panic!("{uri}: {error}"),
+    }
+}
+
+#[test]
+fn canonical_forms() {
+    for (uri, expected) in [
+        ("hf://a/b", "hf://a/b@main"),
+        ("hf://a/b/", "hf://a/b@main"),
+        ("hf://models/a/b", "hf://a/b@main"),
+        ("hf://datasets/a/b", "hf://datasets/a/b@main"),
+        ("hf://a/b@v1/x/y.json", "hf://a/b@v1/x/y.json"),
+        ("hf://a/b@refs/pr/7/x", "hf://a/b@refs/pr/7/x"),
+        ("hf://a/b@refs%2Fpr%2F7", "hf://a/b@refs/pr/7"),
+        ("hf://a/b@refs/convert/parquet", "hf://a/b@refs/convert/parquet"),
+        ("hf://a/b@feature%2fx/y", "hf://a/b@feature%2Fx/y"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("s3://bucket", "s3://bucket"),
+        ("gs://bucket/a", "gs://bucket/a"),
+        ("az://container/a", "az://container/a"),
+        ("abfss://container@account.dfs.core.windows.net/a", "abfss://container@account.dfs.core.windows.net/a"),
+        ("oci://n/space/b/bucket/o/a/b", "oci://n/space/b/bucket/o/a/b"),
+        ("oci://n/space/b/bucket", "oci://n/space/b/bucket/o/"),
+    ] {
+        let written = canonical(uri, ContentKind::Model);
+        assert_eq!(written, expected, "{uri}");
+        assert_eq!(canonical(&written, ContentKind::Model), expected, "{uri}: twice");
+    }
+    assert_eq!(canonical("hf://a/b", ContentKind::Dataset), "hf://datasets/a/b@main");
+    assert_eq!(canonical("hf://models/a/b", ContentKind::Dataset), "hf://a/b@main");
+    let web = format!("https://host.example/a/b%20c.tar#sha256={HASH}");
+    assert_eq!(canonical(&web, ContentKind::Model), web);
+    assert_eq!(
+        canonical(&format!("https://HOST:443/a#sha256={HASH}"), ContentKind::Model),
+        format!("https://host/a#sha256={HASH}")
+    );
+}
+
+#[test]
+fn harmless_lookalikes_are_accepted() {
+    let web = |path: &str| format!("https://host/{path}#sha256={HASH}");
+    for uri in [
+        "hf://a/b.c@v1.0".to_owned(),
+        "hf://a.b/c-d_e".to_owned(),
+        "hf://a/b/x@2.json".to_owned(),
+        "hf://a/b/c:d".to_owned(),
+        "hf://a/b/a..b/..c/d..".to_owned(),
+        "hf://a/b/models/datasets".to_owned(),
+        "hf://a/datasets".to_owned(),
+        format!("hf://a/b@{}", &HASH[..40]),
+        "hf://a/b@1.0-rc.1+build".to_owned(),
+        "s3://bucket/a..b/c".to_owned(),
+        "s3://bucket/...".to_owned(),
+        "s3://bucket/a@b:c/lr=0.1".to_owned(),
+        "s3://bucket/%2e%2e/a".to_owned(),
+        "oci://n/space/b/n-o/o/b/o/n".to_owned(),
+        "oci://n/space/b/bucket/o/a..b".to_owned(),
+        web("a..b/c"),
+        web("sha256=abc/file"),
+        web("a%23sha256=abc/file"),
+        web("a@b/c:d"),
+        web("%3Fdownload"),
+        format!("http://host/file#sha256={HASH}"),
+        format!("https://[::1]:8443/file#sha256={HASH}"),
+    ] {
+        canonical(&uri, ContentKind::Model);
+    }
+}
+
+#[test]
+fn wrong_addresses_are_refused_with_a_remedy() {
+    let upper = HASH.to_ascii_uppercase();
+    for (uri, part) in [
+        ("a/b", "not a URI"),
+        ("hf://name", "the namespace is missing"),
+        ("hf://name@main", "the namespace is missing"),
+        ("hf://datasets/name", "the namespace is missing"),
+        ("hf://", "the namespace is missing"),
+        ("hf://user:pw", "user information"),
+        ("hf://a/b:v1", "hf://a/b@v1"),
+        ("hf://a/b@", "write one after @"),
+        ("hf://a/b@../x", "write one after @"),
+        ("hf://a/b@x..y", "write one after @"),
+        ("hf://a/b@v1@v2", "write one after @"),
+        ("hf://a/b/../c", "has the part .."),
+        ("hf://a/b//c", "empty part"),
+        ("hf://a//b", "name is empty"),
+        ("hf://../b", "dot or dash"),
+        ("hf://a/b.git", ".git"),
+        ("hf://a/b?token=x", "HF_TOKEN"),
+        ("hf://a/b#main", "@REVISION"),
+        ("hf://spaces/a/b", "space"),
+        ("hf://a/b c", "blank"),
+        ("s3://bucket/../b", ".."),
+        ("s3://bucket/a//b", "empty"),
+        ("s3://bucket/a?x=y", "Secret"),
+        ("s3a://bucket/x", "s3://"),
+        ("gcs://bucket/x", "gs://"),
+        ("HF://a/b", "lower case"),
+        ("https://host/file", "hash is missing"),
+        ("http://host/file", "hash is missing"),
+        ("https://host/file#", "no sha256=HASH"),
+        ("https://host/file#md5=0", "no sha256=HASH"),
+        ("https://host/file#sha256=12", "64 hexadecimal digits (it has 2)"),
+        (&format!("https://host/file#sha256={upper}"), "lower case"),
+        (&format!("https://host/file#sha256={HASH}0"), "64 hexadecimal digits"),
+        (&format!("https://host/file#x&sha256={HASH}"), "no sha256=HASH"),
+        (&format!("https://host/file#sha256={HASH}#sha256={HASH}"), "64 hexadecimal digits"),
+        (&format!("https://host/?file#sha256={HASH}"), "query"),
+        (&format!("https://host/file?x=y#sha256={HASH}"), "query"),
+        (&format!("https://host/#sha256={HASH}"), "the path is empty"),
+        (&format!("https://host/a/#sha256={HASH}"), "empty part"),
+        (&format!("https://host/a/../b#sha256={HASH}"), "has the part .."),
+        (&format!("https://host/a/%2E%2e/b#sha256={HASH}"), "has the part .."),
+        (&format!("https:///file#sha256={HASH}"), "host is missing"),
+        ("oci://registry.example.com/a/b:1", "an image in the registry"),
+        ("oci://localhost/a/b", "an image in the registry"),
+        ("oci://host:5000/a", "an image in the registry"),
+        ("oci://space/bucket/a/b", "oci://n/space/b/bucket/o/a/b"),
+        ("oci://space/bucket/a/b", "oci://HOST/space/bucket/a/b"),
+        ("oci://bucket/path", "two"),
+        ("oci://n/space/b/bucket/o/../x", ".."),
+        ("oci://n/sp.ace/b/bucket/o/x", "namespace"),
+        ("oci://n/space/b/bucket/p/x", "oci://HOST/"),
+        ("pvc://claim/path", "mounted"),
+        ("file:///x", "claim"),
+        ("git://host/x", "hf://"),
+        ("ftp://host/x", "unknown scheme"),
+    ] {
+        // Two readings, of which both are shown.
+        let part = if part == "two" { "oci://n/bucket/b/path/o/PREFIX) or an image in a registry" } else { part };
+        let error = Address::parse(uri, ContentKind::Model).expect_err(uri);
+        assert!(error.to_string().contains(part), "{uri}: {error}");
+        assert!(error.is_final(), "{uri}");
+    }
+}
+
+#[test]
+fn credentials_are_refused_and_not_repeated() {
+    for uri in [
+        "hf://hunter2@a/b",
+        "hf://user:hunter2@a/b",
+        "hf://user:hunter2/x@a/b",
+        "hf://a/b?token=hunter2",
+        "s3://KEY:hunter2@bucket/x",
+        "s3://bucket/x?X-Amz-Signature=hunter2",
+        "az://container/x?sig=hunter2",
+        "https://user:hunter2@host/file",
+        "https://user:hunter2/x@host/file",
+        "https://hunter2@host/file",
+        "https://host/file?token=hunter2#sha256=00",
+        "https://host/file#hunter2",
+        "oci://hunter2@space/b",
+        "oci://n/space/b/bucket/o/x?par=hunter2",
+        "ftp://user:hunter2@host/x",
+        "user:hunter2@host/x",
+    ] {
+        let error = Address::parse(uri, ContentKind::Model).expect_err(uri).to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}

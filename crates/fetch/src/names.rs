@@ -1,0 +1,90 @@
+//! Names and paths that servers and people give, checked before a file is made of them.
+
+use std::fmt::Write;
+
+/// The longest path, in bytes: what S3, GCS and Azure allow for a key.
+const LONGEST_PATH: usize = 1024;
+/// The longest part of a path, in bytes: what Linux file systems allow.
+const LONGEST_PART: usize = 255;
+
+/// Why a path can't be a file below a folder.
+///
+/// # Errors
+/// The reason, to be put after the path.
+pub(crate) fn check_path(path: &str) -> Result<(), String> {
+    if path.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    if path.len() > LONGEST_PATH {
+        return Err(format!("has more than {LONGEST_PATH} bytes"));
+    }
+    if path.chars().any(char::is_control) {
+        return Err("has a control character".to_owned());
+    }
+    for part in path.split('/') {
+        match part {
+            "" => return Err("is absolute or has an empty part (//)".to_owned()),
+            "." | ".." => return Err(format!("has the part {part}")),
+            _ if part.len() > LONGEST_PART => return Err(format!("has a part of more than {LONGEST_PART} bytes")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The bytes of `2 * N` lower-case hexadecimal digits. `None` for any other text.
+pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+    if digits.len() != 2 * N || !digits.iter().all(is_digit) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// A text for an error: one line of at most 200 characters, without anything that a terminal obeys.
+pub(crate) fn shown(text: &str) -> String {
+    let line: String = checkpoint::wording::shown(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    match line.char_indices().nth(200) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_refused() {
+        let long = "x".repeat(256);
+        for path in ["", "/etc/passwd", "a//b", "../a", "a/..", "a/./b", "a/", "a\0b", "a\nb", &long] {
+            assert!(check_path(path).is_err(), "{path:?}");
+        }
+        for path in ["a", "a/b.c", "..a/b..", "a..b", "a b/ä", "~", "-", "...", ".git"] {
+            assert!(check_path(path).is_ok(), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn hex_is_lower_case_and_whole() {
+        assert_eq!(hex(&[0, 0xab, 0xff]), "00abff");
+        assert_eq!(from_hex::<3>("00abff"), Some([0, 0xab, 0xff]));
+        for text in ["00abf", "00abFF", "00abfg", "00abff00", "+0abff", "ä0abf"] {
+            assert_eq!(from_hex::<3>(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! HTTP for the hub and the web: no wait is without a limit, and no redirect leads where it must not.
+
+use crate::error::{FetchError, Kind, is_stall};
+use crate::names::shown;
+use crate::reach::{Forbidden, Guard, HostEntry};
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
+use jiff::Timestamp;
+use reqwest::{Client, Response, Url};
+use std::error::Error as _;
+use std::time::{Duration, Instant};
+use store::LEAST_DATA;
+use tokio::time::{sleep, timeout};
+
+/// How many redirects one request follows.
+const REDIRECTS: usize = 5;
+/// How many points the failures without progress between them may cost together.
+const POINTS: u32 = 8;
+/// What one costs: a stall lasts as long as the limit, so that the second one in a row is the last.
+const STALL: u32 = 4;
+/// A connection that failed or was cut.
+const CUT: u32 = 2;
+/// An answer such as 429 or 503.
+const BUSY: u32 = 1;
+
+/// How long servers are waited for, and how often they are asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For a connection. Default 10 s.
+    pub connect: Duration,
+    /// For the next byte. It is also the time in which at least `least_data` has to arrive. Default 60 s.
+    pub silence: Duration,
+    /// In bytes. An answer that is slower is a stall, and after fewer bytes a try counts as one without progress.
+    /// Default 256 KiB.
+    pub least_data: u64,
+    /// The pause before the second try, which doubles with each further one. Default 0.5 s.
+    pub back_off: Duration,
+    /// The longest pause, whatever `Retry-After` says. Default 300 s.
+    pub longest_pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            silence: Duration::from_secs(60),
+            least_data: LEAST_DATA,
+            back_off: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(300),
+        }
+    }
+}
+
+/// The tries of one request or range.
+pub(crate) struct Tries {
+    left: u32,
+    failures: u32,
+    patience: Patience,
+}
+
+impl Tries {
+    pub fn new(patience: Patience) -> Self {
+        Self { left: POINTS, failures: 0, patience }
+    }
+
+    /// How long to wait before the next try.
+    ///
+    /// # Errors
+    /// The failure itself if another try can't heal it, or if there were too many since the last progress.
+    pub fn pause(&mut self, failure: FetchError, has_progress: bool) -> Result<Duration, FetchError> {
+        if failure.kind != Kind::Unavailable {
+            return Err(failure);
+        }
+        if has_progress {
+            (self.left, self.failures) = (POINTS, 0);
+        }
+        let cost = match failure.status {
+            _ if failure.stalled => STALL,
+            None => CUT,
+            Some(_) => BUSY,
+        };
+        self.left = self.left.saturating_sub(cost);
+        if self.left == 0 {
+            return Err(failure);
+        }
+        let back_off = self.patience.back_off.saturating_mul(1 << self.failures.min(16));
+        self.failures += 1;
+        Ok(failure.retry_after.unwrap_or(back_off).min(self.patience.longest_pause))
+    }
+
+    /// Waits before the next try.
+    ///
+    /// # Errors
+    /// As [`Tries::pause`].
+    pub async fn wait(&mut self, failure: FetchError, has_progress: bool) -> Result<(), FetchError> {
+        sleep(self.pause(failure, has_progress)?).await;
+        Ok(())
+    }
+}
+
+/// The client of one endpoint.
+#[derive(Clone)]
+pub(crate) struct Network {
+    client: Client,
+    guard: Guard,
+    pub patience: Patience,
+}
+
+/// An answer, after its redirects.
+pub(crate) struct Answer {
+    pub response: Response,
+    /// Where it is from.
+    pub url: Url,
+}
+
+impl Network {
+    /// A client for `endpoint` and what it redirects to. `certificates` (PEM) are trusted besides the system's.
+    pub fn new(
+        endpoint: &Url,
+        certificates: Option<&[u8]>,
+        patience: Patience,
+        hosts: Vec<HostEntry>,
+    ) -> Result<Self, FetchError> {
+        store::choose_tls();
+        let failed = |error: reqwest::Error| {
+            FetchError::refused(format!("{endpoint}: the HTTP client can't be made ({error}); check the CA bundle"))
+        };
+        let guard = Guard::new(endpoint, hosts);
+        let base = || {
+            Client::builder()
+                .user_agent(concat!("trainingjob-operator/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(patience.connect)
+                .http1_only()
+                .redirect(reqwest::redirect::Policy::none())
+                .dns_resolver(std::sync::Arc::new(guard.clone()))
+        };
+        let own = match certificates {
+            Some(pem) => reqwest::Certificate::from_pem_bundle(pem).map_err(failed)?,
+            None => Vec::new(),
+        };
+        let client = match base().tls_certs_merge(own).build() {
+            // An image without CA certificates still reaches a server that needs none.
+            Err(_) if endpoint.scheme() == "http" => base().tls_certs_only([]).build(),
+            other => other,
+        };
+        Ok(Self { client: client.map_err(failed)?, guard, patience })
+    }
+
+    /// Sends one GET and follows its redirects. `headers` go to every host, `token` only to that of `url`.
+    ///
+    /// # Errors [`Kind::Unavailable`] if the server can't be reached or sends no header in time, [`Kind::Refused`] for
+    /// a redirect that must not be followed. Any status but a redirect's is an answer.
+    pub async fn get(&self, url: &Url, headers: &HeaderMap, token: Option<&HeaderValue>) -> Result<Answer, FetchError> {
+        let mut at = url.clone();
+        for _ in 0..=REDIRECTS {
+            let mut request = self.client.get(at.clone()).headers(headers.clone());
+            request = request.header(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            if let Some(token) = token.filter(|_| at.origin() == url.origin()) {
+                request = request.header(AUTHORIZATION, token.clone());
+            }
+            let sent = timeout(self.patience.silence, request.send()).await;
+            let response = sent.map_err(|_| silent(&at, self.patience.silence))?.map_err(|error| lost(&at, error))?;
+            if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Ok(Answer { response, url: at });
+            }
+            at = self.target(&at, response.headers().get(LOCATION))?;
+        }
+        Err(FetchError::refused(format!("{}: more than {REDIRECTS} redirects; check the endpoint", place(url))))
+    }
+
+    /// Where a redirect leads.
+    fn target(&self, from: &Url, location: Option<&HeaderValue>) -> Result<Url, FetchError> {
+        let place = place(from);
+        let target = location.and_then(|value| from.join(value.to_str().ok()?).ok());
+        let Some(target) = target else {
+            return Err(FetchError::refused(format!("{place}: a redirect to no URL; check the endpoint")));
+        };
+        let host = shown(target.host_str().unwrap_or_default());
+        let wrong = |why: String| {
+            FetchError::refused(format!("{place}: it redirects to {host}, and {why}; check the endpoint"))
+        };
+        match (from.scheme(), target.scheme()) {
+            (_, "https") | ("http", "http") => {}
+            (_, "http") => return Err(wrong("from https to http".to_owned())),
+            (_, other) => return Err(wrong(format!("{} is no scheme of the web", shown(other)))),
+        }
+        if !target.username().is_empty() || target.password().is_some() {
+            return Err(wrong("it has user information".to_owned()));
+        }
+        self.guard.permits(&target).map_err(|why| wrong(why.to_string()))?;
+        Ok(target)
+    }
+
+    /// Reads an answer that has at most `limit` bytes.
+    pub async fn read(&self, answer: Answer, limit: usize) -> Result<Vec<u8>, FetchError> {
+        let place = place(&answer.url);
+        let mut pieces = Pieces::new(answer, self.patience);
+        let mut read = Vec::new();
+        while let Some(piece) = pieces.next().await? {
+            if piece.len() > limit - read.len() {
+                let limit = limit / 1024;
+                return Err(FetchError::refused(format!(
+                    "{place}: an answer of more than {limit} KiB; check the endpoint"
+                )));
+            }
+            read.extend_from_slice(&piece);
+        }
+        Ok(read)
+    }
+}
+
+/// The body of an answer, in pieces as they arrive.
+pub(crate) struct Pieces {
+    response: Response,
+    url: Url,
+    patience: Patience,
+    /// Since the last reckoning: how long was waited, and what arrived.
+    waited: Duration,
+    arrived: u64,
+}
+
+impl Pieces {
+    pub fn new(answer: Answer, patience: Patience) -> Self {
+        let Answer { response, url } = answer;
+        Self { response, url, patience, waited: Duration::ZERO, arrived: 0 }
+    }
+
+    /// The next piece. `None` at the end.
+    ///
+    /// # Errors
+    /// [`Kind::Unavailable`] if the connection was cut, if no byte arrived in time, or too few.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
+        let begin = Instant::now();
+        let read = timeout(self.patience.silence, self.response.chunk()).await;
+        let piece = read.map_err(|_| silent(&self.url, self.patience.silence))?.map_err(|e| lost(&self.url, e))?;
+        let Some(piece) = piece else { return Ok(None) };
+        self.waited += begin.elapsed();
+        self.arrived += piece.len() as u64;
+        if self.arrived >= self.patience.least_data {
+            (self.waited, self.arrived) = (Duration::ZERO, 0);
+        } else if self.waited > self.patience.silence {
+            let (place, bytes, seconds) = (place(&self.url), self.arrived, self.waited.as_secs_f32());
+            return Err(FetchError::stall(format!(
+                "{place}: only {bytes} bytes in {seconds:.1} s; check that the server can be reached fast enough"
+            )));
+        }
+        Ok(Some(piece))
+    }
+}
+
+/// A URL as an error shows it: without the query, which may have a signature.
+pub(crate) fn place(url: &Url) -> String {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    shown(&format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path()))
+}
+
+fn silent(url: &Url, silence: Duration) -> FetchError {
+    let (place, seconds) = (place(url), silence.as_secs_f32());
+    FetchError::stall(format!("{place}: no byte for {seconds} s; check that the server can be reached from this pod"))
+}
+
+/// A request that failed below HTTP, or a body that was cut.
+fn lost(url: &Url, error: reqwest::Error) -> FetchError {
+    let place = place(url);
+    let is_timeout = error.is_timeout();
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        if inner.is::<Forbidden>() {
+            return FetchError::refused(format!("{place}: {inner}; check the endpoint, which redirects there"));
+        }
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        source = inner.source();
+    }
+    let text = shown(&text);
+    let remedy = match text.contains("certificate") || text.contains("UnknownIssuer") {
+        true => "name the CA of the server as the CA bundle, or as ca.crt in the credentials",
+        false => "check that the server can be reached from this pod",
+    };
+    let failure = FetchError::unavailable(format!("{place}: {text}; {remedy}"));
+    FetchError { stalled: is_timeout || is_stall(&text), ..failure }
+}
+
+/// How long an answer asks to wait: seconds, or a date.
+pub(crate) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+    Some(Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO))
+}
+
+/// The failure that a status means, for `what` was asked for. The statuses of gates and missing files have their own
+/// remedies, which are the caller's.
+pub(crate) fn refusal(what: &str, status: u16, headers: &HeaderMap, remedy: &str) -> FetchError {
+    let failure = |kind, remedy: &str| FetchError::new(kind, format!("{what}: HTTP {status}; {remedy}"));
+    let failure = match status {
+        401 | 403 | 407 => failure(Kind::Denied, remedy),
+        404 | 410 => failure(Kind::NotFound, remedy),
+        408 | 425 | 429 | 500 | 502..=504 | 520..=530 => {
+            failure(Kind::Unavailable, "the server is overloaded or failing; try again later")
+        }
+        _ => failure(Kind::Refused, "the server does not accept this request; check the URI and the endpoint"),
+    };
+    FetchError { retry_after: retry_after(headers, Timestamp::now()), ..failure.with_status(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_end_without_progress_and_go_on_with_it() {
+        let patience = Patience { back_off: Duration::from_millis(1), ..Patience::default() };
+        let count = |failure: &FetchError, has_progress| {
+            let mut tries = Tries::new(patience);
+            (0..100).take_while(|_| tries.pause(failure.clone(), has_progress).is_ok()).count() + 1
+        };
+        let busy = FetchError::unavailable("x").with_status(503);
+        assert_eq!(count(&FetchError::stall("x"), false), 2, "two stalls last less than three limits");
+        assert_eq!(count(&FetchError::unavailable("x"), false), 4);
+        assert_eq!(count(&busy, false), 8);
+        assert_eq!(count(&FetchError::new(Kind::NotFound, "x"), true), 1);
+        assert_eq!(count(&busy, true), 101);
+    }
+
+    #[test]
+    fn pauses_double_and_obey_the_server_within_bounds() {
+        let patience = Patience { longest_pause: Duration::from_secs(9), ..Patience::default() };
+        let mut tries = Tries::new(patience);
+        let busy = FetchError::unavailable("x").with_status(503);
+        let mut pause = |retry_after| tries.pause(FetchError { retry_after, ..busy.clone() }, false).unwrap();
+        assert_eq!(pause(None), Duration::from_millis(500));
+        assert_eq!(pause(None), Duration::from_secs(1));
+        assert_eq!(pause(Some(Duration::from_secs(7))), Duration::from_secs(7));
+        assert_eq!(pause(Some(Duration::from_secs(7000))), Duration::from_secs(9));
+    }
+
+    #[test]
+    fn redirects_never_leave_https() {
+        let url = |text: &str| Url::parse(text).unwrap();
+        let network = Network::new(&url("https://hub.example"), None, Patience::default(), Vec::new()).unwrap();
+        let leads = |from: &str, to: &'static str| network.target(&url(from), Some(&HeaderValue::from_static(to)));
+        assert_eq!(leads("https://hub.example/a/b", "../c").unwrap().as_str(), "https://hub.example/c");
+        assert_eq!(leads("https://hub.example/a", "//cdn.example/c").unwrap().as_str(), "https://cdn.example/c");
+        assert_eq!(leads("http://hub.example/a", "https://hub.example/b").unwrap().as_str(), "https://hub.example/b");
+        let error = leads("https://hub.example/a?secret", "http://hub.example/a").unwrap_err().to_string();
+        assert!(error.contains("from https to http") && !error.contains("secret"), "{error}");
+        assert!(network.target(&url("https://hub.example/a"), None).is_err());
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now: Timestamp = "2026-10-21T07:28:00Z".parse().unwrap();
+        let after = |value: &'static str| {
+            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]), now)
+        };
+        assert_eq!(after("120"), Some(Duration::from_secs(120)));
+        assert_eq!(after("Wed, 21 Oct 2026 07:28:30 GMT"), Some(Duration::from_secs(30)));
+        assert_eq!(after("Wed, 21 Oct 2026 07:20:00 GMT"), Some(Duration::ZERO));
+        assert_eq!(after("soon"), None);
+        assert_eq!(after("-1"), None);
+    }
+}

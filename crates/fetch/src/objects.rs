@@ -1,0 +1,175 @@
+//! Objects of S3, Google Cloud Storage, Azure Blob Storage and Oracle Object Storage.
+
+use crate::address::ObjectsAddress;
+use crate::error::FetchError;
+use crate::hub::check_pages;
+use crate::listing::{Check, Item};
+use crate::names::shown;
+use crate::network::{Patience, Tries};
+use crate::web_file::Opened;
+use futures::{StreamExt, TryStreamExt};
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+use store::{Object, Store};
+
+/// A prefix of a bucket.
+pub(crate) struct Objects {
+    pub store: Store,
+    pub address: ObjectsAddress,
+    /// How people write it.
+    pub uri: String,
+    pub patience: Patience,
+}
+
+/// A list that is being read, page by page.
+pub(crate) struct ObjectList {
+    token: Option<String>,
+    pages: usize,
+    last: Option<String>,
+    /// The last object of the page before. The next one decides whether it is a file.
+    pending: Option<Object>,
+    digest: Sha256,
+    found: bool,
+    is_over: bool,
+}
+
+impl ObjectList {
+    pub fn new() -> Self {
+        let digest = Sha256::new();
+        Self { token: None, pages: 0, last: None, pending: None, digest, found: false, is_over: false }
+    }
+
+    /// The revision of the content: a hash over keys, sizes and tags.
+    pub fn revision(self) -> String {
+        crate::names::hex(&self.digest.finalize())
+    }
+
+    /// Takes in the next object of the list, and gives the one before if it is a file.
+    ///
+    /// What a console makes to show a folder is none: an object of no bytes with a slash at its end, which the client
+    /// of the store removes. It is followed by what is in the folder, or stands out of the order.
+    fn next(&mut self, uri: &str, next: Option<Object>) -> Result<Option<Item>, FetchError> {
+        let Some(object) = std::mem::replace(&mut self.pending, next) else { return Ok(None) };
+        let is_folder = object.size == 0 && self.pending.as_ref().is_some_and(|next| is_below(&next.key, &object.key));
+        let is_in_order = self.last.as_ref().is_none_or(|last| *last < object.key);
+        if is_folder || (!is_in_order && object.size == 0) {
+            return Ok(None);
+        }
+        if !is_in_order {
+            let key = shown(&object.key);
+            return Err(FetchError::refused(format!(
+                "{uri}: the store lists the key {key} out of order; use a general purpose bucket of S3, GCS or Azure"
+            )));
+        }
+        self.last = Some(object.key.clone());
+        self.found = true;
+        let tag = object.tag.as_deref().unwrap_or_default();
+        for part in [object.key.as_bytes(), &object.size.to_le_bytes(), tag.as_bytes()] {
+            self.digest.update((part.len() as u64).to_le_bytes());
+            self.digest.update(part);
+        }
+        Ok(Some(Item { path: object.key.clone(), key: object.key, size: object.size, check: Check::Tag(object.tag) }))
+    }
+}
+
+fn is_below(key: &str, folder: &str) -> bool {
+    key.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
+impl Objects {
+    /// The error of the store, with the address as people wrote it.
+    fn failed(&self, error: store::StoreError) -> FetchError {
+        let bucket = format!("s3://{}/", self.address.destination.bucket);
+        match &self.address.oracle_namespace {
+            Some(namespace) => {
+                let written = format!("oci://n/{namespace}/b/{}/o/", self.address.destination.bucket);
+                FetchError::from(error).renamed(&bucket, &written)
+            }
+            None => error.into(),
+        }
+    }
+
+    /// The next files of the list, about a thousand. `None` after the last.
+    pub async fn page(&self, list: &mut ObjectList) -> Result<Option<Vec<Item>>, FetchError> {
+        if list.is_over {
+            return Ok(None);
+        }
+        check_pages(&self.uri, list.pages)?;
+        list.pages += 1;
+        let mut tries = Tries::new(self.patience);
+        let page = loop {
+            match self.store.page(list.token.clone()).await {
+                Ok(page) => break page,
+                Err(error) => tries.wait(self.failed(error), false).await?,
+            }
+        };
+        let mut items = Vec::with_capacity(page.objects.len() + 1);
+        for object in page.objects {
+            items.extend(list.next(&self.uri, Some(object))?);
+        }
+        list.token = page.next;
+        if list.token.is_none() {
+            list.is_over = true;
+            items.extend(list.next(&self.uri, None)?);
+            if !list.found {
+                items.extend(self.single(list).await?);
+            }
+        }
+        Ok(Some(items))
+    }
+
+    /// The object whose key is the prefix itself, where nothing is below it.
+    async fn single(&self, list: &mut ObjectList) -> Result<Option<Item>, FetchError> {
+        let prefix = &self.address.destination.prefix;
+        if prefix.is_empty() {
+            return Ok(None);
+        }
+        let mut tries = Tries::new(self.patience);
+        let object = loop {
+            match self.store.object().await {
+                Ok(Some(object)) => break object,
+                Ok(None) => return Ok(None),
+                Err(error) => tries.wait(self.failed(error), false).await?,
+            }
+        };
+        let path = prefix.rsplit('/').next().unwrap_or(prefix).to_owned();
+        list.pending = Some(Object { key: path, ..object });
+        let item = list.next(&self.uri, None)?;
+        Ok(item.map(|item| Item { key: String::new(), ..item }))
+    }
+
+    pub async fn open(&self, item: &Item, range: Range<u64>) -> Result<Opened<'_>, FetchError> {
+        let tag = match &item.check {
+            Check::Tag(tag) => tag.clone(),
+            _ => None,
+        };
+        let opened = self.store.read(&item.key, range, tag).await.map_err(|error| self.failed(error))?;
+        Ok(Opened { is_whole: false, pieces: opened.map_err(|error| self.failed(error)).boxed() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(objects: &[(&str, u64)]) -> Result<Vec<String>, FetchError> {
+        let mut list = ObjectList::new();
+        let mut files = Vec::new();
+        let objects = objects.iter().map(|(key, size)| Object { key: (*key).to_owned(), size: *size, tag: None });
+        for next in objects.map(Some).chain([None]) {
+            files.extend(list.next("s3://b", next)?.map(|item| item.path));
+        }
+        Ok(files)
+    }
+
+    #[test]
+    fn empty_objects_are_files_and_shown_folders_are_not() {
+        assert_eq!(files(&[("a", 0), ("b", 1), ("c", 0)]).unwrap(), ["a", "b", "c"]);
+        assert_eq!(files(&[("a", 0), ("a/b", 1), ("a/c", 0)]).unwrap(), ["a/b", "a/c"]);
+        // The keys are a-b, a/ and a/c.
+        assert_eq!(files(&[("a-b", 1), ("a", 0), ("a/c", 1)]).unwrap(), ["a-b", "a/c"]);
+        assert_eq!(files(&[("a-b", 1), ("a", 0)]).unwrap(), ["a-b"]);
+        assert!(files(&[("b", 1), ("a", 1)]).unwrap_err().to_string().contains("out of order"));
+        assert!(files(&[("a", 1), ("a", 1)]).is_err(), "twice");
+    }
+}
