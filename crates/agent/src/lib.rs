@@ -21,6 +21,7 @@ mod channels;
 pub mod container;
 pub mod environment;
 mod failure;
+pub mod fetch;
 pub mod gang;
 pub mod hang;
 pub mod install;

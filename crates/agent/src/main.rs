@@ -2,6 +2,7 @@
 
 use agent::attempt::Attempt;
 use agent::container::Container;
+use agent::fetch::FetchArgs;
 use agent::gang;
 use agent::hang;
 use agent::install;
@@ -83,6 +84,21 @@ Exit code:
         /// The folder with what it has to know
         folder: PathBuf,
     },
+    /// Fetch models and data sets by URI into a cache that many jobs share
+    ///
+    /// URI is hf://[datasets/]NAMESPACE/NAME[@REVISION][/PATH], s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX,
+    /// oci://n/NAMESPACE/b/BUCKET/o/PREFIX (Oracle Object Storage) or https://HOST/PATH#sha256=HASH.
+    ///
+    /// A revision is resolved once. Content that is in the cache is not fetched again. Of several fetchers of the same
+    /// content one fetches, and another one takes over if it dies. Interrupted fetches are resumed. Every file is verified.
+    ///
+    /// Progress is printed to stderr. For each URI one line of JSON is printed to stdout. It has uri, key, revision, path,
+    /// bytes, files, and fromNetwork: the bytes that this fetch got over the network.
+    #[command(after_help = "\
+Exit code:
+  1    the fetch failed, and another try may succeed: the network, a full disk, content that changed
+  2    another try fails in the same way: 401, 403, 404, a refused URI or content, a wrong hash")]
+    Fetch(FetchArgs),
     /// Look after the checkpoints of a job while no worker runs, or for a person
     Checkpoints {
         #[command(subcommand)]
@@ -406,6 +422,10 @@ fn main() -> ExitCode {
     }
     match Cli::parse().command {
         Command::Checkpoints { verb } => checkpoints(verb),
+        Command::Fetch(args) => {
+            end_when_told();
+            ExitCode::from(agent::fetch::run(&args))
+        }
         Command::Serve { folder } => match serve(&folder) {
             Ok(code) => ExitCode::from(code),
             Err(error) => failed(&error),

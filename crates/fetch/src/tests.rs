@@ -563,7 +563,7 @@ fn fails_soon(room: &Room, server: &Server, uri: &str) -> FetchError {
     let error = room.error(uri);
     assert!(begin.elapsed() < STALL * 3 + BUSY, "{:?}: {error}", begin.elapsed());
     let asked = server.take().len();
-    assert!(asked <= if error.stalled { 3 } else { 6 }, "{asked} requests: {error}");
+    assert!(asked <= if error.stalled { 3 } else { 8 }, "{asked} requests: {error}");
     assert_eq!(room.names(""), [".fetching"], "{error}");
     error
 }

@@ -1,0 +1,254 @@
+//! `agent fetch`: brings models and data sets into a cache, for a person or for a job before its workers start.
+
+use clap::{Args, ValueEnum};
+use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Options, Progress, Reading, Stage, fetch, link};
+use serde::Serialize;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// Between two lines of progress.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
+/// What a kubelet reads of a termination message, in bytes.
+const LONGEST_MESSAGE: usize = 4096;
+/// A longer error is cut in it, in characters.
+const LONGEST_ERROR: usize = 1500;
+
+/// What is fetched, and how.
+#[derive(Args)]
+pub struct FetchArgs {
+    /// The cache's folder, which must exist. It may be on a network file system and be shared by many fetchers
+    #[arg(long, value_name = "CACHE")]
+    into: PathBuf,
+    /// A folder with a file for each credential, as a Secret is mounted: HF_TOKEN, AWS_ACCESS_KEY_ID, ca.crt
+    #[arg(long, value_name = "DIR")]
+    credentials: Option<PathBuf>,
+    /// The URL of the hub or of the object store. The hub's default is HF_ENDPOINT, or else https://huggingface.co
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
+    /// A file with CA certificates (PEM) that are trusted besides the system's
+    #[arg(long, value_name = "FILE")]
+    ca_bundle: Option<PathBuf>,
+    /// What hf://NAMESPACE/NAME names
+    #[arg(long, value_enum, default_value = "model")]
+    kind: ContentArg,
+    /// The revision that an earlier fetch of URI resolved. If it is in the cache, the network is not used
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<String>,
+    /// Also fetch pickled weights of the hub's models, which can run code when they are loaded
+    ///
+    /// Without it, files that end in .bin, .pt, .pth, .ckpt, .pkl, .pickle, .h5, .hdf5, .keras or .joblib are left out
+    /// where there are .safetensors. A model that has only such files is refused.
+    #[arg(long)]
+    any_weights: bool,
+    /// Compare the SHA-256 of all files that are in the cache, and not only their sizes
+    #[arg(long)]
+    verify: bool,
+    /// Make PATH a symbolic link to the fetched files. Once for each URI, in their order
+    #[arg(long, value_name = "PATH")]
+    link: Vec<PathBuf>,
+    /// Print progress and errors as JSON, too
+    #[arg(long)]
+    json: bool,
+    /// Also write the results, or the error, to FILE: JSON of at most 4096 bytes
+    #[arg(long, value_name = "FILE")]
+    termination_log: Option<PathBuf>,
+    /// Where the models and data sets are
+    #[arg(required = true, value_name = "URI")]
+    uris: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum ContentArg {
+    /// A repository of a model
+    Model,
+    /// A repository of a data set
+    Dataset,
+}
+
+/// A failure, for a program.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Failure {
+    uri: String,
+    error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    /// Whether another try fails in the same way.
+    is_final: bool,
+}
+
+/// What is left in the termination log.
+#[derive(Serialize)]
+struct Message<'a> {
+    fetched: &'a [Fetched],
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    failure: Option<Failure>,
+}
+
+/// Fetches everything, up to the first failure: the exit code.
+pub fn run(args: &FetchArgs) -> u8 {
+    let mut fetched = Vec::new();
+    let failed = match fetch_all(args, &mut fetched) {
+        Ok(()) => None,
+        Err((uri, error)) => Some((uri, error)),
+    };
+    let code = failed.as_ref().map_or(0, |(_, error)| if error.is_final() { 2 } else { 1 });
+    let failure = failed.map(|(uri, error)| {
+        let (status, is_final) = (error.status, error.is_final());
+        Failure { uri, error: error.to_string(), status, is_final }
+    });
+    if let Some(failure) = &failure {
+        match serde_json::to_string(failure) {
+            Ok(line) if args.json => eprintln!("{line}"),
+            _ => eprintln!("agent: {}", failure.error),
+        }
+    }
+    if let Some(file) = &args.termination_log
+        && let Err(error) = fs::write(file, message(&fetched, failure))
+    {
+        eprintln!("agent: {}: {error}", file.display());
+    }
+    code
+}
+
+fn fetch_all(args: &FetchArgs, fetched: &mut Vec<Fetched>) -> Result<(), (String, FetchError)> {
+    let kind = if args.kind == ContentArg::Dataset { ContentKind::Dataset } else { ContentKind::Model };
+    let parse = |uri: &String| Address::parse(uri, kind).map_err(|error| (String::new(), error));
+    let addresses: Vec<Address> = args.uris.iter().map(parse).collect::<Result<_, _>>()?;
+    let refused = |why: &str| Err((String::new(), FetchError::refused(why)));
+    if args.revision.is_some() && addresses.len() > 1 {
+        return refused("--revision is of one URI; fetch each URI by itself");
+    }
+    if !args.link.is_empty() && args.link.len() != addresses.len() {
+        return refused("--link is needed for each URI; write as many as there are URIs");
+    }
+    let mut options = Options::new(&args.into);
+    options.credentials.clone_from(&args.credentials);
+    options.endpoint.clone_from(&args.endpoint);
+    options.ca_bundle.clone_from(&args.ca_bundle);
+    options.revision.clone_from(&args.revision);
+    options.safetensors_only = !args.any_weights;
+    options.verify = args.verify;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| (String::new(), FetchError::new(Kind::Local, error.to_string())))?;
+    for (index, address) in addresses.iter().enumerate() {
+        let failed = |error| (address.to_string(), error);
+        let one = runtime.block_on(watched(address, &options, args.json)).map_err(failed)?;
+        if let Some(path) = args.link.get(index) {
+            link(&one.path, path).map_err(failed)?;
+        }
+        if let Some(why) = &one.set_aside {
+            eprintln!("agent: {address}: the entry in the cache was damaged and was fetched again: {why}");
+        }
+        if let Ok(line) = serde_json::to_string(&one) {
+            println!("{line}");
+        }
+        fetched.push(one);
+    }
+    Ok(())
+}
+
+/// Fetches one, and prints how far it is.
+async fn watched(address: &Address, options: &Options, json: bool) -> Result<Fetched, FetchError> {
+    let progress = Progress::default();
+    let print = async {
+        let mut last = (Instant::now(), progress.now());
+        loop {
+            sleep(BETWEEN_LINES).await;
+            let now = (Instant::now(), progress.now());
+            let seconds = (now.0 - last.0).as_secs_f64();
+            let rate = (now.1.network - last.1.network) as f64 / seconds.max(0.001);
+            eprintln!("{}", progress_line(address, &now.1, rate, json));
+            last = now;
+        }
+    };
+    tokio::select! {
+        result = fetch(address, options, &progress) => result,
+        () = print => Err(FetchError::new(Kind::Local, "the progress has ended")),
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is no more than a counter")]
+fn progress_line(address: &Address, reading: &Reading, rate: f64, json: bool) -> String {
+    let Reading { stage, bytes, network, total, files, all_files } = *reading;
+    if json {
+        let (uri, stage) = (address.to_string(), format!("{stage:?}").to_lowercase());
+        return serde_json::json!({
+            "uri": uri, "stage": stage, "bytes": bytes, "bytesTotal": total, "fromNetwork": network, "files": files,
+            "filesTotal": all_files, "bytesPerSecond": rate as u64,
+        })
+        .to_string();
+    }
+    let shown = checkpoint::wording::bytes;
+    let done = match stage {
+        Stage::Listing => "listing the files".to_owned(),
+        Stage::Waiting => "waiting for another fetcher of the same content".to_owned(),
+        Stage::Checking => "checking the cache".to_owned(),
+        Stage::Fetching => {
+            format!("{} of {}, {files} of {all_files} files, {}/s", shown(bytes), shown(total), shown(rate as u64))
+        }
+    };
+    format!("agent: {address}: {done}")
+}
+
+/// The results as they fit into a termination message: without the first ones if they are too long.
+fn message(fetched: &[Fetched], mut failure: Option<Failure>) -> String {
+    if let Some(failure) = &mut failure
+        && let Some((end, _)) = failure.error.char_indices().nth(LONGEST_ERROR)
+    {
+        failure.error.truncate(end);
+    }
+    let mut message = Message { fetched, failure };
+    loop {
+        let text = serde_json::to_string(&message).unwrap_or_default();
+        match message.fetched.split_first() {
+            Some((_, rest)) if text.len() > LONGEST_MESSAGE => message.fetched = rest,
+            _ => return text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(uri: &str) -> Fetched {
+        let (key, revision) = ("0".repeat(32), "1".repeat(40));
+        let path = "/cache/data".into();
+        Fetched { uri: uri.to_owned(), key, revision, path, bytes: 5, files: 2, from_network: 5, set_aside: None }
+    }
+
+    #[test]
+    fn messages_fit_into_a_termination_log() {
+        assert_eq!(
+            message(&[one("hf://a/b@main")], None),
+            format!(
+                concat!(
+                    r#"{{"fetched":[{{"uri":"hf://a/b@main","key":"{}","revision":"{}","#,
+                    r#""path":"/cache/data","bytes":5,"files":2,"fromNetwork":5}}]}}"#
+                ),
+                "0".repeat(32),
+                "1".repeat(40)
+            )
+        );
+        let many: Vec<Fetched> = (0..100).map(|n| one(&format!("hf://a/{n}@main"))).collect();
+        let failure =
+            Failure { uri: "hf://a/b".to_owned(), error: "ä".repeat(5000), status: Some(403), is_final: true };
+        let text = message(&many, Some(failure));
+        assert!(text.len() <= LONGEST_MESSAGE && text.contains(r#""isFinal":true"#), "{text}");
+    }
+
+    #[test]
+    fn progress_is_one_line() {
+        let address = Address::parse("hf://a/b", ContentKind::Model).unwrap();
+        let reading =
+            Reading { stage: Stage::Fetching, bytes: 1 << 20, network: 5, total: 1 << 30, files: 1, all_files: 9 };
+        assert_eq!(
+            progress_line(&address, &reading, 2048.0, false),
+            "agent: hf://a/b@main: 1.0 MiB of 1.0 GiB, 1 of 9 files, 2.0 KiB/s"
+        );
+        assert!(progress_line(&address, &reading, 2048.0, true).contains(r#""stage":"fetching""#));
+    }
+}
