@@ -41,8 +41,9 @@ fn checkpoints(plan: &Plan) -> Option<String> {
     Some(serde_json::to_string(policy).expect("a struct of strings and numbers is JSON"))
 }
 
-/// The model and the dataset as the program is told of them, those that the job names.
-fn sources(plan: &Plan) -> impl Iterator<Item = (&'static str, String)> {
+/// The model and the dataset as the program gets them, as far as the job names them. The variables have the same names in
+/// capitals.
+pub(super) fn sources(plan: &Plan) -> impl Iterator<Item = (&'static str, String)> {
     let sources = [("model", &plan.storage.model, pod::MODEL), ("dataset", &plan.storage.dataset, pod::DATASET)];
-    sources.into_iter().filter_map(|(key, source, path)| Some((key, source.as_ref()?.told(path).to_owned())))
+    sources.into_iter().filter_map(|(key, source, path)| Some((key, source.as_ref()?.value(path).to_owned())))
 }

@@ -4,6 +4,7 @@
 //! what the kubelet takes from elsewhere is a variable of the container. `$(NAME)` of that is expanded by the kubelet, in
 //! arguments too; what differs between attempts is set by the agent, and what refers to that ([`MASTER_PORT`]) is expanded by it.
 
+use super::config::sources;
 use super::{framework, names, pod, trackers};
 use api::{Backend, Framework};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
@@ -131,10 +132,7 @@ pub(super) fn count(plan: &Plan, number: impl ToString, elastic: &str) -> String
 /// What to train, with what, and where to put it.
 fn job(plan: &Plan) -> Vec<EnvVar> {
     let mut env = vec![var("TRAINING_JOB_NAME", literal(&plan.identity.name))];
-    let sources = [("MODEL", &plan.storage.model, pod::MODEL), ("DATASET", &plan.storage.dataset, pod::DATASET)];
-    for (variable, source, path) in sources {
-        env.extend(source.as_ref().map(|source| var(variable, literal(source.told(path)))));
-    }
+    env.extend(sources(plan).map(|(name, value)| var(&name.to_uppercase(), literal(&value))));
     if plan.storage.output.is_some() {
         env.push(var("OUTPUT_DIR", pod::OUTPUT));
     }

@@ -48,9 +48,9 @@ impl Source {
         }
     }
 
-    /// What the program is told: the name, or where the folder is mounted.
+    /// Value of the program's variable: the name, or the path at which the folder is mounted.
     #[must_use]
-    pub fn told<'a>(&'a self, mounted_at: &'a str) -> &'a str {
+    pub fn value<'a>(&'a self, mounted_at: &'a str) -> &'a str {
         match self {
             Self::Name(name) => name,
             Self::Claim(_) => mounted_at,
