@@ -110,12 +110,7 @@ struct Results {
 
 /// All files of a listing, and where they go.
 pub(crate) struct Transfer<'a> {
-    pub source: &'a Source,
-    pub revision: &'a str,
-    pub listing: &'a Listing,
-    pub lease: &'a Arc<Lease>,
-    pub patience: Patience,
-    pub progress: &'a Progress,
+    job: Job<'a>,
     data: Arc<Folder>,
     /// Where `data` is, for errors.
     place: PathBuf,
@@ -140,8 +135,7 @@ impl<'a> Transfer<'a> {
     /// # Errors
     /// [`Kind::Local`] if the volume has too little space.
     pub async fn open(job: Job<'a>, work: &Arc<Folder>, place: PathBuf) -> Result<Self> {
-        let Job { source, revision, listing, lease, patience, progress } = job;
-        let (digest, lines, total) = (hex(&listing.digest), listing.lines, listing.total);
+        let (digest, lines, total) = (hex(&job.listing.digest), job.listing.lines, job.listing.total);
         let (work, at) = (Arc::clone(work), place.clone());
         let (data, journal, known) = blocking(move || {
             let failed = |error: io::Error| FetchError::local(&at, &error);
@@ -161,14 +155,9 @@ impl<'a> Transfer<'a> {
         for (file, hash) in known.done.into_iter().filter(|(file, _)| *file < lines) {
             (results.hashes[file], results.is_done[file]) = (hash, true);
         }
-        progress.begin(total.bytes, total.files);
+        job.progress.begin(total.bytes, total.files);
         Ok(Self {
-            source,
-            revision,
-            listing,
-            lease,
-            patience,
-            progress,
+            job,
             data: Arc::new(data),
             place: place.join(crate::cache::DATA),
             journal: Arc::new(Mutex::new(journal)),
@@ -179,7 +168,7 @@ impl<'a> Transfer<'a> {
 
     /// Bytes that earlier tries left, as far as the journal says.
     fn left(&self) -> Result<u64> {
-        let items = self.listing.items().map_err(|error| self.failed("", &error))?;
+        let items = self.job.listing.items().map_err(|error| self.failed("", &error))?;
         let (results, parts) = (self.results.lock(), self.parts.lock());
         let mut bytes = 0;
         for item in items {
@@ -197,10 +186,10 @@ impl<'a> Transfer<'a> {
     /// # Errors
     /// Of the first file that could not be fetched. The others stay for the next try.
     pub async fn run(&self, space: Option<Space>) -> Result<()> {
-        let total = self.listing.total;
+        let total = self.job.listing.total;
         check_space(&self.place, space, total.bytes.saturating_sub(self.left()?), total.files)?;
         let (send, receive) = mpsc::channel(AHEAD);
-        let items = self.listing.items().map_err(|error| self.failed("", &error))?;
+        let items = self.job.listing.items().map_err(|error| self.failed("", &error))?;
         // It ends with the last item, or with its reader.
         let reading = tokio::task::spawn_blocking(move || {
             let mut items = items;
@@ -221,7 +210,7 @@ impl<'a> Transfer<'a> {
 
     /// The files with their hashes, once all are whole.
     pub fn stored(&self) -> Result<impl Iterator<Item = io::Result<Stored>> + use<>> {
-        let items = self.listing.items().map_err(|error| self.failed("", &error))?;
+        let items = self.job.listing.items().map_err(|error| self.failed("", &error))?;
         let hashes = std::mem::take(&mut self.results.lock().hashes);
         Ok(items.map(move |item| {
             let (index, item) = item?;
@@ -234,7 +223,7 @@ impl<'a> Transfer<'a> {
     }
 
     fn name(&self, item: &Item) -> String {
-        let uri = self.source.uri();
+        let uri = self.job.source.uri();
         if uri.contains(&item.path) { uri.to_owned() } else { format!("{uri} ({})", shown(&item.path)) }
     }
 
@@ -261,14 +250,14 @@ impl<'a> Transfer<'a> {
             let (data, path, size) = (Arc::clone(&self.data), item.path.clone(), item.size);
             let is_there = move || Ok(data.file(&path).and_then(|file| file.metadata()).is_ok_and(|m| m.len() == size));
             if self.on_disk(item, is_there).await? {
-                self.progress.kept(item.size);
-                self.progress.file();
+                self.job.progress.kept(item.size);
+                self.job.progress.file();
                 return Ok(());
             }
             self.results.lock().is_done[index] = false;
         }
         let (target, kept) = self.target(index, item).await?;
-        self.progress.kept(kept);
+        self.job.progress.kept(kept);
         let mut may_repeat = kept > 0;
         loop {
             let version = Mutex::new(None);
@@ -292,7 +281,7 @@ impl<'a> Transfer<'a> {
             let Err(error) = self.verify(item, hashes) else {
                 self.results.lock().hashes[index] = hashes.sha256;
                 self.note(&Line::Done(index, hex(&hashes.sha256)))?;
-                self.progress.file();
+                self.job.progress.file();
                 return Ok(());
             };
             self.drop_file(index, item, &target).await?;
@@ -337,7 +326,7 @@ impl<'a> Transfer<'a> {
     }
 
     async fn drop_file(&self, index: usize, item: &Item, target: &Arc<Target>) -> Result<()> {
-        self.progress.lost(item.size);
+        self.job.progress.lost(item.size);
         self.note(&Line::Dropped(index))?;
         let target = Arc::clone(target);
         self.on_disk(item, move || target.clear()).await
@@ -367,14 +356,14 @@ impl<'a> Transfer<'a> {
         range: Range<u64>,
     ) -> std::result::Result<(), Stop> {
         let mut block = Block::new(range.start, range.end);
-        let mut tries = Tries::new(self.patience);
+        let mut tries = Tries::new(self.job.patience);
         while block.at() < range.end {
             let before = block.at();
             match self.piece(index, item, target, version, &mut block, range.end).await {
                 Ok(()) => {}
                 Err(Stop::NoRanges) => return Err(Stop::NoRanges),
                 Err(Stop::Failed(error)) => {
-                    tries.wait(error, block.at() - before >= self.patience.least_data).await?;
+                    tries.wait(error, block.at() - before >= self.job.patience.least_data).await?;
                 }
             }
         }
@@ -393,7 +382,7 @@ impl<'a> Transfer<'a> {
     ) -> std::result::Result<(), Stop> {
         self.check_lease().await?;
         let known = version.lock().clone();
-        let (opened, found) = self.source.open_range(self.revision, item, block.at()..end, known).await?;
+        let (opened, found) = self.job.source.open_range(self.job.revision, item, block.at()..end, known).await?;
         if opened.is_whole {
             return Err(Stop::NoRanges);
         }
@@ -408,7 +397,7 @@ impl<'a> Transfer<'a> {
             let mut piece = &piece?[..];
             while !piece.is_empty() && block.at() < end {
                 let taken = block.take(piece);
-                self.progress.arrived(taken as u64);
+                self.job.progress.arrived(taken as u64);
                 piece = &piece[taken..];
                 if block.is_full() {
                     self.write(index, item, target, block).await?;
@@ -442,7 +431,7 @@ impl<'a> Transfer<'a> {
 
     /// Fetches a file from a server that knows no ranges, from the start each time.
     async fn fill_from_start(&self, item: &Item, target: &Arc<Target>) -> Result<()> {
-        let mut tries = Tries::new(self.patience);
+        let mut tries = Tries::new(self.job.patience);
         let mut furthest = 0;
         loop {
             self.check_lease().await?;
@@ -453,15 +442,15 @@ impl<'a> Transfer<'a> {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            self.progress.lost(at);
-            let has_progress = at >= furthest + self.patience.least_data;
+            self.job.progress.lost(at);
+            let has_progress = at >= furthest + self.job.patience.least_data;
             furthest = furthest.max(at);
             tries.wait(error, has_progress).await?;
         }
     }
 
     async fn whole(&self, item: &Item, target: &Arc<Target>, at: &mut u64) -> Result<()> {
-        let (opened, _) = self.source.open_range(self.revision, item, 0..item.size, None).await?;
+        let (opened, _) = self.job.source.open_range(self.job.revision, item, 0..item.size, None).await?;
         let mut pieces = opened.pieces;
         while *at < item.size {
             let Some(piece) = pieces.next().await else {
@@ -475,7 +464,7 @@ impl<'a> Transfer<'a> {
             let length = piece.len().min(usize::try_from(item.size - *at).unwrap_or(usize::MAX));
             let (start, piece, target) = (*at, piece.slice(..length), Arc::clone(target));
             self.on_disk(item, move || target.write(start, &piece)).await?;
-            self.progress.arrived(length as u64);
+            self.job.progress.arrived(length as u64);
             *at += length as u64;
             self.check_lease().await?;
         }
@@ -483,7 +472,7 @@ impl<'a> Transfer<'a> {
     }
 
     async fn check_lease(&self) -> Result<()> {
-        let lease = Arc::clone(self.lease);
+        let lease = Arc::clone(self.job.lease);
         blocking(move || lease.check_now_and_then()).await
     }
 
