@@ -58,6 +58,14 @@ impl World {
         self.room.path("checkpoints")
     }
 
+    /// A prefix in the bucket behind the proxy, with its credentials.
+    fn place(&self, proxy: &Proxy, prefix: &str) -> Value {
+        let (uri, keys) = (format!("s3://{BUCKET}/{prefix}"), self.room.folder("keys"));
+        fs::write(keys.join("AWS_ACCESS_KEY_ID"), KEY).unwrap();
+        fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), SECRET).unwrap();
+        json!({ "uri": uri, "endpoint": proxy.url(), "region": "us-east-1", "credentials": keys })
+    }
+
     /// The checkpoint of that name, as a program is given it.
     fn path(&self, name: &str) -> String {
         self.checkpoints().join(name).display().to_string()
@@ -632,12 +640,8 @@ const SAVES_ALL_THE_TIME: &str = r#"
 #[test]
 fn a_store_that_fails_holds_up_no_training() {
     let (server, mut world) = (Server::s3(), World::new("keeper-failing", json!({ "shared": true })));
-    let (proxy, keys) = (Proxy::before(&server), world.room.folder("keys"));
-    fs::write(keys.join("AWS_ACCESS_KEY_ID"), KEY).unwrap();
-    fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), SECRET).unwrap();
-    let uri = format!("s3://{BUCKET}/failing");
-    let place = json!({ "uri": uri, "endpoint": proxy.url(), "region": "us-east-1", "credentials": keys });
-    world.policy["backup"] = json!({ "place": place, "intervalSeconds": 1 });
+    let proxy = Proxy::before(&server);
+    world.policy["backup"] = json!({ "place": world.place(&proxy, "failing"), "intervalSeconds": 1 });
     let mut agent = world.start(SAVES_ALL_THE_TIME);
     let step = |told: &Checkpoints| told.latest.as_ref().and_then(|kept| kept.step);
     let copied = |told: &Checkpoints| told.copied.as_ref().and_then(|kept| kept.step);
@@ -658,11 +662,8 @@ fn a_store_that_fails_holds_up_no_training() {
 #[test]
 fn what_is_written_over_while_it_is_sent_is_sent_again() {
     let (server, mut world) = (Server::s3(), World::new("keeper-written-over", json!({})));
-    let (proxy, keys) = (Proxy::before(&server), world.room.folder("keys"));
-    fs::write(keys.join("AWS_ACCESS_KEY_ID"), KEY).unwrap();
-    fs::write(keys.join("AWS_SECRET_ACCESS_KEY"), SECRET).unwrap();
-    let uri = format!("s3://{BUCKET}/written-over");
-    world.policy["store"] = json!({ "uri": uri, "endpoint": proxy.url(), "region": "us-east-1", "credentials": keys });
+    let proxy = Proxy::before(&server);
+    world.policy["store"] = world.place(&proxy, "written-over");
     let sent = world.room.path("sent");
     proxy.set(move |asked| {
         let is_first = asked.method == "PUT" && asked.target.contains("step-1/weights") && !sent.exists();
@@ -739,6 +740,19 @@ fn a_backup_is_made_when_somebody_asks_for_it() {
     let done = backup(&world, &[]);
     assert_eq!(stdout(&done), format!("step-4 is copied to {uri}\n"), "{done:?}");
     assert!(bucket.join("step-4/weights").is_file());
+
+    // An agent that still waits for its store has copied nothing, and the command fails.
+    let away = json!({ "uri": "s3://bucket/x", "endpoint": "http://127.0.0.1:1", "region": "us-east-1" });
+    (world.policy["store"], world.policy["patienceSeconds"]) = (away, json!(600));
+    let mut agent = world.agent(3, &[&more[1]], "true");
+    let _agent = Running(agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    // Its socket is there a moment before it answers.
+    let failed = until("the agent's answer", DEADLINE, || {
+        let answer = backup(&world, &of_state);
+        let said = String::from_utf8_lossy(&answer.stderr).into_owned();
+        said.contains("has not looked at the checkpoints yet").then_some(answer)
+    });
+    assert!(!failed.status.success(), "{failed:?}");
 }
 
 /// A new line, then colours, the title of the window, and the way back to the beginning of the line.

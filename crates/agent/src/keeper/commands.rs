@@ -135,7 +135,7 @@ impl Commands {
             }
         }
         if copies.is_empty() {
-            println!("the agent has not looked at the checkpoints yet: ask again in a moment");
+            errors.push("the agent has not looked at the checkpoints yet: ask again once the program runs".to_owned());
         }
         if errors.is_empty() {
             Ok(())
