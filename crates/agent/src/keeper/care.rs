@@ -168,17 +168,17 @@ impl<'a> Care<'a> {
         // Before the look: it orders what it finds new after what the stores have.
         let listed: Vec<_> = places(&policy).map(|place| (self.listed(&place), place)).collect();
         let scan = self.see_what_is_there();
-        if let Ok(root) = Folder::root(&self.keeper.root)
-            && let Err(error) = unlink_best(&root)
-        {
-            self.keeper.words.say(format_args!("can't remove the link {BEST} of the job before: {error}"));
-        }
         let mut others = scan.others.clone();
         if others.is_empty() {
             others = self.inventory.take_turn(Timestamp::now());
         }
         if !others.is_empty() {
             return Ok(Err(LaunchError { kind: LaunchErrorKind::FolderInUse, message: in_use(&others) }));
+        }
+        if let Ok(root) = Folder::root(&self.keeper.root)
+            && let Err(error) = unlink_best(&root)
+        {
+            self.keeper.words.say(format_args!("can't remove the link {BEST} of an earlier job: {error}"));
         }
         self.heartbeat.get_or_insert_with(|| Heartbeat::start(self.keeper));
         let query = self.query(&policy, &scan, &listed);
