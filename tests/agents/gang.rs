@@ -99,6 +99,16 @@ impl Gang {
         Self { command: command.iter().map(|&word| word.to_owned()).collect(), ..self }
     }
 
+    /// Runs until the second attempt has ended well: the leader's line on the end of the first one.
+    fn first_cause(&self) -> String {
+        let agents = self.start();
+        self.until_all_began(2);
+        self.all_exit(agents, 0);
+        let said = self.output();
+        let line = said[0].lines().find(|line| line.contains("attempt 1 has ended: "));
+        line.unwrap_or_else(|| panic!("{said:?}")).to_owned()
+    }
+
     fn start(&self) -> Vec<Agent> {
         (0..self.size).map(|index| self.pod(index)).collect()
     }
@@ -800,12 +810,8 @@ exit 1
 "#
     );
     let Some(gang) = Gang::new("gang-notice", 2, json!({}), &script) else { return };
-    let agents = gang.start();
-    gang.until_all_began(2);
-    gang.all_exit(agents, 0);
-    let said = gang.output();
-    let judged = said[0].lines().find(|line| line.contains("attempt 1 has ended: "));
-    assert!(judged.is_some_and(|line| line.contains("worker 1: exit code 3: rank 1 has ended by SIGKILL")), "{said:?}");
+    let cause = gang.first_cause();
+    assert!(cause.contains("worker 1: exit code 3: rank 1 has ended by SIGKILL"), "{cause}");
 }
 
 /// A program that has ended a process of its own, and never asked how that ended, is told to stop all the same.
@@ -831,13 +837,9 @@ exit 5
 "#
     );
     let Some(gang) = Gang::new("gang-child", 2, json!({}), &script) else { return };
-    let agents = gang.start();
-    gang.until_all_began(2);
-    gang.all_exit(agents, 0);
-    assert!(gang.room.path("told").exists(), "it was told to end");
-    let said = gang.output();
-    let judged = said[0].lines().find(|line| line.contains("attempt 1 has ended: "));
-    assert!(judged.is_some_and(|line| line.contains("worker 0: exit code 5: ValueError: boom")), "{said:?}");
+    let cause = gang.first_cause();
+    assert!(gang.room.path("told").exists(), "it got SIGTERM");
+    assert!(cause.contains("worker 0: exit code 5: ValueError: boom"), "{cause}");
 }
 
 /// The first worker tells of its steps, and waits; the one that it waits for is stopped, and can tell nothing.

@@ -1,7 +1,7 @@
-//! The link `best` in a folder of checkpoints: a path that stays the same for whoever uses the best one after the training.
+//! The link `best` in a folder of checkpoints: a stable path to the best checkpoint, for use after the training.
 //!
 //! It is there only while no program of the job runs. A program that writes to a path of that name would write through the
-//! link, into the checkpoint. An entry of that name that somebody else has made is never touched.
+//! link, into the checkpoint. An entry of that name with another origin is never touched.
 
 use crate::folder::{Folder, is_link};
 use nix::errno::Errno;

@@ -58,8 +58,8 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 const KILL_FOR: Duration = Duration::from_secs(10);
 /// How long only the agent's own look at the GPUs must have been seen: a look at all processes may miss what is forked meanwhile.
 const ALONE_FOR: Duration = Duration::from_millis(200);
-/// How long a launcher gets to notice that a rank of it has failed: torchrun looks every 100 ms. Told to end before that, it
-/// says nothing of the rank that failed first in the whole gang.
+/// Time for a launcher to notice that one of its ranks has failed: torchrun polls every 100 ms. A launcher that gets SIGTERM
+/// before that does not report the rank, which may have failed first in the whole gang.
 const NOTICE: Duration = Duration::from_secs(1);
 /// Between two rounds of SIGKILL.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
@@ -92,8 +92,8 @@ pub struct Run {
     keeper: Option<Arc<Keeper>>,
     /// Who watches whether the program goes on, while it runs.
     hang: Option<HangWatch>,
-    /// The program is to be told to end.
-    telling: Option<Telling>,
+    /// SIGTERM that the program has yet to get.
+    pending_stop: Option<PendingStop>,
     report: Report,
     /// When the message was last written.
     written: Instant,
@@ -115,20 +115,20 @@ pub struct Run {
     late_stop: Option<(i32, Instant)>,
 }
 
-/// Something waits before the program is told to end.
+/// SIGTERM that the program has yet to get.
 #[derive(Clone, Copy)]
-struct Telling {
-    /// When it is told at the latest: it is looked at before.
+struct PendingStop {
+    /// The latest time of the signal. The program's stacks are read before.
     by: Instant,
-    /// It is told no earlier, because it may be about to end by itself.
+    /// The earliest time, if the program may be about to end by itself.
     not_before: Option<Instant>,
-    /// The gang stops, so that its end is no failure of its own from then on.
-    is_stop: bool,
+    /// The gang stops. The program's end is not its own failure after the signal.
+    is_of_gang: bool,
 }
 
-impl Telling {
+impl PendingStop {
     fn at_once() -> Self {
-        Self { by: Instant::now(), not_before: None, is_stop: false }
+        Self { by: Instant::now(), not_before: None, is_of_gang: false }
     }
 }
 
@@ -207,7 +207,7 @@ impl Run {
             words: Arc::clone(&surroundings.words),
             keeper: surroundings.keeper.clone(),
             hang: None,
-            telling: None,
+            pending_stop: None,
             report: Report {
                 version: VERSION,
                 attempt: attempt.number.unwrap_or(0),
@@ -346,7 +346,7 @@ impl Run {
                 hang.look_a_last_time();
             }
             let not_before = has_unnoticed_failure(pid).then(|| now + NOTICE.min(grace / 2));
-            self.telling = Some(Telling { by: now + LAST_LOOK.min(grace / 2), not_before, is_stop: true });
+            self.pending_stop = Some(PendingStop { by: now + LAST_LOOK.min(grace / 2), not_before, is_of_gang: true });
         }
         if let Some(process) = &mut self.process {
             process.kill_at = Some(process.kill_at.map_or(now + grace, |known| known.min(now + grace)));
@@ -531,7 +531,7 @@ impl Run {
         if self.is_stopping() {
             self.need_not_wait();
         }
-        (self.hang, self.telling) = (None, None);
+        (self.hang, self.pending_stop) = (None, None);
         self.channels.read(&self.view.observations);
         self.write_message(message);
         // A shell dies of the SIGTERM that its python never hears of. Told to stop, those left have the rest of the
@@ -566,7 +566,7 @@ impl Run {
             process.kill_at = Some(Instant::now() + self.grace);
             self.report.ended_for = Some(ErrorPattern::Hang);
             self.is_urgent = true;
-            self.telling = Some(Telling::at_once());
+            self.pending_stop = Some(PendingStop::at_once());
         }
     }
 
@@ -587,20 +587,20 @@ impl Run {
         process.kill_at = Some(now + self.grace);
         self.is_urgent = true;
         self.words.say("an exception has ended the program, but its process is still running: the agent stops it");
-        self.telling = Some(Telling::at_once());
+        self.pending_stop = Some(PendingStop::at_once());
         None
     }
 
     /// Tells the program to end once it was looked at. Returns when that has to be done, if it is not done yet.
     fn tell_to_end(&mut self) -> Option<Instant> {
-        let (telling, process) = (self.telling?, self.process.as_ref().filter(|process| process.ended.is_none())?);
+        let (stop, process) = (self.pending_stop?, self.process.as_ref().filter(|process| process.ended.is_none())?);
         let is_looking = self.hang.as_ref().is_some_and(HangWatch::is_looking);
-        let at = is_looking.then_some(telling.by).max(telling.not_before);
+        let at = is_looking.then_some(stop.by).max(stop.not_before);
         if at.is_some_and(|at| Instant::now() < at) {
             return at;
         }
-        self.telling = None;
-        if telling.is_stop && self.report.stopped_by.is_none() {
+        self.pending_stop = None;
+        if stop.is_of_gang && self.report.stopped_by.is_none() {
             self.report.stopped_by = Some(Signal::SIGTERM as i32);
             self.is_urgent = true;
         }
@@ -697,9 +697,9 @@ impl Run {
         }
     }
 
-    /// The gang stops, and the program is about to be told.
+    /// Whether the gang stops, and the program has yet to get SIGTERM for it.
     fn is_stopping(&self) -> bool {
-        self.telling.is_some_and(|telling| telling.is_stop)
+        self.pending_stop.is_some_and(|stop| stop.is_of_gang)
     }
 
     /// Whether it is known already why it ends.
