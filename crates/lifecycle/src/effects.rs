@@ -83,8 +83,8 @@ pub(super) fn effects(view: &View<'_>, phase: &Phase<'_>, status: &TrainingJobSt
     // Nothing else may wake a job that has ended.
     let ends = view.any_jobs().any(|job| !job.complete && !job.deleting).then_some(SIDE_CARS);
     let is_uncopied = upkeep::copying(&View::new(view.input, status.clone())).is_under_way;
-    let mut done = done.waking(view.input.plan.policy.ttl_seconds.map(i64::from)).waking(ends);
-    done = done.waking(is_uncopied.then_some(1));
+    let ttl = view.input.plan.policy.ttl_seconds.map(i64::from);
+    let mut done = done.waking(ttl).waking(ends).waking(is_uncopied.then_some(1));
     if matches!(phase, Phase::Failed { judged: None, .. }) {
         done.actions.retain(|action| !action.makes());
     }
