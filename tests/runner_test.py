@@ -214,8 +214,9 @@ class Lanes(unittest.TestCase):
 
     def test_over_budget_is_said_with_what_to_do(self):
         found = {"unit": 0.1, "lanes": {"node": 100, "cpu": 50}}
-        self.assertEqual(lanes.over_budget({"node": 100.0, "cpu": 50.0, "strays": 9.0}, found, 0.1), [])
-        said = lanes.over_budget({"node": 100.6, "cpu": 1.0}, found, 0.1)
+        units = {"node": 0.1, "cpu": 0.1, "strays": 0.1}
+        self.assertEqual(lanes.over_budget({"node": 100.0, "cpu": 50.0, "strays": 9.0}, found, units), [])
+        said = lanes.over_budget({"node": 100.6, "cpu": 100.0}, found, units | {"cpu": 0.2})
         self.assertEqual(len(said), 1)
         self.assertIn("lane node used 101 CPU seconds of 100", said[0])
         self.assertIn("An issue may add 60 CPU seconds or says what it took out", said[0])
@@ -430,7 +431,15 @@ class Meter(unittest.TestCase):
 
     def test_a_machine_has_used_its_processors(self):
         self.assertGreater(meter.machine_seconds(), 0)
-        self.assertGreater(meter.unit(1), 0)
+
+    def test_a_machine_that_slows_down_while_a_lane_runs_gives_it_more(self):
+        with mock.patch.object(meter, "unit", side_effect=[1, 1, 3, 2]), \
+                mock.patch.object(meter.time, "monotonic", side_effect=[0, 2, 5, 5, 10, 10, 15, 15]):
+            pace = meter.Pace()
+            for _ in range(4):
+                pace.look()
+        self.assertEqual(pace.found, [(0, 1), (5, 1), (10, 3), (15, 2)])
+        self.assertEqual([pace.unit(begin) for begin in (0, 5, 10, 16)], [1.5, 2, 2.5, 2])
 
 
 class Started(unittest.TestCase):
@@ -703,7 +712,7 @@ class Checkouts(unittest.TestCase):
         processes = Processes()
         planned = SimpleNamespace(root=root, kept=kept, env=cargo.environment(kept, root), common={},
                                   processes=processes, evidence=evidence.Evidence(root / "target" / "evidence"))
-        made = suite.Suite(planned, meter.Nodes())
+        made = suite.Suite(planned, meter.Nodes(), meter.Pace())
         group = meter.Group("checkouts")
         self.addCleanup(group.remove)
         with mock.patch.object(suite, "say") as said:

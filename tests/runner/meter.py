@@ -7,6 +7,8 @@ children that were waited for are counted.
 
 import contextlib
 import os
+import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -164,13 +166,36 @@ def machine_seconds():
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def unit(rounds=3):
-    """CPU seconds that a fixed piece of work takes here: how this machine compares to that of the budgets."""
-    def once():
-        begin = time.process_time()
-        total = 0
-        for number in range(1_000_000):
-            total += number * number % 7
-        return time.process_time() - begin
+def unit():
+    """CPU seconds that a fixed piece of work takes now: how this machine compares to that of the budgets.
 
-    return min(once() for _ in range(rounds))
+    An interpreter starts and imports. That is what tests are made of: new processes, page faults, files, and memory that
+    is in no cache. Arithmetic tells less: it took a sixth less time on a machine whose lanes took half as much again.
+    """
+    program = "import json, socket, subprocess, threading"
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-I", "-c", program], os.environ)
+    _, status, used = os.wait4(pid, 0)
+    if status != 0:
+        raise RuntimeError(f"{sys.executable} ended with {status}")
+    return used.ru_utime + used.ru_stime
+
+
+class Pace:
+    """How fast the machine is while work runs on it, measured every few seconds.
+
+    It may be slower when all its cores are busy, or while its host serves others: the same work then takes more CPU
+    seconds. One measurement at the beginning, on a quiet machine, says nothing of that.
+    """
+
+    EACH = 5  # seconds between two measurements, of which one takes a hundredth
+
+    def __init__(self):
+        self.found = [(time.monotonic(), unit())]
+
+    def look(self):
+        if time.monotonic() - self.found[-1][0] >= self.EACH:
+            self.found.append((time.monotonic(), unit()))
+
+    def unit(self, begin=0.0):
+        """The median of what was measured since `begin`, by time.monotonic(); the last one if that is none."""
+        return statistics.median([seconds for when, seconds in self.found if when >= begin] or [self.found[-1][1]])

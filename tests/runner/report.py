@@ -4,6 +4,9 @@ from runner import lanes, soak
 from runner.console import table
 
 
+PACE = "(pace: what the same work costs here while the lane runs; above 1, the lane may use so much more)"
+
+
 def indented(text):
     return "\n".join(f"  {line}" for line in text.splitlines())
 
@@ -20,7 +23,7 @@ def phase_table(steps):
     return table(("phase", "seconds", "CPU s", ""), rows)
 
 
-def run_table(ended, steps, budgets, unit):
+def run_table(ended, steps, budgets, units):
     """The programs, and below them the lanes with what they may use."""
     programs = [(run.lane, run.run.name, run.passed, run.failed, run.ignored, run.seconds) for run in ended]
     first = table(("lane", "program", "passed", "failed", "ignored", "seconds"), programs)
@@ -28,10 +31,9 @@ def run_table(ended, steps, budgets, unit):
     for step in steps:
         if step.is_lane and step.wall is not None:
             name = step.name.removeprefix("lane ")
-            rows.append((name, step.wall, step.cpu, lanes.allowed(name, budgets, unit)))
-    factor = max(1.0, unit / budgets["unit"])
-    note = f"\n(budgets are {factor:.2f} times those of the file: this machine is so much slower)" if factor > 1 else ""
-    return f"{first}\n\n{table(('lane', 'seconds', 'CPU s', 'budget'), rows)}{note}"
+            unit = units.get(name, budgets["unit"])
+            rows.append((name, step.wall, step.cpu, lanes.allowed(name, budgets, unit), f"{unit / budgets['unit']:.2f}"))
+    return f"{first}\n\n{table(('lane', 'seconds', 'CPU s', 'budget', 'pace'), rows)}\n{PACE}"
 
 
 def slowest_table(tests, count=20):

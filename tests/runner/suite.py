@@ -44,11 +44,12 @@ class Ended:
 
 
 class Suite:
-    def __init__(self, plan, nodes):
-        self.plan, self.nodes = plan, nodes
+    def __init__(self, plan, nodes, pace):
+        self.plan, self.nodes, self.pace = plan, nodes, pace
         self.lock = threading.Lock()
         self.tests, self.ended, self.failures, self.running = [], [], [], {}
         self.cpu = {}  # lane -> CPU seconds
+        self.units = {}  # lane -> what meter.unit() took while it ran
 
     # ---- lanes
 
@@ -60,6 +61,7 @@ class Suite:
 
     def run_lane(self, step, lane, runs, schedule):
         group = self.plan.group(f"lane-{lane.name}", lane.nice)
+        begin = time.monotonic()
         pending = list(runs)
         while pending:
             run = self.next_run(pending, schedule())
@@ -72,6 +74,7 @@ class Suite:
                 self.fail(lane.name, run.name, str(failure))
         step.cpu = group.seconds() + sum(ended.cpu for ended in self.ended if ended.lane == lane.name)
         self.cpu[lane.name] = step.cpu
+        self.units[lane.name] = self.pace.unit(begin)
         group.remove()
         if any(failed == lane.name for failed, _, _ in self.failures):
             raise Failure("tests failed, see above")
