@@ -37,8 +37,8 @@ class Lane:
 
 # The unit tests of each crate but the operator, whose are `lib`.
 UNITS = tuple(f"lib-{crate}" for crate in (
-    "agent", "api", "checkpoint", "exposition", "failure", "fetch", "fuzz", "gang", "kubectl_trainingjob", "lifecycle",
-    "objects", "observe", "plan", "protocol", "store", "text"))
+    "address", "agent", "api", "checkpoint", "exposition", "failure", "fetch", "fuzz", "gang", "kubectl_trainingjob",
+    "lifecycle", "objects", "observe", "plan", "protocol", "store", "text"))
 
 PROGRAMS = {program.name: program for program in (
     Program("node", ("tools", "stores", "images", "dev-image", "python")),
@@ -87,11 +87,11 @@ def allowed(lane, found, unit):
     return None if budget is None else budget * max(1.0, unit / found["unit"])
 
 
-def over_budget(used, found, unit):
-    """A sentence for each lane of `used` (lane -> CPU seconds) that has used more than it may."""
+def over_budget(used, found, units):
+    """A sentence for each lane of `used` (lane -> CPU seconds) that has used more than it may, by its unit."""
     said = []
     for lane, seconds in used.items():
-        limit = allowed(lane, found, unit)
+        limit = allowed(lane, found, units[lane])
         if limit is not None and seconds > limit:
             said.append(f"lane {lane} used {seconds:.0f} CPU seconds of {limit:.0f}. {OVER}")
     return said

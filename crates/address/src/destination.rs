@@ -1,7 +1,6 @@
-//! Where checkpoints are kept, as people write it.
+//! A bucket and a prefix in it, or a folder.
 
-use crate::error::StoreError;
-use crate::names;
+use crate::{AddressError, key};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -37,10 +36,10 @@ impl Destination {
     /// `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX` or `file:///FOLDER`. Nothing is percent-decoded.
     ///
     /// # Errors
-    /// [`Trouble::Invalid`](crate::Trouble::Invalid): what is wrong, and how it is written.
-    pub fn parse(uri: &str) -> Result<Self, StoreError> {
+    /// What is wrong, and how it is written.
+    pub fn parse(uri: &str) -> Result<Self, AddressError> {
         let shown = without_secrets(uri);
-        let wrong = |why: &str| Err(StoreError::invalid(format!("{shown}: {why}")));
+        let wrong = |why: &str| Err(AddressError(format!("{shown}: {why}")));
         let Some((scheme, rest)) = uri.split_once("://") else {
             return wrong(
                 "not a URI: write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER",
@@ -83,21 +82,22 @@ impl Destination {
         }
         let prefix = path.strip_suffix('/').unwrap_or(path);
         if !prefix.is_empty()
-            && let Err(why) = names::check(prefix)
+            && let Err(why) = key::check(prefix)
         {
             return wrong(&format!("the prefix {why}"));
         }
         if prefix.is_empty() && scheme == Scheme::File {
             return wrong("the root of a file system can't be a store: name a folder");
         }
-        if prefix.split('/').any(|segment| segment == names::OURS) {
+        if prefix.split('/').any(|segment| segment == key::OURS) {
             return wrong("a prefix can't go through .trainingjob, where the manifests are");
         }
         Ok(Self { scheme, bucket: bucket.to_owned(), prefix: prefix.to_owned(), account })
     }
 
     /// Of what is relative to the prefix the whole key.
-    pub(crate) fn key(&self, relative: &str) -> String {
+    #[must_use]
+    pub fn key(&self, relative: &str) -> String {
         match (self.scheme, self.prefix.as_str(), relative) {
             (Scheme::File, _, _) | (_, "", _) => relative.to_owned(),
             (_, prefix, "") => prefix.to_owned(),
@@ -116,7 +116,8 @@ impl Destination {
     }
 
     /// The folder, if it is one.
-    pub(crate) fn folder(&self) -> PathBuf {
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
         PathBuf::from(format!("/{}", self.prefix))
     }
 }
@@ -135,9 +136,9 @@ impl fmt::Display for Destination {
 }
 
 impl FromStr for Destination {
-    type Err = StoreError;
+    type Err = AddressError;
 
-    fn from_str(uri: &str) -> Result<Self, StoreError> {
+    fn from_str(uri: &str) -> Result<Self, AddressError> {
         Self::parse(uri)
     }
 }

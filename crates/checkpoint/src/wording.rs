@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use unicode_width::UnicodeWidthStr;
 
+pub use text::shown;
+
 /// A count of bytes for people.
 #[must_use]
 pub fn bytes(count: u64) -> String {
@@ -17,19 +19,6 @@ pub fn bytes(count: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
-}
-
-/// A name as it can be printed: without line breaks, and nothing that a terminal obeys or that turns the writing round.
-#[must_use]
-pub fn shown(name: &str) -> String {
-    let is_harmful = |c: char| {
-        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut text = String::with_capacity(name.len());
-    for c in name.chars() {
-        if is_harmful(c) { text.extend(c.escape_default()) } else { text.push(c) }
-    }
-    text
 }
 
 /// As kubectl writes it.

@@ -1,5 +1,6 @@
 //! Why content could not be fetched, in words for a person.
 
+use address::AddressError;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -121,6 +122,12 @@ pub(crate) fn is_stall(text: &str) -> bool {
     ["no byte for", "no whole answer within", " bytes in ", "message head", "invalid HTTP"]
         .iter()
         .any(|part| text.contains(part))
+}
+
+impl From<AddressError> for FetchError {
+    fn from(error: AddressError) -> Self {
+        Self::refused(error.to_string())
+    }
 }
 
 impl From<StoreError> for FetchError {

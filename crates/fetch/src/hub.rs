@@ -1,16 +1,16 @@
 //! The Hugging Face hub: revisions, lists of files, and the files.
 
-use crate::address::{ContentKind, HubAddress};
 use crate::error::FetchError;
 use crate::listing::{Check, Item};
-use crate::names::shown;
 use crate::network::{Network, Tries, refusal};
 use crate::web_file::{Asked, Opened, Version, open};
+use address::{ContentKind, HubAddress};
 use http::header::{HeaderMap, HeaderValue, LINK};
 use reqwest::Url;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::ops::Range;
+use text::one_line;
 
 /// The endpoint without `HF_ENDPOINT`.
 pub(crate) const ENDPOINT: &str = "https://huggingface.co";
@@ -89,7 +89,7 @@ impl Hub {
         let url = self.api(&["revision", revision])?;
         let (found, _): (Revision, _) = self.ask(&url, &self.uri).await?;
         if !is_commit(&found.sha) {
-            let sha = shown(&found.sha);
+            let sha = one_line(&found.sha);
             return Err(FetchError::refused(format!(
                 "{}: the hub names the commit {sha}, which is none; check HF_ENDPOINT",
                 self.uri
@@ -176,7 +176,7 @@ impl Hub {
         let kind: &[&str] = if self.address.kind == ContentKind::Dataset { &["datasets"] } else { &[] };
         let path: Vec<&str> = item.key.split('/').collect();
         let url = self.url(&[kind, &[namespace, repository, "resolve", commit], &path].concat())?;
-        let name = format!("{} ({})", self.uri, shown(&item.key));
+        let name = format!("{} ({})", self.uri, one_line(&item.key));
         let refused = |status, headers: &HeaderMap| self.refused(&name, status, headers);
         let token = self.token.as_ref();
         let asked = Asked { name: &name, url: &url, token, size: item.size, range, version, refused: &refused };
@@ -191,7 +191,7 @@ impl Hub {
         let page = format!("{}/{kind}{namespace}/{repository}", self.endpoint.as_str().trim_end_matches('/'));
         let remedy = match (status, code, self.token.is_some()) {
             (_, "RevisionNotFound", _) => {
-                let revision = shown(&self.address.revision);
+                let revision = one_line(&self.address.revision);
                 format!("it has no revision {revision}; check the branch, tag or commit")
             }
             (_, "EntryNotFound", _) => "the file is not in this revision; check the path".to_owned(),

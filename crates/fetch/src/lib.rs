@@ -18,7 +18,6 @@
     )
 )]
 
-mod address;
 mod cache;
 mod error;
 mod hub;
@@ -40,7 +39,7 @@ mod stand_in;
 #[cfg(test)]
 mod tests;
 
-pub use address::{Address, ContentKind, HubAddress, ObjectsAddress, WebAddress};
+pub use address::{Address, ContentKind};
 pub use cache::link;
 pub use error::{FetchError, Kind};
 pub use lease::LeaseTimes;
@@ -286,7 +285,7 @@ impl Fetch<'_> {
         Err(FetchError::refused(format!(
             "{}: its content is no longer that of revision {}; fetch it without --revision to take what is there now",
             self.source.uri(),
-            names::shown(&self.revision)
+            text::one_line(&self.revision)
         )))
     }
 

@@ -1,13 +1,14 @@
 //! What is to be fetched: one line for each file, on the disk and not in memory, since there may be a million.
 
 use crate::error::FetchError;
-use crate::names::{check_path, shown};
+use crate::names::check_path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, BufWriter, Seek, Write};
+use text::one_line;
 
 /// By what a file's content is verified, besides its length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,7 +95,7 @@ impl ListingWriter {
     /// For a path that can't be a file below a folder, or that is there twice; with its name.
     pub fn add(mut self, source: &str, items: &[Item]) -> Result<Self, FetchError> {
         let refused = |item: &Item, why: &str| {
-            let path = shown(&item.path);
+            let path = one_line(&item.path);
             FetchError::refused(format!(
                 "{source}: the path {path} {why}; remove it there, or name a folder without it"
             ))

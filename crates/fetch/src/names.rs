@@ -2,8 +2,6 @@
 
 use std::fmt::Write;
 
-/// The longest path, in bytes: what S3, GCS and Azure allow for a key.
-const LONGEST_PATH: usize = 1024;
 /// The longest part of a path, in bytes: what Linux file systems allow.
 const LONGEST_PART: usize = 255;
 
@@ -12,22 +10,9 @@ const LONGEST_PART: usize = 255;
 /// # Errors
 /// The reason, to be put after the path.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
-    if path.is_empty() {
-        return Err("is empty".to_owned());
-    }
-    if path.len() > LONGEST_PATH {
-        return Err(format!("has more than {LONGEST_PATH} bytes"));
-    }
-    if path.chars().any(char::is_control) {
-        return Err("has a control character".to_owned());
-    }
-    for part in path.split('/') {
-        match part {
-            "" => return Err("is absolute or has an empty part (//)".to_owned()),
-            "." | ".." => return Err(format!("has the part {part}")),
-            _ if part.len() > LONGEST_PART => return Err(format!("has a part of more than {LONGEST_PART} bytes")),
-            _ => {}
-        }
+    address::key::check(path)?;
+    if path.split('/').any(|part| part.len() > LONGEST_PART) {
+        return Err(format!("has a part of more than {LONGEST_PART} bytes"));
     }
     Ok(())
 }
@@ -53,15 +38,6 @@ pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
         *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
     }
     Some(bytes)
-}
-
-/// A text for an error: one line of at most 200 characters, without anything that a terminal obeys.
-pub(crate) fn shown(text: &str) -> String {
-    let line: String = checkpoint::wording::shown(&text.split_whitespace().collect::<Vec<_>>().join(" "));
-    match line.char_indices().nth(200) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line,
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! HTTP for the hub and the web: no wait is without a limit, and no redirect leads where it must not.
 
 use crate::error::{FetchError, Kind, is_stall};
-use crate::names::shown;
 use crate::reach::{Forbidden, Guard, HostEntry};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
@@ -10,6 +9,7 @@ use reqwest::{Client, Response, Url};
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 use store::LEAST_DATA;
+use text::one_line;
 use tokio::time::{sleep, timeout};
 
 /// How many redirects one request follows.
@@ -175,14 +175,14 @@ impl Network {
         let Some(target) = target else {
             return Err(FetchError::refused(format!("{place}: a redirect to no URL; check the endpoint")));
         };
-        let host = shown(target.host_str().unwrap_or_default());
+        let host = one_line(target.host_str().unwrap_or_default());
         let wrong = |why: String| {
             FetchError::refused(format!("{place}: it redirects to {host}, and {why}; check the endpoint"))
         };
         match (from.scheme(), target.scheme()) {
             (_, "https") | ("http", "http") => {}
             (_, "http") => return Err(wrong("from https to http".to_owned())),
-            (_, other) => return Err(wrong(format!("{} is no scheme of the web", shown(other)))),
+            (_, other) => return Err(wrong(format!("{} is no scheme of the web", one_line(other)))),
         }
         if !target.username().is_empty() || target.password().is_some() {
             return Err(wrong("it has user information".to_owned()));
@@ -251,7 +251,7 @@ impl Pieces {
 /// A URL as an error shows it: without the query, which may have a signature.
 pub(crate) fn place(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    shown(&format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path()))
+    one_line(&format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path()))
 }
 
 fn silent(url: &Url, silence: Duration) -> FetchError {
@@ -276,7 +276,7 @@ fn lost(url: &Url, error: reqwest::Error) -> FetchError {
         }
         source = inner.source();
     }
-    let text = shown(&text);
+    let text = one_line(&text);
     let remedy = match text.contains("certificate") || text.contains("UnknownIssuer") {
         true => "name the CA of the server as the CA bundle, or as ca.crt in the credentials",
         false => "check that the server can be reached from this pod",

@@ -1,16 +1,16 @@
 //! Objects of S3, Google Cloud Storage, Azure Blob Storage and Oracle Object Storage.
 
-use crate::address::ObjectsAddress;
 use crate::error::FetchError;
 use crate::hub::check_pages;
 use crate::listing::{Check, Item};
-use crate::names::shown;
 use crate::network::{Patience, Tries};
 use crate::web_file::Opened;
+use address::ObjectsAddress;
 use futures::{StreamExt, TryStreamExt};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use store::{Object, Store};
+use text::one_line;
 
 /// A prefix of a bucket.
 pub(crate) struct Objects {
@@ -56,7 +56,7 @@ impl ObjectList {
             return Ok(None);
         }
         if !is_in_order {
-            let key = shown(&object.key);
+            let key = one_line(&object.key);
             return Err(FetchError::refused(format!(
                 "{uri}: the store lists the key {key} out of order; use a general purpose bucket of S3, GCS or Azure"
             )));

@@ -1,15 +1,14 @@
 //! The sources as one: a revision, a list of files, and ranges of them.
 
-use crate::address::{Address, ContentKind};
 use crate::error::FetchError;
 use crate::hub::{ENDPOINT, Hub, check_pages};
 use crate::listing::{Item, Listing, ListingWriter};
-use crate::names::shown;
 use crate::network::Network;
 use crate::objects::{ObjectList, Objects};
 use crate::web::Web;
 use crate::web_file::{Opened, Version};
 use crate::{Options, blocking};
+use address::{Address, ContentKind};
 use http::HeaderValue;
 use reqwest::Url;
 use std::fs::{self, File};
@@ -17,6 +16,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use store::{Access, Store};
+use text::one_line;
 
 /// A longer file of a Secret is not read, in bytes.
 const LONGEST: u64 = 1024 * 1024;
@@ -111,7 +111,7 @@ impl Source {
                 Some(pinned) if pinned != web.address.sha256 => Err(FetchError::refused(format!(
                     "{}: the revision {} is not its hash; leave the revision out",
                     web.uri,
-                    shown(pinned)
+                    one_line(pinned)
                 ))),
                 _ => Ok(Some(web.address.sha256.clone())),
             },

@@ -9,7 +9,7 @@
 use crate::error::{FetchError, Kind};
 use crate::lease::Lease;
 use crate::listing::{Check, Item, Listing};
-use crate::names::{from_hex, hex, shown};
+use crate::names::{from_hex, hex};
 use crate::network::{Patience, Tries};
 use crate::progress::Progress;
 use crate::source::Source;
@@ -29,6 +29,7 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use text::one_line;
 use tokio::sync::mpsc;
 
 /// What one request asks for at most, in bytes.
@@ -224,7 +225,7 @@ impl<'a> Transfer<'a> {
 
     fn name(&self, item: &Item) -> String {
         let uri = self.job.source.uri();
-        if uri.contains(&item.path) { uri.to_owned() } else { format!("{uri} ({})", shown(&item.path)) }
+        if uri.contains(&item.path) { uri.to_owned() } else { format!("{uri} ({})", one_line(&item.path)) }
     }
 
     fn note(&self, line: &Line) -> Result<()> {
@@ -489,7 +490,7 @@ impl<'a> Transfer<'a> {
             "{}: its {what} is {found}, and not {}; the file was replaced or damaged at its \
              source, or the hash is wrong",
             self.name(item),
-            shown(expected)
+            one_line(expected)
         )))
     }
 }

@@ -1,11 +1,11 @@
 //! One file by HTTPS, which is known by its hash.
 
-use crate::address::WebAddress;
 use crate::error::FetchError;
 use crate::listing::{Check, Item};
 use crate::names::check_path;
 use crate::network::{Network, Tries};
 use crate::web_file::{Asked, Opened, Version, length, open, plain_refusal};
+use address::WebAddress;
 use std::ops::Range;
 
 /// A file of the web.

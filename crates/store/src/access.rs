@@ -1,10 +1,10 @@
 //! How a store is reached and who asks: an endpoint, and credentials from a mounted Secret or from the cloud.
 
 use crate::backend::Backend;
-use crate::destination::{Destination, Scheme};
 use crate::error::StoreError;
 use crate::folder::Folder;
 use crate::transport::Connector;
+use address::{Destination, Scheme};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::GoogleCloudStorageBuilder;

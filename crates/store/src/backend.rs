@@ -1,9 +1,9 @@
 //! The few things that are asked of a store, with errors for people. Keys are relative to the prefix.
 
-use crate::destination::{Destination, Scheme};
 use crate::error::{StoreError, Trouble};
 use crate::folder::{Entry, Folder};
 use crate::room::Room;
+use address::{Destination, Scheme};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};

@@ -1,6 +1,7 @@
 //! What went wrong with a store, and what a person can do about it.
 
 use crate::transport::OverlongAnswer;
+use address::AddressError;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -45,6 +46,12 @@ impl fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
+
+impl From<AddressError> for StoreError {
+    fn from(error: AddressError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
 
 impl StoreError {
     pub fn new(trouble: Trouble, message: impl Into<String>) -> Self {

@@ -23,7 +23,6 @@ const _: () = assert!(usize::BITS == 64);
 
 mod access;
 mod backend;
-mod destination;
 mod error;
 mod folder;
 mod journal;
@@ -39,8 +38,8 @@ mod upload;
 mod writers;
 
 pub use access::{Access, Checksum, Patience};
+pub use address::{Destination, Scheme};
 pub use backend::{Object, Page};
-pub use destination::{Destination, Scheme};
 pub use error::{StoreError, Trouble};
 pub use manifest::{Layout, Manifest, Stored};
 pub use remove::Listing;

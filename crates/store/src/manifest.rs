@@ -108,7 +108,7 @@ impl Manifest {
 
     /// Where the manifest of `path` is in a writer's space, relative to the prefix.
     pub(crate) fn key_of(path: &str, space: Option<&str>) -> String {
-        let ours = names::OURS;
+        let ours = address::key::OURS;
         match path.strip_suffix(BESIDE).map(|folder| folder.trim_end_matches('/')) {
             Some(folder) => format!("{ours}/beside/{}.json", names::in_space(&names::escape(folder), space)),
             None => format!("{ours}/{}.json", names::in_space(&names::escape(path), space)),
@@ -128,7 +128,7 @@ impl Manifest {
 
     /// The folder of these.
     pub(crate) fn graves() -> String {
-        format!("{}/removed", names::OURS)
+        format!("{}/removed", address::key::OURS)
     }
 
     pub(crate) fn part_key(path: &str, space: Option<&str>, worker: u32) -> String {
@@ -137,7 +137,7 @@ impl Manifest {
 
     /// The folder of what single workers have sent.
     pub(crate) fn parts() -> String {
-        format!("{}/parts", names::OURS)
+        format!("{}/parts", address::key::OURS)
     }
 
     pub fn to_json(&self) -> Vec<u8> {
@@ -184,13 +184,13 @@ impl Manifest {
         let mut total = 0_u64;
         for file in &self.files {
             let name = file.path.escape_debug();
-            if let Err(why) = names::check(&file.path) {
+            if let Err(why) = address::key::check(&file.path) {
                 return Some(format!("the path of the file {name} {why}"));
             }
             if let Err(why) = check_path(&file.key) {
                 return Some(format!("the key of the file {name} {why}"));
             }
-            if self.layout == Layout::Beside && (file.path.contains('/') || file.path == names::OURS) {
+            if self.layout == Layout::Beside && (file.path.contains('/') || file.path == address::key::OURS) {
                 return Some(format!("the file {name} is not beside its checkpoint"));
             }
             if !seen.insert(file.path.as_str()) {
@@ -252,8 +252,12 @@ pub(crate) fn folder(path: &str, layout: Layout) -> &str {
 
 /// A path of a checkpoint, which must not lead to what is ours either.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
-    names::check(path)?;
-    if path.split('/').next() == Some(names::OURS) { Err(format!("leads into {}", names::OURS)) } else { Ok(()) }
+    address::key::check(path)?;
+    if path.split('/').next() == Some(address::key::OURS) {
+        Err(format!("leads into {}", address::key::OURS))
+    } else {
+        Ok(())
+    }
 }
 
 /// The key of a file of the `generation`th content at `path` in a writer's space.

@@ -2,35 +2,6 @@
 
 use sha2::{Digest, Sha256};
 
-/// The folder below a prefix, and below a volume's root, that is the operator's.
-pub(crate) const OURS: &str = ".trainingjob";
-/// The longest key that S3, GCS and Azure all take, in bytes.
-pub(crate) const LONGEST_KEY: usize = 1024;
-
-/// Whether a relative path has nothing in it that leads elsewhere: the reason why not.
-///
-/// # Errors
-/// What is wrong, to be put after the path's name.
-pub(crate) fn check(path: &str) -> Result<(), String> {
-    if path.is_empty() {
-        return Err("is empty".to_owned());
-    }
-    if path.len() > LONGEST_KEY {
-        return Err(format!("has more than {LONGEST_KEY} bytes"));
-    }
-    if path.chars().any(char::is_control) {
-        return Err("has a control character".to_owned());
-    }
-    for segment in path.split('/') {
-        match segment {
-            "" => return Err("is absolute or has an empty part (//)".to_owned()),
-            "." | ".." => return Err(format!("has a part that is {segment}")),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
 /// A path as one segment of a key, readable and unambiguous: `/` is `=2F`.
 pub(crate) fn escape(path: &str) -> String {
     let mut name = String::with_capacity(path.len() + 8);
@@ -80,16 +51,6 @@ pub(crate) fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-
-    #[test]
-    fn what_leads_elsewhere_is_refused() {
-        for path in ["", "/etc/passwd", "a//b", "../a", "a/..", "a/./b", "a/", "a\0b", "a\nb"] {
-            assert!(check(path).is_err(), "{path:?}");
-        }
-        for path in ["a", "a/b.c", "..a/b..", "a b/ä", "~", "-"] {
-            assert!(check(path).is_ok(), "{path:?}");
-        }
-    }
 
     #[test]
     fn no_two_paths_have_one_manifest() {

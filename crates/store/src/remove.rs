@@ -28,7 +28,7 @@ impl Store {
     /// # Errors
     /// What is wrong, with the remedy. That nothing may be written is told only by an upload.
     pub async fn check(&self) -> Result<(), StoreError> {
-        self.bucket.list(names::OURS, false).await.map(drop)
+        self.bucket.list(address::key::OURS, false).await.map(drop)
     }
 
     /// The checkpoints in the store, the newest first. Only `.trainingjob/` is looked at.
@@ -36,7 +36,7 @@ impl Store {
     /// # Errors
     /// If the store can't be asked.
     pub async fn list(&self) -> Result<Listing, StoreError> {
-        let objects = self.bucket.list(names::OURS, false).await?;
+        let objects = self.bucket.list(address::key::OURS, false).await?;
         let keys = objects.into_iter().map(|object| object.key).filter(|key| key.ends_with(".json")).collect();
         let mut listing = Listing::default();
         let mut memory = 0;
@@ -52,7 +52,7 @@ impl Store {
             if memory <= LISTED {
                 return Ok(());
             }
-            let uri = self.destination.uri(names::OURS);
+            let uri = self.destination.uri(address::key::OURS);
             let why = format!("{uri}: more than {LISTED} bytes of manifests, without their files");
             Err(StoreError::invalid(format!("{why}. Give each job a prefix of its own, or remove checkpoints")))
         };
@@ -64,8 +64,8 @@ impl Store {
     /// Which of these keys a checkpoint has, or what lies beside one; nothing if a manifest can't be read, for what it has
     /// is not known.
     pub(crate) async fn needed_of(&self, keys: &HashSet<String>) -> Result<Option<HashSet<String>>, StoreError> {
-        let mut manifests = self.bucket.list(names::OURS, false).await?;
-        manifests.extend(self.bucket.list(&format!("{}/beside", names::OURS), false).await?);
+        let mut manifests = self.bucket.list(address::key::OURS, false).await?;
+        manifests.extend(self.bucket.list(&format!("{}/beside", address::key::OURS), false).await?);
         let manifests = manifests.into_iter().map(|object| object.key).filter(|key| key.ends_with(".json")).collect();
         let (mut needed, mut is_known) = (HashSet::new(), true);
         let of_these = |manifest: Manifest| {

@@ -206,7 +206,7 @@ impl Store {
         let real = |object: &&Object| !(object.size == 0 && is_folder_of_another(object, &objects));
         let mut wanted = Vec::new();
         for object in objects.iter().filter(real) {
-            if let Err(why) = names::check(&object.key) {
+            if let Err(why) = address::key::check(&object.key) {
                 let key = object.key.escape_debug();
                 return Err(StoreError::invalid(format!(
                     "{uri}: the key {key} {why}, so it can't be a file: remove it"

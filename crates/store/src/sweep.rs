@@ -27,7 +27,7 @@ pub(crate) struct Sending {
 
 impl Sending {
     fn folder() -> String {
-        format!("{}/sending", names::OURS)
+        format!("{}/sending", address::key::OURS)
     }
 
     /// Where the note of that content at `path` is.

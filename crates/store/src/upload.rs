@@ -170,7 +170,7 @@ fn layout(root: &Path, found: &Found) -> Result<(Layout, Base), StoreError> {
     let layout = if folder && found.format != Format::Tensorflow { Layout::Folder } else { Layout::Beside };
     for member in &found.members {
         let (name, path) = (member.path.escape_debug(), found.path.escape_debug());
-        if let Err(why) = names::check(&member.path) {
+        if let Err(why) = address::key::check(&member.path) {
             return Err(StoreError::invalid(format!(
                 "{path}: the path of the file {name} {why}: no store can keep it"
             )));

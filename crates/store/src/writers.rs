@@ -37,7 +37,7 @@ impl Store {
     }
 
     async fn find_space(&self) -> Result<Option<String>, StoreError> {
-        let folder = format!("{}/writers", names::OURS);
+        let folder = format!("{}/writers", address::key::OURS);
         let digest = names::digest([self.writer.as_str()]);
         let (own, space) = (format!("{folder}/{digest}"), digest[..8].to_owned());
         let (writer, place) = (format!("{own}.json"), format!("{own}.place.json"));

@@ -42,6 +42,29 @@ pub fn constant_bytes(pattern: &str) -> regex::bytes::Regex {
     regex::bytes::Regex::new(pattern).expect("a constant")
 }
 
+/// A name as it can be printed: without line breaks, and nothing that a terminal obeys or that turns the writing round.
+#[must_use]
+pub fn shown(name: &str) -> String {
+    let is_harmful = |c: char| {
+        c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut text = String::with_capacity(name.len());
+    for c in name.chars() {
+        if is_harmful(c) { text.extend(c.escape_default()) } else { text.push(c) }
+    }
+    text
+}
+
+/// A text for an error: one line of at most 200 characters, as [`shown`].
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let line = shown(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    match line.char_indices().nth(200) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
 /// `bytes` as text without escape sequences (colours, cursor movements, titles) and control characters.
 pub fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);

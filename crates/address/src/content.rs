@@ -1,10 +1,10 @@
 //! The addresses of models and data sets: what people write, and its canonical form.
 
-use crate::error::FetchError;
-use crate::names::{check_path, from_hex, shown};
-use reqwest::Url;
+use crate::key::{check, is_hex};
+use crate::{AddressError, Destination, Scheme};
 use std::fmt;
-use store::{Destination, Scheme};
+use text::one_line;
+use url::Url;
 
 /// What the content is used as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,15 +61,15 @@ pub enum Address {
 
 const HUB_FORM: &str = "write hf://[datasets/]NAMESPACE/NAME[@REVISION][/PATH]";
 
-type Result<T> = std::result::Result<T, FetchError>;
+type Result<T> = std::result::Result<T, AddressError>;
 
 impl Address {
     /// Reads an address. `kind` decides what `hf://NAMESPACE/NAME` names without `models/` or `datasets/`.
     ///
     /// # Errors
-    /// [`Kind::Refused`](crate::Kind::Refused): what is wrong, and how it is written. Credentials are not repeated.
+    /// What is wrong, and how it is written. Credentials are not repeated.
     pub fn parse(uri: &str, kind: ContentKind) -> Result<Self> {
-        let wrong = |why: &str| FetchError::refused(format!("{}: {why}", redacted(uri)));
+        let wrong = |why: &str| AddressError(format!("{}: {why}", redacted(uri)));
         if uri.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(wrong("it has a blank or a control character; remove it, or write %20"));
         }
@@ -99,7 +99,8 @@ impl Address {
     }
 
     /// What the content is identified by, together with its revision: the address without one.
-    pub(crate) fn without_revision(&self) -> String {
+    #[must_use]
+    pub fn without_revision(&self) -> String {
         match self {
             Self::Hub(hub) => hub.with_revision(""),
             other => other.to_string(),
@@ -174,7 +175,7 @@ fn hub(rest: &str, kind: ContentKind) -> std::result::Result<HubAddress, String>
     };
     check_revision(&revision)?;
     if let Some(path) = path {
-        check_path(path).map_err(|why| format!("the path {why}; name a file or folder of the repository"))?;
+        check(path).map_err(|why| format!("the path {why}; name a file or folder of the repository"))?;
     }
     let path = path.unwrap_or_default().to_owned();
     Ok(HubAddress { kind, repository: format!("{namespace}/{name}"), revision, path })
@@ -237,16 +238,16 @@ fn web(uri: &str, rest: &str) -> std::result::Result<WebAddress, String> {
     let Some(sha256) = fragment.strip_prefix("sha256=") else {
         return Err(format!("the fragment is no sha256=HASH; {form}"));
     };
-    if from_hex::<32>(sha256).is_none() {
-        return Err(match from_hex::<32>(&sha256.to_ascii_lowercase()) {
-            Some(_) => "the hash has capital letters; write it in lower case".to_owned(),
-            None => format!("the hash must have 64 hexadecimal digits (it has {}); {form}", sha256.len()),
+    if !is_hex(sha256, 64) {
+        return Err(match is_hex(&sha256.to_ascii_lowercase(), 64) {
+            true => "the hash has capital letters; write it in lower case".to_owned(),
+            false => format!("the hash must have 64 hexadecimal digits (it has {}); {form}", sha256.len()),
         });
     }
     let url = Url::parse(address).map_err(|error| format!("not a URL ({error}); write https://HOST/PATH"))?;
     let path = before_fragment.split_once('/').map_or("", |(_, path)| path);
     let plain = path.to_ascii_lowercase().replace("%2e", ".");
-    check_path(&plain).map_err(|why| format!("the path {why}; write https://HOST/PATH/FILE"))?;
+    check(&plain).map_err(|why| format!("the path {why}; write https://HOST/PATH/FILE"))?;
     Ok(WebAddress { url, sha256: sha256.to_owned() })
 }
 
@@ -289,10 +290,13 @@ fn oracle(rest: &str) -> std::result::Result<ObjectsAddress, String> {
 }
 
 /// A URI as an error may show it: without a query, a fragment that is no hash, and user information.
-pub(crate) fn redacted(uri: &str) -> String {
+#[must_use]
+pub fn redacted(uri: &str) -> String {
     let uri = uri.split('?').next().unwrap_or_default();
     let (uri, fragment) = uri.split_once('#').map_or((uri, None), |(uri, fragment)| (uri, Some(fragment)));
-    let Some((scheme, rest)) = uri.split_once("://") else { return shown(uri.rsplit('@').next().unwrap_or_default()) };
+    let Some((scheme, rest)) = uri.split_once("://") else {
+        return one_line(uri.rsplit('@').next().unwrap_or_default());
+    };
     let rest = match rest.rsplit_once('@') {
         // In the hub's addresses @ begins a revision, unless what is before it can't be a repository.
         Some((before, _)) if scheme == "hf" && before.contains('/') && !before.contains([':', '@']) => rest.to_owned(),
@@ -301,7 +305,7 @@ pub(crate) fn redacted(uri: &str) -> String {
         None => rest.to_owned(),
     };
     let hash = fragment.filter(|text| text.starts_with("sha256=") && text.len() <= 80);
-    shown(&match hash {
+    one_line(&match hash {
         Some(hash) => format!("{scheme}://{rest}#{hash}"),
         None => format!("{scheme}://{rest}"),
     })
