@@ -120,6 +120,7 @@ impl Context {
             known.generation == job.metadata.generation
                 && *asked == plan::restart_requested(job)
                 && known.size == job.status.as_ref().and_then(|status| status.elastic.as_ref()).map(size)
+                && known.data == job.status.as_ref().map(|status| status.data.as_slice()).unwrap_or_default()
         };
         known.filter(is_of).unwrap_or_else(|| {
             let wanted = Arc::new(wanted(job, &self.options.runtime));
@@ -155,7 +156,8 @@ fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
     let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
     let size = decided.map(|elastic| (elastic.workers, elastic.largest));
-    Wanted { generation: job.metadata.generation, size, planned, refused, service: digests.0, config: digests.1 }
+    let data = job.status.as_ref().map(|status| status.data.clone()).unwrap_or_default();
+    Wanted { generation: job.metadata.generation, size, data, planned, refused, service: digests.0, config: digests.1 }
 }
 
 /// How long an operator that ends waits for its last Events; less than a standby waits for its lease.

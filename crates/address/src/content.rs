@@ -57,6 +57,9 @@ pub enum Address {
     Objects(ObjectsAddress),
     /// `https://HOST/PATH#sha256=HASH`.
     Web(WebAddress),
+    /// `oci://HOST/REPOSITORY:TAG` or `oci://HOST/REPOSITORY@DIGEST`: an image in a registry, which is mounted and not
+    /// fetched. The reference without the scheme.
+    Image(String),
 }
 
 const HUB_FORM: &str = "write hf://[datasets/]NAMESPACE/NAME[@REVISION][/PATH]";
@@ -83,6 +86,7 @@ impl Address {
                 Ok(Self::Objects(ObjectsAddress { destination, oracle_namespace: None }))
             }
             "https" | "http" => web(uri, rest).map(Self::Web).map_err(|why| wrong(&why)),
+            "oci" if is_registry(rest) => image(rest).map(Self::Image).map_err(|why| wrong(&why)),
             "oci" => oracle(rest).map(Self::Objects).map_err(|why| wrong(&why)),
             "pvc" => Err(wrong("a claim is mounted, and nothing is fetched from it; name it in the job's volumes")),
             "file" => Err(wrong("a folder of the node can't be fetched; put it into a claim or an object store")),
@@ -131,6 +135,7 @@ impl fmt::Display for Address {
                 write!(f, "oci://n/{namespace}/b/{}/o/{}", destination.bucket, destination.prefix)
             }
             Self::Web(web) => write!(f, "{}#sha256={}", web.url, web.sha256),
+            Self::Image(reference) => write!(f, "oci://{reference}"),
         }
     }
 }
@@ -251,6 +256,42 @@ fn web(uri: &str, rest: &str) -> std::result::Result<WebAddress, String> {
     Ok(WebAddress { url, sha256: sha256.to_owned() })
 }
 
+/// Whether the first part is a registry's host, by the rule of image references: it has a dot or a port, or is localhost.
+fn is_registry(rest: &str) -> bool {
+    let host = rest.split('/').next().unwrap_or_default();
+    host.contains(['.', ':']) || host == "localhost"
+}
+
+/// A reference as container runtimes read it: HOST/REPOSITORY, and a tag or a digest.
+fn image(rest: &str) -> std::result::Result<String, String> {
+    let form = "write oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST";
+    if rest.contains(['?', '#']) {
+        return Err(format!("? and # can't be part of it; {form}"));
+    }
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if host.contains('@') {
+        return Err(format!("@ can't be part of the host; credentials belong into imagePullSecrets; {form}"));
+    }
+    let (name, digest) = path.split_once('@').map_or((path, None), |(name, digest)| (name, Some(digest)));
+    let (name, tag) = name.split_once(':').map_or((name, None), |(name, tag)| (name, Some(tag)));
+    if tag.is_none() && digest.is_none() {
+        return Err(format!("a tag or a digest is missing; {form}"));
+    }
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-:".contains(&byte);
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    let is_part = |part: &str| part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.bytes().all(is_name);
+    let is_tag = |tag: &str| {
+        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        !tag.is_empty() && tag.len() <= 128 && tag.bytes().all(is_known) && !tag.starts_with(['.', '-'])
+    };
+    let is_digest = |digest: &str| digest.strip_prefix("sha256:").is_some_and(|hash| is_hex(hash, 64));
+    let is_good = host.bytes().all(is_host) && name.len() <= 255 && name.split('/').all(is_part);
+    if !is_good || !tag.is_none_or(is_tag) || !digest.is_none_or(is_digest) {
+        return Err(format!("this is no reference of an image; {form}"));
+    }
+    Ok(rest.to_owned())
+}
+
 fn oracle(rest: &str) -> std::result::Result<ObjectsAddress, String> {
     let form = "oci://n/NAMESPACE/b/BUCKET/o/PREFIX";
     if rest.contains(['?', '#']) {
@@ -260,11 +301,6 @@ fn oracle(rest: &str) -> std::result::Result<ObjectsAddress, String> {
     if host.contains('@') {
         return Err(format!("@ can't be part of it; credentials belong into a Secret; write {form}"));
     }
-    if host.contains(['.', ':']) || host == "localhost" {
-        return Err(format!(
-            "it names an image in the registry {host}, which is not supported; for Oracle Object Storage write {form}"
-        ));
-    }
     let parts: Vec<&str> = rest.splitn(6, '/').collect();
     let (namespace, bucket, prefix) = match parts[..] {
         ["n", namespace, "b", bucket, "o", prefix] => (namespace, bucket, prefix),
@@ -272,8 +308,9 @@ fn oracle(rest: &str) -> std::result::Result<ObjectsAddress, String> {
         _ => {
             let (bucket, prefix) = path.split_once('/').unwrap_or((path, "PREFIX"));
             return Err(format!(
-                "it can mean Oracle Object Storage (oci://n/{host}/b/{bucket}/o/{prefix}) or an image in a registry \
-                 (oci://HOST/{rest}); write the first, for images are not supported"
+                "it can mean Oracle Object Storage (oci://n/{host}/b/{bucket}/o/{prefix}, or with {host} as the bucket \
+                 oci://n/NAMESPACE/b/{host}/o/{path}) or an image in a registry (oci://HOST/{rest}:TAG); write the one \
+                 that is meant"
             ));
         }
     };

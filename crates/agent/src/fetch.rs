@@ -115,7 +115,7 @@ pub fn run(args: &FetchArgs) -> u8 {
 
 fn fetch_all(args: &FetchArgs, fetched: &mut Vec<Fetched>) -> Result<(), (String, FetchError)> {
     let kind = if args.kind == ContentArg::Dataset { ContentKind::Dataset } else { ContentKind::Model };
-    let parse = |uri: &String| Address::parse(uri, kind).map_err(|error| (String::new(), error));
+    let parse = |uri: &String| Address::parse(uri, kind).map_err(|error| (String::new(), error.into()));
     let addresses: Vec<Address> = args.uris.iter().map(parse).collect::<Result<_, _>>()?;
     let refused = |why: &str| Err((String::new(), FetchError::refused(why)));
     if args.revision.is_some() && addresses.len() > 1 {
@@ -151,7 +151,7 @@ fn fetch_all(args: &FetchArgs, fetched: &mut Vec<Fetched>) -> Result<(), (String
 }
 
 /// Fetches one, and prints how far it is.
-async fn watched(address: &Address, options: &Options, json: bool) -> Result<Fetched, FetchError> {
+pub(crate) async fn watched(address: &Address, options: &Options, json: bool) -> Result<Fetched, FetchError> {
     let progress = Progress::default();
     let print = async {
         let mut last = (Instant::now(), progress.now());

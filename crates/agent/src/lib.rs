@@ -24,6 +24,7 @@ mod failure;
 pub mod fetch;
 pub mod gang;
 pub mod hang;
+pub mod inputs;
 pub mod install;
 pub mod keeper;
 mod member;

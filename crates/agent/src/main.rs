@@ -5,6 +5,7 @@ use agent::container::Container;
 use agent::fetch::FetchArgs;
 use agent::gang;
 use agent::hang;
+use agent::inputs::InputsArgs;
 use agent::install;
 use agent::keeper::{commands as keeper, read_policy};
 use agent::remote::{call::call, serve::serve};
@@ -99,6 +100,9 @@ Exit code:
   1    the fetch failed, and another try may succeed: the network, a full disk, content that changed
   2    another try fails in the same way: 401, 403, 404, a refused URI or content, a wrong hash")]
     Fetch(FetchArgs),
+    /// Fetch what the workers of a job read, before they start; leaves the result as last words
+    #[command(hide = true)]
+    Inputs(InputsArgs),
     /// Look after the checkpoints of a job while no worker runs, or for a person
     Checkpoints {
         #[command(subcommand)]
@@ -425,6 +429,10 @@ fn main() -> ExitCode {
         Command::Fetch(args) => {
             end_when_told();
             ExitCode::from(agent::fetch::run(&args))
+        }
+        Command::Inputs(args) => {
+            end_when_told();
+            ExitCode::from(agent::inputs::run(&args))
         }
         Command::Serve { folder } => match serve(&folder) {
             Ok(code) => ExitCode::from(code),

@@ -35,6 +35,7 @@ macro_rules! defaults {
 
 defaults! {
     "runtimeRef.kind", RUNTIME_KIND: RuntimeKind = RuntimeKind::ClusterTrainingRuntime;
+    "safetensorsOnly", SAFETENSORS_ONLY: bool = true;
     "gpusPerWorker", GPUS_PER_WORKER: u16 = 1;
     "procsPerWorker", PROCS_PER_WORKER: ProcsPerWorker = ProcsPerWorker::Kind(ProcsKind::Auto);
     "framework", FRAMEWORK: Framework = Framework::Pytorch;

@@ -15,6 +15,7 @@
 mod checkpoint;
 mod condition_type;
 mod container;
+mod data;
 pub mod defaults;
 mod elastic;
 mod failure;
@@ -37,6 +38,7 @@ mod values;
 pub use checkpoint::{Backup, Checkpoint, DeletePolicy, IfNoneUsable, KeepBest, Storage, StorageType, Verify};
 pub use condition_type::ConditionType;
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
+pub use data::{Access, Cache, Data};
 pub use elastic::Elastic;
 pub use failure::{FailurePolicy, FailureRule, Hang, HangAction, NanPolicy, RestartPolicy, RuleAction};
 pub use guarded::{Guarded, Unreadable};
@@ -56,8 +58,8 @@ pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::{NOT_IN_RUNTIMES, crd, runtime_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, EarlyStoppingStatus, ElasticStatus,
-    ProgramMetrics, RoleStatus, State, TrainingJobStatus, Workers,
+    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, DataStatus, EarlyStoppingStatus,
+    ElasticStatus, ProgramMetrics, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use values::{defaults_of, fill};

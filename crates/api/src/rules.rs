@@ -99,6 +99,7 @@ fn expanded(at: &str, cel: &str) -> String {
         .replace("$LABEL_VALUE", "'^([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?$'")
         .replace("$LABEL_KEY", "'^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$'")
         .replace("$CLAIM_URI", "'^pvc://[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?(/[^/]+)*$'")
+        .replace("$KNOWN_SCHEME", "'^(pvc|hf|s3|gs|az|abfss|https|oci)://'")
         .replace("$BUCKET", "'^[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]$'")
         .replace("$ENDPOINT", "'^https?://[^[:space:]/@?#]+/?$'")
         .replace("$STORE_URI", "'^(s3|gs|az)://[a-z0-9][-_.a-z0-9]*[a-z0-9](/[^/[:cntrl:]]+)*/?$'")
@@ -140,8 +141,8 @@ const CONDITIONS: [(&str, &str); 11] = [
     (
         "$MOUNTED_BY_THE_JOB",
         "$(checkpoint.enabled) && m.mountPath in ['/checkpoints', '/checkpoints/'] || \
-         has(self.model) && self.model.startsWith('pvc://') && m.mountPath in ['/models', '/models/'] || \
-         has(self.dataset) && self.dataset.startsWith('pvc://') && m.mountPath in ['/data', '/data/'] || \
+         has(self.model) && self.model.contains('://') && m.mountPath in ['/models', '/models/'] || \
+         has(self.dataset) && self.dataset.contains('://') && m.mountPath in ['/data', '/data/'] || \
          has(self.output) && m.mountPath in ['/out', '/out/']",
     ),
     ("$OF_A_VOLUME", "has(self.volumes) && self.volumes.exists(v, v.name == m.name)"),
@@ -272,9 +273,9 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.model",
         field: "",
-        rule: "!self.contains('://') || self.startsWith('pvc://')",
-        wrong: "model is a name or pvc://CLAIM/PATH, other addresses are not fetched",
-        remedy: "put the model into a PersistentVolumeClaim and write pvc://CLAIM/PATH, or let the program fetch it by a name",
+        rule: "!self.contains('://') || self.matches($KNOWN_SCHEME)",
+        wrong: "model is an address with an unknown scheme",
+        remedy: "write a name, or an address that begins with pvc://, hf://, s3://, gs://, az://, abfss://, https:// or oci://",
         example: "model-scheme",
     },
     Rule {
@@ -288,9 +289,9 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.dataset",
         field: "",
-        rule: "!self.contains('://') || self.startsWith('pvc://')",
-        wrong: "dataset is a name or pvc://CLAIM/PATH, other addresses are not fetched",
-        remedy: "put the dataset into a PersistentVolumeClaim and write pvc://CLAIM/PATH, or let the program fetch it by a name",
+        rule: "!self.contains('://') || self.matches($KNOWN_SCHEME)",
+        wrong: "dataset is an address with an unknown scheme",
+        remedy: "write a name, or an address that begins with pvc://, hf://, s3://, gs://, az://, abfss://, https:// or oci://",
         example: "dataset-scheme",
     },
     Rule {
@@ -300,6 +301,87 @@ pub const RULES: &[Rule] = &[
         wrong: "dataset is not a valid pvc:// address",
         remedy: "write pvc://CLAIM or pvc://CLAIM/SUB/PATH with the claim's name and no '..', empty part or '/' at the end",
         example: "dataset-claim",
+    },
+    Rule {
+        at: "spec.data[]",
+        field: ".name",
+        rule: "!(self.name in ['model', 'dataset'])",
+        wrong: "data holds an entry with the name {of a field|%|self.name}",
+        remedy: "write its address in spec.model or spec.dataset, or choose another name",
+        example: "data-name",
+    },
+    Rule {
+        at: "spec.data[]",
+        field: ".uri",
+        rule: "self.uri.matches($KNOWN_SCHEME)",
+        wrong: "the uri of the entry {of data|% of data|self.name} is no address with a known scheme",
+        remedy: "begin with pvc://, hf://, s3://, gs://, az://, abfss://, https:// or oci://",
+        example: "data-scheme",
+    },
+    Rule {
+        at: "spec.data[]",
+        field: ".mountPath",
+        rule: "has(self.access) && self.access == 'Stream' || has(self.mountPath)",
+        wrong: "the entry {of data|% of data|self.name} has no mountPath",
+        remedy: "write the path at which the workers find it, or access: Stream",
+        example: "data-without-path",
+    },
+    Rule {
+        at: "spec.data[]",
+        field: ".mountPath",
+        rule: "!has(self.mountPath) || self.mountPath.matches('^/[^:]+$') && !self.mountPath.matches($DOT_DOT)",
+        wrong: "the mountPath of the entry {of data|% of data|self.name} is not an absolute path",
+        remedy: "begin with '/', and use no ':' and no '..'",
+        example: "data-path",
+    },
+    Rule {
+        at: "spec.data[]",
+        field: ".env",
+        rule: "!has(self.access) || self.access != 'Stream' || has(self.env) && !has(self.mountPath)",
+        wrong: "the entry {of data|% of data|self.name} has access Stream and must have env and no mountPath",
+        remedy: "name in env the variable that gets the address, and remove mountPath: nothing is mounted",
+        example: "data-stream",
+    },
+    Rule {
+        at: "spec.data[]",
+        field: ".env",
+        rule: "!has(self.env) || self.env.matches('^[A-Za-z_][A-Za-z0-9_]*$') && !(self.env in $RESERVED_ENV) && \
+               !self.env.matches('^(PET_|TRAININGJOB_)')",
+        wrong: "the env of the entry {of data|% of data|self.name} can't be set here",
+        remedy: "write letters, digits and '_', and no name that the operator sets itself",
+        example: "data-env",
+    },
+    Rule {
+        at: "spec.cache",
+        field: ".path",
+        rule: "!has(self.path) || has(self.pvcName)",
+        wrong: "cache.path is a folder of a claim, and cache.pvcName is missing",
+        remedy: "name the claim in cache.pvcName, or remove cache.path",
+        example: "cache-path",
+    },
+    Rule {
+        at: "spec.cache",
+        field: ".path",
+        rule: "!has(self.path) || self.path.matches('^[^/]+(/[^/]+)*$') && !('/' + self.path).matches($DOT_DOT)",
+        wrong: "cache.path is no path within the claim",
+        remedy: "write a path such as models/shared, without '..', empty parts or a '/' at its ends",
+        example: "cache-path-outside",
+    },
+    Rule {
+        at: "spec.cache",
+        field: ".pvcName",
+        rule: "!has(self.pvcName) || self.pvcName.matches($SUBDOMAIN)",
+        wrong: "cache.pvcName can't be the name of a PersistentVolumeClaim",
+        remedy: "write the name of a claim of this namespace, in lower case",
+        example: "cache-claim",
+    },
+    Rule {
+        at: "spec.credentialsSecret",
+        field: "",
+        rule: "self.matches($SUBDOMAIN)",
+        wrong: "credentialsSecret can't be the name of a Secret",
+        remedy: "write the name of a Secret of this namespace, in lower case",
+        example: "credentials-secret",
     },
     Rule {
         at: "spec.output",
@@ -599,7 +681,7 @@ pub const RULES: &[Rule] = &[
         field: ".volumeMounts",
         rule: "!has(self.volumeMounts) || self.volumeMounts.all(m, !($MOUNTED_BY_THE_JOB))",
         wrong: "volumeMounts takes {a path|%, a path|self.volumeMounts.filter(m, $MOUNTED_BY_THE_JOB)[0].mountPath} that the job mounts itself: /checkpoints with checkpoint.enabled, \
-                /models, /data and /out with a pvc:// in model, dataset and output",
+                /models, /data and /out with an address in model, dataset and output",
         remedy: "choose another mountPath, or leave that field out (checkpoint.enabled: false)",
         example: "mount-taken",
     },

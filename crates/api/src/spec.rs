@@ -1,8 +1,8 @@
 //! The TrainingJob and its spec.
 
 use super::{
-    Checkpoint, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking, ProcsPerWorker, Resources,
-    RoleSpec, RuntimeRef, Scheduling, SuccessPolicy, TrainingJobStatus, schema,
+    Cache, Checkpoint, Data, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking,
+    ProcsPerWorker, Resources, RoleSpec, RuntimeRef, Scheduling, SuccessPolicy, TrainingJobStatus, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
 use kube::{CustomResource, KubeSchema};
@@ -46,16 +46,45 @@ use std::num::NonZeroU16;
 #[expect(clippy::duplicated_attributes, reason = "each printcolumn has its own priority")]
 pub struct TrainingJobSpec {
     /// Name of the model, passed to the program as `MODEL`. Without it the variable is not set.
-    /// Alternatively `pvc://CLAIM/PATH`, mounted read-only at `/models`.
+    /// Alternatively an address, whose content is mounted read-only at `/models`.
+    /// `pvc://CLAIM/PATH` is a folder of a claim, `oci://HOST/REPOSITORY:TAG` an image.
+    /// Content at other addresses is fetched before the workers start, see `cache`.
+    /// These are `hf://NAMESPACE/NAME@REVISION`, `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`,
+    /// `https://HOST/FILE#sha256=HASH` and `oci://n/NAMESPACE/b/BUCKET/o/PREFIX` (Oracle Object Storage).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub model: Option<String>,
 
     /// Name of the dataset, passed to the program as `DATASET`. Without it the variable is not set.
-    /// Alternatively `pvc://CLAIM/PATH`, mounted read-only at `/data`.
+    /// Alternatively an address as in `model`, whose content is mounted read-only at `/data`.
+    /// `hf://NAMESPACE/NAME` is then a data set of the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub dataset: Option<String>,
+
+    /// Further content that the workers read, at most 8 entries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub data: Vec<Data>,
+
+    /// Folder where fetched content is kept. Required if more than one pod reads fetched content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Cache>,
+
+    /// Secret of this namespace with the credentials for the addresses of `model`, `dataset` and `data`, mounted as files.
+    /// Its keys have the names that the clients of the stores use.
+    /// These are HF_TOKEN, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and HF_ENDPOINT.
+    /// Azure's are AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, Google's is credentials.json.
+    /// A server with a certificate of its own also needs the key ca.crt. Without the Secret the pod's identity is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub credentials_secret: Option<String>,
+
+    /// Whether pickled weights of the hub's models are left out, because loading them can run code.
+    /// A model that has only such weights is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    pub safetensors_only: Option<bool>,
 
     /// Template to inherit from. The operator copies it when the job is created. Fields set in the job take precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]

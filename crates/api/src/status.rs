@@ -30,6 +30,10 @@ pub struct TrainingJobStatus {
     /// Values that the job inherits from its template and from the defaults, as recorded when it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherited: Option<Inherited>,
+    /// Content that was fetched for the job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub data: Vec<DataStatus>,
     /// Counts of the workers in this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
@@ -132,6 +136,33 @@ pub struct TrainingJobStatus {
     /// Description of the job's failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_message: Option<String>,
+}
+
+/// Content that was fetched for the job. It is the same for every attempt.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DataStatus {
+    /// model, dataset, or the name of an entry of `data`.
+    pub name: String,
+    /// Address of the content.
+    pub uri: String,
+    /// Revision to which the address was resolved when the content was first fetched.
+    /// It is the commit of a repository of the hub, or else a SHA-256.
+    pub revision: String,
+    /// Name of the content's folder in the cache.
+    pub key: String,
+    /// Number of files.
+    #[serde(default)]
+    pub files: i64,
+    /// Size of all files in bytes.
+    #[serde(default)]
+    pub bytes: i64,
+    /// Bytes that this job fetched over the network; 0 if the content was in the cache.
+    #[serde(default)]
+    pub fetched_bytes: i64,
+    /// Incarnation for whose pods the content was last found complete in the cache.
+    #[serde(default)]
+    pub incarnation: u32,
 }
 
 /// State of a job.

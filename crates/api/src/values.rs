@@ -27,6 +27,12 @@ impl TrainingJobSpec {
         self.procs_per_worker.clone().unwrap_or(defaults::PROCS_PER_WORKER)
     }
 
+    /// Whether pickled weights of the hub's models are left out.
+    #[must_use]
+    pub fn safetensors_only(&self) -> bool {
+        self.safetensors_only.unwrap_or(defaults::SAFETENSORS_ONLY)
+    }
+
     /// Framework of the program.
     #[must_use]
     pub fn framework(&self) -> Framework {

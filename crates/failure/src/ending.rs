@@ -60,6 +60,13 @@ fn before_start(worker: &WorkerFacts<'_>) -> Finding {
 }
 
 fn init_container(init: &FailedInit) -> Finding {
+    let error = init.message.as_deref().and_then(Report::parse).and_then(|report| report.error);
+    if let Some(LaunchError { kind, message }) = error
+        && [LaunchErrorKind::ContentRefused, LaunchErrorKind::ContentUnavailable].contains(&kind)
+    {
+        let permanent = kind == LaunchErrorKind::ContentRefused;
+        return Finding { time: init.finished, permanent, ..Finding::new(Reason::FetchFailed, message) };
+    }
     let how = match init.exit_code {
         _ if init.reason == "OOMKilled" => "was killed for using more memory than its limit allows".to_owned(),
         code if code > 128 => format!("was {}", ended_by(code - 128)),

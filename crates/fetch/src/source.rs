@@ -68,6 +68,9 @@ impl Source {
             Address::Web(address) => {
                 Ok(Self::Web(Web { network: network(&address.url)?, address: address.clone(), uri }))
             }
+            Address::Image(reference) => Err(FetchError::refused(format!(
+                "oci://{reference}: an image is mounted by the cluster and not fetched; name it as model, dataset or in data"
+            ))),
             Address::Objects(address) => {
                 let mut access = Access {
                     endpoint: options.endpoint.clone(),

@@ -162,7 +162,7 @@ impl View<'_> {
             }
             Phase::AwaitingOldPods { .. } => Effects::default().waking(self.old_pods_late_in()),
             Phase::BackingOff { seconds } => Effects::default().waking(Some(*seconds)),
-            Phase::Checking(check) => upkeep::check(self, check),
+            Phase::Preparing(preparation) => upkeep::prepare(self, preparation),
             Phase::GivingUpRoles if self.half_made().next().is_some() => jobs(),
             Phase::Creating => Effects::of([Action::Ensure, Action::CreateJobs(self.current, self.past())])
                 .waking(self.roles_given_up_in().filter(|left| *left > 0)),

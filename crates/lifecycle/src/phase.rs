@@ -7,7 +7,9 @@ use super::view::View;
 use super::waiting::Why;
 use api::{AttemptEnd, Reason};
 use observe::{ObservedJob, ObservedPod, ObservedUpkeep};
+use plan::Upkeep;
 use protocol::attempt::RestartHistory;
+use protocol::inputs::FetchedContent;
 use protocol::role::RoleName;
 
 /// Where a job is in its life.
@@ -66,8 +68,8 @@ pub(super) enum Phase<'a> {
     AwaitingOldPods { why: Option<String> },
     /// The back-off between two attempts.
     BackingOff { seconds: i64 },
-    /// A Job checks `checkpoint.resumeFrom`, or another upkeep Job has yet to go.
-    Checking(Check<'a>),
+    /// A Job checks `checkpoint.resumeFrom` or fetches content, or another upkeep Job has yet to go.
+    Preparing(Preparation<'a>),
     /// The Jobs of some roles hold nodes while that of another can't be made: they are given up for now.
     GivingUpRoles,
     /// Nothing holds up the attempt: its objects are made.
@@ -86,18 +88,20 @@ pub(super) enum Silence<'a> {
     MayRun,
 }
 
-/// How the check of `checkpoint.resumeFrom` stands.
-pub(super) enum Check<'a> {
+/// How the work of an upkeep Job stands that precedes the workers.
+pub(super) enum Preparation<'a> {
     /// There is no Job for it yet.
-    Missing,
+    Missing(Upkeep),
     /// Its Job runs.
-    UnderWay,
-    /// The checkpoint is there and good.
-    Passed(&'a ObservedUpkeep),
-    /// The checkpoint can't be used: the job fails.
+    UnderWay(Upkeep),
+    /// The checkpoint to resume from is there and good.
+    Checked(&'a ObservedUpkeep),
+    /// The content is in the cache.
+    Fetched(&'a ObservedUpkeep, &'a [FetchedContent]),
+    /// The checkpoint can't be used, or the content can't be fetched: the job fails.
     Bad,
     /// It could not be done, for this reason, and is tried again.
-    TriedAgain(&'a ObservedUpkeep, String),
+    TriedAgain(&'a ObservedUpkeep, Why),
     /// An upkeep Job for something else, or of before, has to go first.
     AfterOther(&'a ObservedUpkeep),
     /// The workers start when this upkeep Job is gone.
@@ -108,7 +112,7 @@ type Rule<'a> = fn(&View<'a>) -> Option<Phase<'a>>;
 
 /// The present phase: that of the first rule that holds.
 pub(super) fn phase<'a>(view: &View<'a>) -> Phase<'a> {
-    let rules: [Rule<'a>; 25] = [
+    let rules: [Rule<'a>; 26] = [
         View::over,
         View::completed,
         View::stopping_early,
@@ -134,7 +138,8 @@ pub(super) fn phase<'a>(view: &View<'a>) -> Phase<'a> {
         View::awaiting_old_pods,
         View::backing_off,
         View::checking,
-        View::after_check,
+        View::fetching,
+        View::after_upkeep,
         View::giving_up_roles,
     ];
     let found = rules.iter().find_map(|rule| rule(view)).unwrap_or(Phase::Creating);

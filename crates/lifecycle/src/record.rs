@@ -5,21 +5,22 @@ use super::conditions::whole_second;
 use super::verdict::Input;
 use super::view::{View, incarnation};
 use super::{checkpoints, elastic, ending, history, progress, restart_request};
-use api::{AttemptEnd, Reason, State, TrainingJobStatus};
+use api::{AttemptEnd, DataStatus, Reason, State, TrainingJobStatus};
 use failure::restart::decide;
 use failure::{Container, WorkerFacts, first_cause};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::{AgentAnswer, ObservedPod};
-use plan::Incarnation;
+use plan::{Incarnation, Source};
 use protocol::attempt::RestartHistory;
 use protocol::gang::{KILLED, MAX_RESTARTS};
+use protocol::inputs::FetchedContent;
 use std::ops::Range;
 
 /// The view of a job whose status was this.
 pub(super) fn take_in<'a>(input: &'a Input<'a>, status: TrainingJobStatus) -> View<'a> {
     let view = View::new(input, with_numbers(input, status)).after(with_start).after(with_gang);
-    let view = view.after(with_progress).after(with_checkpoints).after(restart_request::accepted);
+    let view = view.after(with_data).after(with_progress).after(with_checkpoints).after(restart_request::accepted);
     let (elastic, resized) = elastic::decided(&view);
     let record = TrainingJobStatus { elastic, ..view.record.clone() };
     View { resized, ..view.with(record) }.after(with_loss)
@@ -173,6 +174,43 @@ fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobS
         Some(reached) => progress::fold_end(record, &reached),
         None => record,
     }
+}
+
+/// What the init container of the only worker has fetched.
+fn with_data(view: &View<'_>, record: TrainingJobStatus) -> TrainingJobStatus {
+    let fetched = view.pods.iter().map(|pod| pod.fetched.as_slice()).find(|fetched| !fetched.is_empty());
+    let is_known = record.data.iter().any(|data| data.incarnation == view.current.number);
+    match fetched.filter(|_| !is_known) {
+        Some(fetched) => with_contents(view, record, fetched),
+        None => record,
+    }
+}
+
+/// The content was fetched, or found in the cache. From now on its address means this revision.
+pub(super) fn with_contents(
+    view: &View<'_>,
+    mut record: TrainingJobStatus,
+    contents: &[FetchedContent],
+) -> TrainingJobStatus {
+    for input in &view.input.plan.storage.inputs {
+        let Source::Fetch { uri, .. } = &input.source else { continue };
+        let Some(content) = contents.iter().find(|content| content.name == input.name) else { continue };
+        let known = record.data.iter().position(|data| data.name == input.name);
+        let before = known.map(|known| record.data.remove(known)).filter(|data| data.uri == *uri);
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        record.data.push(DataStatus {
+            name: input.name.clone(),
+            uri: uri.clone(),
+            revision: content.revision.clone(),
+            key: content.key.clone(),
+            files: count(content.files),
+            bytes: count(content.bytes),
+            fetched_bytes: before.map_or(0, |data| data.fetched_bytes).saturating_add(count(content.fetched_bytes)),
+            incarnation: view.current.number,
+        });
+    }
+    record.data.sort_by(|a, b| a.name.cmp(&b.name));
+    record
 }
 
 /// How the checkpoints are: by the agent's last answer, and by its last words once it has ended.

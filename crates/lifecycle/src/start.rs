@@ -1,7 +1,7 @@
 //! Rules for a job of which no Job of this incarnation is there yet, and deadlines.
 
 use super::conditions::condition_is;
-use super::phase::{Check, Phase};
+use super::phase::{Phase, Preparation};
 use super::status;
 use super::view::View;
 use super::waiting::{self, Why};
@@ -10,8 +10,8 @@ use failure::restart::{Next, decide};
 use jiff::{SignedDuration, Timestamp};
 use observe::{ObservedJob, ObservedUpkeep};
 use plan::storage::paths;
-use plan::{Checkpoint, CheckpointVolume, Incarnation, Upkeep};
-use protocol::report::{LaunchErrorKind, Report};
+use plan::{CacheVolume, Checkpoint, CheckpointVolume, Incarnation, Source, Upkeep};
+use protocol::report::{LaunchError, LaunchErrorKind, Report};
 use protocol::role::RoleName;
 
 /// Seconds for which the Jobs of some roles may hold nodes while that of another one can't be made.
@@ -230,9 +230,11 @@ impl<'a> View<'a> {
             Phase::Starting { why } if self.staying().iter().all(|pod| pod.killed.is_none()) => {
                 Some((why.clone(), since(self.gang_job()?)))
             }
+            // Data of any size may come from a store of any speed.
+            Phase::Preparing(Preparation::Missing(Upkeep::Fetch) | Preparation::UnderWay(Upkeep::Fetch)) => None,
             Phase::AwaitingOldPods { .. }
             | Phase::BackingOff { .. }
-            | Phase::Checking(_)
+            | Phase::Preparing(_)
             | Phase::GivingUpRoles
             | Phase::Creating => {
                 let conditions = status::conditions(self, phase);
@@ -247,40 +249,64 @@ impl<'a> View<'a> {
 
     /// The first attempt starts once `checkpoint.resumeFrom` is checked: it is looked at before any GPU is held.
     pub(super) fn checking(&self) -> Option<Phase<'a>> {
-        let upkeep = self.input.children.upkeep.as_ref();
-        if !self.needs_check() {
-            return None;
-        }
-        let Some(job) = upkeep else { return Some(Phase::Checking(Check::Missing)) };
-        if job.task != Upkeep::Check.as_str() || self.precedes_request(job) {
-            return Some(Phase::Checking(Check::AfterOther(job)));
-        }
-        let check = match job.ended {
-            None => Check::UnderWay,
-            Some(true) => Check::Passed(job),
-            Some(false) => {
-                let error = self.words_of_upkeep(job).and_then(|words| words.error.as_ref());
-                let unknown = || format!("checkpoint.resumeFrom could not be checked: see the log of Job {}", job.name);
-                let message = error.map_or_else(unknown, |error| error.message.clone());
-                if error.is_some_and(|error| error.kind == LaunchErrorKind::CheckpointUnusable) {
-                    // Its log says more: the Job stays as long as the TrainingJob.
-                    let reason = Reason::CheckpointCorrupted;
-                    return Some(Phase::Failed {
-                        until: Some(Box::new(Phase::Checking(Check::Bad))),
-                        reason,
-                        message,
-                        judged: None,
-                    });
-                }
-                Check::TriedAgain(job, message)
-            }
+        self.needs_check().then(|| self.prepared_by(Upkeep::Check))
+    }
+
+    /// The workers start once the content that they read is in the cache: no GPU waits for a network.
+    pub(super) fn fetching(&self) -> Option<Phase<'a>> {
+        self.needs_fetch().then(|| self.prepared_by(Upkeep::Fetch))
+    }
+
+    /// How the upkeep Job stands that has this task before the workers are made.
+    fn prepared_by(&self, task: Upkeep) -> Phase<'a> {
+        let Some(job) = self.input.children.upkeep.as_ref() else {
+            return Phase::Preparing(Preparation::Missing(task));
         };
-        Some(Phase::Checking(check))
+        if job.task != task.as_str() || self.precedes_request(job) {
+            return Phase::Preparing(Preparation::AfterOther(job));
+        }
+        let words = self.words_of_upkeep(job);
+        Phase::Preparing(match job.ended {
+            None => Preparation::UnderWay(task),
+            Some(true) if task == Upkeep::Check => Preparation::Checked(job),
+            Some(true) => match words.filter(|words| !words.fetched.is_empty()) {
+                Some(words) => Preparation::Fetched(job, &words.fetched),
+                // Its pod was deleted before anybody read its last words. What it has fetched is in the cache.
+                None => Preparation::AfterOther(job),
+            },
+            Some(false) => return Self::not_prepared(task, job, words.and_then(|words| words.error.as_ref())),
+        })
+    }
+
+    fn not_prepared(task: Upkeep, job: &'a ObservedUpkeep, error: Option<&LaunchError>) -> Phase<'a> {
+        let (bad, kind, retried, what) = match task {
+            Upkeep::Fetch => (
+                Reason::FetchFailed,
+                LaunchErrorKind::ContentRefused,
+                Reason::FetchFailed,
+                "the content was not fetched",
+            ),
+            // A store that can't be reached comes back.
+            Upkeep::Check | Upkeep::Copy => (
+                Reason::CheckpointCorrupted,
+                LaunchErrorKind::CheckpointUnusable,
+                Reason::Storage,
+                "checkpoint.resumeFrom could not be checked",
+            ),
+        };
+        let unknown = || format!("{what}: see the log of Job {}", job.name);
+        let message = error.map_or_else(unknown, |error| error.message.clone());
+        if error.is_some_and(|error| error.kind == kind) {
+            // Its log says more: the Job stays as long as the TrainingJob.
+            let until = Some(Box::new(Phase::Preparing(Preparation::Bad)));
+            return Phase::Failed { until, reason: bad, message, judged: None };
+        }
+        Phase::Preparing(Preparation::TriedAgain(job, Why { reason: retried, message }))
     }
 
     /// Another upkeep Job would write to the volume beside the workers, and may hold one that only one node can mount.
-    pub(super) fn after_check(&self) -> Option<Phase<'a>> {
-        self.input.children.upkeep.as_ref().map(|job| Phase::Checking(Check::GoingOn(job)))
+    pub(super) fn after_upkeep(&self) -> Option<Phase<'a>> {
+        self.input.children.upkeep.as_ref().map(|job| Phase::Preparing(Preparation::GoingOn(job)))
     }
 
     fn needs_check(&self) -> bool {
@@ -290,6 +316,22 @@ impl<'a> View<'a> {
         let is_first = self.record.start_time.is_none() && self.record.restarts.iter().all(|r| r.attempt < first);
         let is_checked = self.record.checkpoint.as_ref().is_some_and(|status| status.resume_checked == Some(true));
         is_first && !is_checked && can_be_checked(checkpoint)
+    }
+
+    /// Whether content that the workers read has yet to be fetched, or to be found in the cache: since the last pods it may
+    /// have been removed from there.
+    fn needs_fetch(&self) -> bool {
+        let storage = &self.input.plan.storage;
+        let by_job = storage.fetching.as_ref().is_some_and(|fetching| fetching.cache != CacheVolume::EmptyDir);
+        let is_there = |name: &str, uri: &str| {
+            let known = self.record.data.iter().find(|data| data.name == name && data.uri == uri);
+            known.is_some_and(|data| data.incarnation == self.current.number)
+        };
+        by_job
+            && storage.inputs.iter().any(|input| match &input.source {
+                Source::Fetch { uri, .. } => !is_there(&input.name, uri),
+                _ => false,
+            })
     }
 
     /// It has looked before a person requested to start again.

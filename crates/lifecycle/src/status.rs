@@ -3,7 +3,7 @@
 use super::conditions::{Told, condition, condition_is};
 use super::elastic::EVERY_WORKER_HAS_A_NODE;
 use super::ending::file;
-use super::phase::{Check, Phase, Silence};
+use super::phase::{Phase, Preparation, Silence};
 use super::view::{View, number_in, seconds};
 use super::waiting::Why;
 use super::{checkpoints, history, progress, record, upkeep};
@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use observe::{ChildKey, ObservedPod};
-use plan::{Incarnation, TensorBoard};
+use plan::{Incarnation, Plan, Source, TensorBoard, Upkeep};
 use protocol::attempt::RestartHistory;
 
 /// The status of a job in this phase.
@@ -42,6 +42,16 @@ pub(super) fn after_restart(record: &TrainingJobStatus) -> bool {
     let attempt = super::incarnation(record).attempt;
     record.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
         && condition_is(&record.conditions, ConditionType::Restarting, true).is_some()
+}
+
+/// What is said of a fetch that is under way.
+fn words_on_fetch(plan: &Plan, job: &str) -> String {
+    let uris = plan.storage.inputs.iter().filter_map(|input| match &input.source {
+        Source::Fetch { uri, .. } => Some(uri.as_str()),
+        _ => None,
+    });
+    let uris = uris.collect::<Vec<_>>().join(" and ");
+    format!("fetching {uris} into the cache before the workers are made (kubectl logs job/{job} tells how far it is)")
 }
 
 /// A status that is being written.
@@ -184,7 +194,7 @@ impl Writing<'_, '_> {
             Phase::AwaitingCheckpoint { .. }
             | Phase::AwaitingOldPods { .. }
             | Phase::BackingOff { .. }
-            | Phase::Checking(_)
+            | Phase::Preparing(_)
             | Phase::GivingUpRoles
             | Phase::Creating => self.start(phase),
         }
@@ -443,7 +453,7 @@ impl Writing<'_, '_> {
         }
         match phase {
             Phase::AwaitingOldPods { why: Some(why) } => self.set(C::Scheduled, false, Reason::OldPods, why),
-            Phase::Checking(check) => self.checking(check),
+            Phase::Preparing(preparation) => self.preparing(preparation),
             // With another number the ends of their pods are no failures of the attempt, which has not begun.
             Phase::GivingUpRoles => {
                 self.go_to(Incarnation { number: view.current.number.saturating_add(1), ..view.current });
@@ -453,26 +463,34 @@ impl Writing<'_, '_> {
         }
     }
 
-    fn checking(&mut self, check: &Check<'_>) {
-        let (reason, message) = match check {
+    fn preparing(&mut self, preparation: &Preparation<'_>) {
+        let plan = self.view.input.plan;
+        let job = plan::names::upkeep_name(&plan.identity.name);
+        let (reason, message) = match preparation {
             // What could not be made is named instead.
-            Check::Missing | Check::UnderWay if self.view.input.children.blocked.is_empty() => {
-                let job = plan::names::upkeep_name(&self.view.input.plan.identity.name);
-                let message = format!(
-                    "checking checkpoint.resumeFrom before the workers are made (Job {job}; kubectl describe job {job} if that \
-                     takes long)"
-                );
-                (Reason::Waiting, message)
+            Preparation::Missing(task) | Preparation::UnderWay(task) if self.view.input.children.blocked.is_empty() => {
+                match task {
+                    Upkeep::Fetch => (Reason::Fetching, words_on_fetch(plan, &job)),
+                    Upkeep::Check | Upkeep::Copy => {
+                        let message = format!(
+                            "checking checkpoint.resumeFrom before the workers are made (Job {job}; kubectl describe job \
+                             {job} if that takes long)"
+                        );
+                        (Reason::Waiting, message)
+                    }
+                }
             }
-            Check::Passed(_) => {
+            Preparation::Checked(_) => {
                 self.status.checkpoint.get_or_insert_default().resume_checked = Some(true);
                 return;
             }
-            // A store that can't be reached comes back.
-            Check::TriedAgain(_, message) => (Reason::Storage, message.clone()),
-            Check::GoingOn(job) => {
-                let message =
-                    format!("waiting for the pods of Job {} to end, which looks after the checkpoints", job.name);
+            Preparation::Fetched(_, contents) => {
+                self.status = record::with_contents(self.view, std::mem::take(&mut self.status), contents);
+                return self.wait_from_now();
+            }
+            Preparation::TriedAgain(_, why) => (why.reason.clone(), why.message.clone()),
+            Preparation::GoingOn(job) => {
+                let message = format!("waiting for the pods of Job {} to end, which looks after the data", job.name);
                 (Reason::Waiting, message)
             }
             _ => return,

@@ -1,8 +1,8 @@
-//! What is done about the checkpoints while no worker runs: by a short Job with the same agent.
+//! What is done about a job's data while no worker runs: by a short Job with the same agent.
 
 use super::checkpoints;
 use super::effects::Effects;
-use super::phase::Check;
+use super::phase::Preparation;
 use super::verdict::Action;
 use super::view::View;
 use api::{CheckpointStatus, TrainingJobStatus};
@@ -89,13 +89,16 @@ pub(super) fn words_on_uncopied(view: &View<'_>, status: &TrainingJobStatus) -> 
     ))
 }
 
-/// What is done for the check of `checkpoint.resumeFrom`.
-pub(super) fn check(view: &View<'_>, check: &Check<'_>) -> Effects {
-    match check {
-        Check::Missing => Effects::of([Action::Ensure, Action::CreateUpkeep(Upkeep::Check)]),
-        Check::UnderWay | Check::Bad => Effects::default(),
-        Check::Passed(job) | Check::AfterOther(job) | Check::GoingOn(job) => Effects::of(deletion(job)),
-        Check::TriedAgain(job, _) => try_again(view, job),
+/// What is done for what precedes the workers.
+pub(super) fn prepare(view: &View<'_>, preparation: &Preparation<'_>) -> Effects {
+    match preparation {
+        Preparation::Missing(task) => Effects::of([Action::Ensure, Action::CreateUpkeep(*task)]),
+        Preparation::UnderWay(_) | Preparation::Bad => Effects::default(),
+        Preparation::Checked(job)
+        | Preparation::Fetched(job, _)
+        | Preparation::AfterOther(job)
+        | Preparation::GoingOn(job) => Effects::of(deletion(job)),
+        Preparation::TriedAgain(job, _) => try_again(view, job),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The ConfigMap: the job in files, for programs that would rather read files.
 
-use super::{metadata, names, pod};
+use super::{metadata, names};
 use k8s_openapi::api::core::v1::ConfigMap;
-use plan::Plan;
+use plan::{Input, Plan};
 use protocol::checkpoints::POLICY_FILE;
 use protocol::gang::SETUP_FILE;
 use serde_json::{Map, Value};
@@ -41,9 +41,8 @@ fn checkpoints(plan: &Plan) -> Option<String> {
     Some(serde_json::to_string(policy).expect("a struct of strings and numbers is JSON"))
 }
 
-/// The model and the dataset as the program gets them, as far as the job names them. The variables have the same names in
-/// capitals.
-pub(super) fn sources(plan: &Plan) -> impl Iterator<Item = (&'static str, String)> {
-    let sources = [("model", &plan.storage.model, pod::MODEL), ("dataset", &plan.storage.dataset, pod::DATASET)];
-    sources.into_iter().filter_map(|(key, source, path)| Some((key, source.as_ref()?.value(path).to_owned())))
+/// The model and the dataset as the program gets them, as far as the job names them.
+fn sources(plan: &Plan) -> impl Iterator<Item = (&str, String)> {
+    let named = |input: &&Input| ["model", "dataset"].contains(&input.name.as_str());
+    plan.storage.inputs.iter().filter(named).map(|input| (input.name.as_str(), input.value()))
 }

@@ -4,12 +4,12 @@
 //! what the kubelet takes from elsewhere is a variable of the container. `$(NAME)` of that is expanded by the kubelet, in
 //! arguments too; what differs between attempts is set by the agent, and what refers to that ([`MASTER_PORT`]) is expanded by it.
 
-use super::config::sources;
 use super::{framework, names, pod, trackers};
 use api::{Backend, Framework};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
+use plan::storage::paths;
 use plan::template::TRAINING;
-use plan::{Plan, Role};
+use plan::{Plan, Role, Source};
 use protocol::gang::LISTEN_ADDRESS;
 use std::collections::BTreeSet;
 
@@ -88,6 +88,11 @@ impl Environment {
     }
 }
 
+/// Whether the program itself reads from a store.
+pub(super) fn streams(plan: &Plan) -> bool {
+    plan.storage.inputs.iter().any(|input| matches!(input.source, Source::Stream(_)))
+}
+
 /// Who this worker is and who the others are.
 fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
     // Of MPI's processes each learns its rank from MPI, and there may be several in a pod; and all of them are the workers'.
@@ -132,7 +137,12 @@ pub(super) fn count(plan: &Plan, number: impl ToString, elastic: &str) -> String
 /// What to train, with what, and where to put it.
 fn job(plan: &Plan) -> Vec<EnvVar> {
     let mut env = vec![var("TRAINING_JOB_NAME", literal(&plan.identity.name))];
-    env.extend(sources(plan).map(|(name, value)| var(&name.to_uppercase(), literal(&value))));
+    let named = plan.storage.inputs.iter().filter_map(|input| Some((input.env.as_ref()?, input.value())));
+    env.extend(named.map(|(name, value)| var(name, literal(&value))));
+    if streams(plan) {
+        let file = format!("{}/credentials.json", paths::DATA_CREDENTIALS);
+        env.extend(plan.storage.credentials_secret.as_ref().map(|_| var("GOOGLE_APPLICATION_CREDENTIALS", file)));
+    }
     if plan.storage.output.is_some() {
         env.push(var("OUTPUT_DIR", pod::OUTPUT));
     }

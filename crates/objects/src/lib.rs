@@ -15,6 +15,7 @@
 mod claim;
 mod config;
 mod environment;
+mod fetch;
 mod framework;
 mod gang;
 mod group;

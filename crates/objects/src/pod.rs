@@ -1,25 +1,28 @@
 //! A worker's pod.
 
-use super::environment::{Environment, literal};
-use super::{gang, group, labels, names};
+use super::environment::{Environment, literal, streams};
+use super::{fetch, gang, group, labels, names};
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, ConfigMapProjection, ConfigMapVolumeSource, Container, ContainerPort, ContainerRestartRule,
-    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, ImageVolumeSource, NFSVolumeSource,
+    ContainerRestartRuleOnExitCodes, EmptyDirVolumeSource, EnvFromSource, ImageVolumeSource, NFSVolumeSource,
     PersistentVolumeClaimVolumeSource, PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec, ProjectedVolumeSource,
-    ResourceRequirements, SeccompProfile, SecretProjection, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
-    VolumeProjection, WeightedPodAffinityTerm,
+    ResourceRequirements, SeccompProfile, SecretEnvSource, SecretProjection, SecretVolumeSource, SecurityContext,
+    Volume, VolumeMount, VolumeProjection, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use plan::storage::{VOLUME_PREFIX, paths};
 use plan::template::{AGENT, TRAINING};
-use plan::{Checkpoint, CheckpointVolume, ClaimPath, Delivery, Incarnation, Plan, Pod, Role, Source};
+use plan::{
+    CacheVolume, Checkpoint, CheckpointVolume, ClaimPath, Delivery, Fetching, Incarnation, Input, Plan, Pod, Role,
+    Source,
+};
 use protocol::checkpoints::POLICY_FILE;
 use protocol::gang::{GangPast, KILLED};
 use std::collections::BTreeMap;
 
-pub(super) use paths::{CHECKPOINTS, DATASET, MODEL, OUTPUT};
+pub(super) use paths::{CHECKPOINTS, OUTPUT};
 
 /// The agent, in the container `training`.
 pub const AGENT_PATH: &str = "/trainingjob/agent";
@@ -28,7 +31,7 @@ const METRICS: &str = "metrics";
 /// The last words are those that the agent writes, and not the end of the log.
 pub(super) const TERMINATION_BY_FILE: &str = "File";
 /// User of the init container; any but root, the folder that it writes into is everybody's.
-const NOBODY: i64 = 65532;
+pub(super) const NOBODY: i64 = 65532;
 
 /// The template of a role's pods in an incarnation: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
 pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast) -> PodTemplateSpec {
@@ -79,9 +82,9 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast, envi
         termination_grace_period_seconds: Some(role.pod.grace_seconds),
         // Thousands of variables in a large namespace, and one of a Service called "master" would be MASTER_PORT.
         enable_service_links: Some(false),
-        init_containers: (plan.runtime.delivery == Delivery::Init).then(|| vec![deliver_agent(plan)]),
+        init_containers: init_containers(plan),
         containers: vec![training(plan, role, args, environment, &mounts)],
-        volumes: Some(mounts.volumes.into_iter().chain(role.pod.volumes.iter().cloned()).collect()),
+        volumes: Some(volumes(plan, mounts).into_iter().chain(role.pod.volumes.iter().cloned()).collect()),
         image_pull_secrets: some(&role.pod.image_pull_secrets),
         service_account_name: role.pod.service_account_name.clone(),
         priority_class_name: scheduling.priority.clone(),
@@ -91,6 +94,24 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast, envi
         tolerations: some(&scheduling.tolerations),
         ..PodSpec::default()
     }
+}
+
+fn init_containers(plan: &Plan) -> Option<Vec<Container>> {
+    let agent = (plan.runtime.delivery == Delivery::Init).then(|| deliver_agent(plan));
+    let all: Vec<_> = agent.into_iter().chain(fetch::init_container(plan)).collect();
+    (!all.is_empty()).then_some(all)
+}
+
+/// The operator's volumes, with those of its init containers.
+fn volumes(plan: &Plan, mounts: Mounts) -> Vec<Volume> {
+    let mut volumes = mounts.volumes;
+    if fetch::init_container(plan).is_some() {
+        let more = Mounts::of_fetch(plan).volumes;
+        let is_new = |volume: &Volume| volumes.iter().all(|known| known.name != volume.name);
+        let more: Vec<_> = more.into_iter().filter(is_new).collect();
+        volumes.extend(more);
+    }
+    volumes
 }
 
 /// Puts the agent where the container `training` finds it, where its image can't be mounted. Conforms to Pod Security `restricted` by itself.
@@ -135,7 +156,7 @@ fn training(plan: &Plan, role: &Role, args: Vec<String>, environment: &Environme
         args: Some(args),
         ports: plan.monitoring.metrics_port.map(|port| vec![metrics(port)]),
         env: Some(environment.of_container(role)),
-        env_from: some(&role.pod.env_from),
+        env_from: some(&env_from(plan, role)),
         resources: (role.pod.resources != ResourceRequirements::default()).then(|| role.pod.resources.clone()),
         working_dir: role.pod.working_dir.clone(),
         volume_mounts: Some(mounts.mounts.iter().chain(&role.pod.volume_mounts).cloned().collect()),
@@ -144,6 +165,16 @@ fn training(plan: &Plan, role: &Role, args: Vec<String>, environment: &Environme
         restart_policy_rules: plan.runtime.restart_rules.then(|| vec![again_if_killed()]),
         ..Container::default()
     }
+}
+
+/// The user's, and before them the credentials of a program that reads from a store by itself.
+fn env_from(plan: &Plan, role: &Role) -> Vec<EnvFromSource> {
+    let secret = plan.storage.credentials_secret.clone().filter(|_| streams(plan));
+    let secret = secret.map(|name| EnvFromSource {
+        secret_ref: Some(SecretEnvSource { name, optional: None }),
+        ..EnvFromSource::default()
+    });
+    secret.into_iter().chain(role.pod.env_from.iter().cloned()).collect()
 }
 
 /// An agent that was killed with its container, for memory as a rule, comes back in its pod and joins its gang again; the
@@ -212,9 +243,21 @@ impl Mounts {
         if let Some(checkpoint) = &plan.storage.checkpoint {
             it.add_checkpoints(plan, checkpoint);
         }
-        it.add_claim("model", MODEL, true, plan.storage.model.as_ref().and_then(Source::claim));
-        it.add_claim("dataset", DATASET, true, plan.storage.dataset.as_ref().and_then(Source::claim));
+        plan.storage.inputs.iter().for_each(|input| it.add_input(plan, input));
+        if streams(plan) {
+            it.add_credentials("data", paths::DATA_CREDENTIALS, plan.storage.credentials_secret.clone());
+        }
         it.add_claim("output", OUTPUT, false, plan.storage.output.as_ref());
+        it
+    }
+
+    /// The cache, and the credentials with which it is filled.
+    pub(super) fn of_fetch(plan: &Plan) -> Self {
+        let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
+        if let Some(fetching) = &plan.storage.fetching {
+            it.add("cache", paths::CACHE, false, cache(fetching));
+        }
+        it.add_credentials("data", paths::DATA_CREDENTIALS, plan.storage.credentials_secret.clone());
         it
     }
 
@@ -297,11 +340,50 @@ impl Mounts {
         self.add(name, path, true, Volume { secret: Some(source), ..Volume::default() });
     }
 
+    fn add_input(&mut self, plan: &Plan, input: &Input) {
+        let name = match input.name.as_str() {
+            "model" | "dataset" => input.name.clone(),
+            entry => format!("data-{entry}"),
+        };
+        match &input.source {
+            Source::Name(_) | Source::Stream(_) => {}
+            Source::Claim(claim) => self.add_claim(&name, &input.mount_path, true, Some(claim)),
+            Source::Image(reference) => {
+                let image = ImageVolumeSource { reference: Some(reference.clone()), pull_policy: None };
+                self.add(&name, &input.mount_path, true, Volume { image: Some(image), ..Volume::default() });
+            }
+            Source::Fetch { fetched, .. } => {
+                let Some(fetching) = &plan.storage.fetching else { return };
+                if self.volumes.iter().all(|volume| volume.name != volume_name("cache")) {
+                    self.volumes.push(Volume { name: volume_name("cache"), ..cache(fetching) });
+                }
+                self.mounts.push(VolumeMount {
+                    name: volume_name("cache"),
+                    mount_path: input.mount_path.clone(),
+                    read_only: Some(true),
+                    sub_path: Some(fetch::folder(fetching, input, fetched.as_ref())),
+                    ..VolumeMount::default()
+                });
+            }
+        }
+    }
+
     fn add_claim(&mut self, name: &str, path: &str, read_only: bool, source: Option<&ClaimPath>) {
         let Some(source) = source else { return };
         self.add(name, path, read_only, claim(&source.claim));
         if let Some(mount) = self.mounts.last_mut() {
             mount.sub_path.clone_from(&source.path);
+        }
+    }
+}
+
+/// The volume of fetched content.
+fn cache(fetching: &Fetching) -> Volume {
+    match &fetching.cache {
+        CacheVolume::Claim(path) => claim(&path.claim),
+        CacheVolume::EmptyDir => {
+            let size_limit = fetching.limit.map(|bytes| Quantity(bytes.to_string()));
+            Volume { empty_dir: Some(EmptyDirVolumeSource { medium: None, size_limit }), ..Volume::default() }
         }
     }
 }

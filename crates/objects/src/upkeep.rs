@@ -1,10 +1,11 @@
-//! Short Jobs that look after the checkpoints while no worker runs: the same agent, without GPUs.
+//! Short Jobs that look after a job's data while no worker runs: the same agent, without GPUs.
 
 use super::pod::{Mounts, TERMINATION_BY_FILE, little};
-use super::{environment, labels, metadata, names};
+use super::{environment, fetch, labels, metadata, names};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, PodSecurityContext, PodSpec, PodTemplateSpec, SeccompProfile, SecurityContext,
+    Affinity, Capabilities, Container, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
+    SeccompProfile, SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use plan::storage::paths;
@@ -25,9 +26,12 @@ const PLUGIN: &str = "kubectl-trainingjob";
 /// What an errand is for.
 const ERRAND: &str = labels::CHECKPOINTS;
 
-/// The Job for a task of the operator's; none for a job that keeps no checkpoints.
+/// The Job for a task of the operator's. `None` for a job that keeps no checkpoints, or fetches nothing.
 #[must_use]
 pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
+    if task == Upkeep::Fetch {
+        return fetch::job(plan);
+    }
     let checkpoint = plan.storage.checkpoint.as_ref()?;
     let mut metadata = metadata(plan, names::upkeep_name(&plan.identity.name));
     let labels = labels::of_upkeep(plan, task);
@@ -43,7 +47,7 @@ pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
     // A checkpoint that is bad stays bad; where a store is away the operator asks again.
     let tries_again = if task == Upkeep::Check { 0 } else { TRIES_AGAIN };
     let spec = JobSpec { backoff_limit: Some(tries_again), ..JobSpec::default() };
-    Some(agent_job(plan, checkpoint, metadata, labels, args, spec))
+    Some(agent_job(plan, metadata, labels, of_checkpoints(plan, checkpoint, args), spec))
 }
 
 /// The Job for something that a person wants of the checkpoints: these arguments for the agent. None for a job that keeps
@@ -70,7 +74,7 @@ pub fn errand(plan: &Plan, name: String, args: &[String]) -> Option<Job> {
     };
     let spec = JobSpec { backoff_limit: Some(0), ttl_seconds_after_finished: Some(ERRAND_STAYS), ..JobSpec::default() };
     let args = args.iter().map(|arg| environment::literal(arg)).collect();
-    Some(agent_job(plan, checkpoint, metadata, labels, args, spec))
+    Some(agent_job(plan, metadata, labels, of_checkpoints(plan, checkpoint, args), spec))
 }
 
 /// Name of such a Job. It is also a label of its pods, so that a long name of a TrainingJob does not fit into it.
@@ -88,26 +92,53 @@ pub fn policy_path() -> String {
     format!("{}/{POLICY_FILE}", paths::CONFIG)
 }
 
-/// A Job of one pod that has the agent, the checkpoints and the stores' credentials.
-fn agent_job(
+/// What a Job of the agent's has.
+pub(super) struct AgentJob {
+    /// Volumes, and where they are mounted.
+    pub mounts: Mounts,
+    /// Arguments of the agent.
+    pub args: Vec<String>,
+    /// Whether it waits in the queue of the workers.
+    pub queue: bool,
+    /// Seconds that it may take.
+    pub deadline: Option<i64>,
+    /// Requests and limits.
+    pub resources: ResourceRequirements,
+    /// As whom it runs, unless `podTemplate` says that of the program.
+    pub user: PodSecurityContext,
+}
+
+/// It has the checkpoints and the stores' credentials.
+fn of_checkpoints(plan: &Plan, checkpoint: &Checkpoint, args: Vec<String>) -> AgentJob {
+    AgentJob {
+        mounts: Mounts::of_upkeep(plan, checkpoint),
+        args,
+        queue: true,
+        deadline: Some(DEADLINE),
+        resources: little("500m", "256Mi"),
+        user: as_root(),
+    }
+}
+
+/// A Job of one pod that has the agent.
+pub(super) fn agent_job(
     plan: &Plan,
-    checkpoint: &Checkpoint,
     mut metadata: ObjectMeta,
     labels: BTreeMap<String, String>,
-    args: Vec<String>,
+    parts: AgentJob,
     spec: JobSpec,
 ) -> Job {
+    let AgentJob { mounts, args, queue, deadline, resources, user } = parts;
     let pod = &plan.gang.workers().pod;
-    let queue = pod.scheduling.queue.clone().map(|queue| (labels::QUEUE.to_owned(), queue));
+    let queue = pod.scheduling.queue.clone().filter(|_| queue).map(|queue| (labels::QUEUE.to_owned(), queue));
     metadata.labels.get_or_insert_default().extend(queue);
     let more = pod.overlay.metadata.clone().unwrap_or_default();
     let overlay = pod.overlay.spec.clone().unwrap_or_default();
-    let mounts = Mounts::of_upkeep(plan, checkpoint);
     // As the program is: as another user it may not read what that writes, and the namespace may want no less.
     let of_program = overlay.containers.iter().find(|container| container.name == TRAINING);
     let of_program = of_program.and_then(|container| container.security_context.clone());
     let has_user = of_program.as_ref().is_some_and(|it| it.run_as_user.is_some() || it.run_as_non_root == Some(true));
-    let security_context = overlay.security_context.clone().or_else(|| (!has_user).then(as_root));
+    let security_context = overlay.security_context.clone().or_else(|| (!has_user).then_some(user));
     let user = of_program.as_ref().and_then(|it| it.run_as_user);
     let is_root = user.or(security_context.as_ref().and_then(|it| it.run_as_user)) == Some(0);
     let container = Container {
@@ -116,7 +147,7 @@ fn agent_job(
         image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
         command: Some(vec!["/agent".to_owned()]),
         args: Some(args),
-        resources: Some(little("500m", "256Mi")),
+        resources: Some(resources),
         volume_mounts: Some(mounts.mounts),
         security_context: Some(SecurityContext {
             privileged: None,
@@ -136,7 +167,7 @@ fn agent_job(
     Job {
         metadata,
         spec: Some(JobSpec {
-            active_deadline_seconds: Some(DEADLINE),
+            active_deadline_seconds: deadline,
             template: PodTemplateSpec {
                 // Those of the workers too: a cloud's identity may go by them.
                 metadata: Some(ObjectMeta {

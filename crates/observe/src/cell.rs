@@ -2,7 +2,7 @@
 
 use super::ours::Ours;
 use super::{AgentPolls, Bucket, Children, ObservedBoard, ProgressTurn};
-use api::TrainingJobStatus;
+use api::{DataStatus, TrainingJobStatus};
 use plan::Planned;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -58,6 +58,8 @@ pub struct Wanted {
     pub generation: Option<i64>,
     /// Of an elastic gang the size that it rests on, and the largest one.
     pub size: Option<(u16, u16)>,
+    /// Content that was fetched for the job, on which the plan rests as well.
+    pub data: Vec<DataStatus>,
     /// What is to be.
     pub planned: Planned,
     /// Why not, if it can't be.

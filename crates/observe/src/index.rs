@@ -472,7 +472,15 @@ mod tests {
         let spec = json!({ "model": "m", "dataset": "d", "framework": "pytorch", "numWorkers": 2 });
         let job = api::TrainingJob::new("x", serde_json::from_value(spec).unwrap());
         let planned = plan::resolve(&job, &plan::Runtime::default());
-        let wanted = crate::Wanted { generation: None, size: None, planned, refused: None, service: 0, config: 0 };
+        let wanted = crate::Wanted {
+            generation: None,
+            size: None,
+            data: Vec::new(),
+            planned,
+            refused: None,
+            service: 0,
+            config: 0,
+        };
         index.update(&key(), |cell| cell.wanted = Some(Arc::new(wanted)));
         index.job(&Event::Apply(self::job("j1")));
         let worker = |uid: &str, status: serde_json::Value| {

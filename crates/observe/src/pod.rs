@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use objects::labels;
-use plan::template::TRAINING;
+use plan::template::{FETCH, TRAINING};
 use protocol::gang::KILLED;
+use protocol::inputs::FetchedContent;
 use protocol::report::Report;
 use protocol::role::{Place, RoleName};
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,8 @@ pub struct ObservedPod {
     pub waiting: Option<Box<Waiting>>,
     /// The init container that failed, and keeps the program from ever starting.
     pub failed_init: Option<Box<FailedInit>>,
+    /// What its init container has fetched.
+    pub fetched: Vec<FetchedContent>,
     /// Name of the container with a service mesh's proxy, if one was injected.
     pub mesh: Option<&'static str>,
 }
@@ -168,6 +171,7 @@ impl SlimPod {
             training: if killed.is_some() { Container::Waiting } else { training(status) },
             killed,
             failed_init: failed_init(status).map(Box::new),
+            fetched: fetched(status),
             mesh: PROXIES.into_iter().find(|proxy| statuses().any(|container| container.name == *proxy)),
             waiting: statuses().find_map(|s| {
                 let waiting = s.state.as_ref()?.waiting.as_ref()?;
@@ -284,6 +288,16 @@ fn failed_init(status: &PodStatus) -> Option<FailedInit> {
             finished: end.finished_at.as_ref().map(|t| t.0),
         })
     })
+}
+
+/// What the agent's own init container has fetched.
+fn fetched(status: &PodStatus) -> Vec<FetchedContent> {
+    let mut states = status.init_container_statuses.iter().flatten().filter(|container| container.name == FETCH);
+    let report = states.find_map(|container| {
+        let end = container.state.as_ref()?.terminated.as_ref().filter(|end| end.exit_code == 0)?;
+        Report::parse(end.message.as_deref()?)
+    });
+    report.map(|report| report.fetched).unwrap_or_default()
 }
 
 impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {

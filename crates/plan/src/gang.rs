@@ -1,7 +1,6 @@
 //! The gang as a value: its roles, and the rendezvous of their processes.
 
-use super::ClaimPath;
-use super::{Checkpoint, Source};
+use super::{Checkpoint, ClaimPath, Fetching, Input};
 use api::{Backend, Framework, HostNames, Scheduling};
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, LocalObjectReference, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
@@ -258,23 +257,27 @@ fn near(port: u16, distances: &[i16], taken: &[u16]) -> u16 {
 /// Data that outlives the pods or exists before them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Storage {
-    /// Model to train, if the job names one.
-    pub model: Option<Source>,
-    /// Dataset to train on, if the job names one.
-    pub dataset: Option<Source>,
+    /// Content that the workers read: model, dataset, and further data.
+    pub inputs: Vec<Input>,
+    /// How content is fetched, if any is.
+    pub fetching: Option<Fetching>,
+    /// Secret with the credentials for the addresses of `inputs`.
+    pub credentials_secret: Option<String>,
     /// Destination of the results.
     pub output: Option<ClaimPath>,
     /// Checkpoint storage; `None` if checkpoints are disabled.
     pub checkpoint: Option<Checkpoint>,
 }
 
-/// Work on the checkpoints while no worker runs.
+/// Work on the job's data while no worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Upkeep {
     /// Verify that the job can resume from `checkpoint.resumeFrom`, before it holds any GPU.
     Check,
     /// Copy the checkpoints that have not been copied yet.
     Copy,
+    /// Fetch the content that the workers read into the cache, before they hold any GPU.
+    Fetch,
 }
 
 impl Upkeep {
@@ -284,6 +287,7 @@ impl Upkeep {
         match self {
             Self::Check => "check",
             Self::Copy => "copy",
+            Self::Fetch => "fetch",
         }
     }
 }

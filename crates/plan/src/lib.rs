@@ -19,6 +19,7 @@ mod environment;
 mod gang;
 mod grace;
 mod hyperparameters;
+mod inputs;
 pub mod labels;
 mod monitoring;
 pub mod names;
@@ -29,7 +30,6 @@ pub mod quantity;
 mod refusal;
 mod resources;
 pub mod roles;
-mod source;
 pub mod storage;
 mod taken;
 pub mod template;
@@ -40,13 +40,13 @@ pub use environment::hosts_bytes;
 pub use environment::is_reserved;
 pub use gang::{Completion, Elastic, Gang, Group, GroupKind, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
 pub use hyperparameters::Hyperparameter;
+pub use inputs::{CacheVolume, ClaimPath, Fetching, Input, Source};
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
 pub use own_image::{OwnImage, own_image};
 pub use policy::{Failure, Policy, Success, restart_requested};
 pub use refusal::{Refusal, Refusals};
 pub use resources::{is_extended, is_gpu};
-pub use source::{ClaimPath, Source};
 pub use storage::{Checkpoint, CheckpointVolume};
 pub use taken::{merged, with_runtime};
 
@@ -161,8 +161,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
     }
 
-    let model = spec.model.as_deref().map(|text| Source::resolve("spec.model", text, &mut no));
-    let dataset = spec.dataset.as_deref().map(|text| Source::resolve("spec.dataset", text, &mut no));
+    let pods = spec.roles.iter().map(|role| u32::from(role.replicas())).sum::<u32>() + u32::from(most);
+    let (inputs, fetching) = inputs::resolve(spec, job.status.as_ref(), pods, &mut no);
     let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let of_job = CheckpointPolicy {
@@ -173,7 +173,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         ..CheckpointPolicy::default()
     };
     let checkpoint = storage::resolve(&spec.checkpoint, of_job, &format!("{namespace}/{name}"), &mut no);
-    let storage = Storage { model, dataset, output, checkpoint };
+    let credentials_secret = spec.credentials_secret.clone();
+    let storage = Storage { inputs, fetching, credentials_secret, output, checkpoint };
     let policy = policy::resolve(spec, restart_requested(job), &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);

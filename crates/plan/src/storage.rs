@@ -25,6 +25,10 @@ pub mod paths {
     /// Credentials of the store for checkpoints. [`BACKUP_CREDENTIALS`] has those of the backup.
     pub const STORE_CREDENTIALS: &str = "/etc/training-credentials/store";
     pub const BACKUP_CREDENTIALS: &str = "/etc/training-credentials/backup";
+    /// Credentials for the addresses of model, dataset and data.
+    pub const DATA_CREDENTIALS: &str = "/etc/training-credentials/data";
+    /// Volume of the cache, in pods that fetch.
+    pub const CACHE: &str = "/cache";
     /// Keys by which the gang's members authenticate each other and the agent proves its answers. The folder is hidden in
     /// the configuration volume, because some programs read every file there.
     pub const KEYS: &str = "/etc/training-config/.gang";
@@ -191,18 +195,20 @@ fn nfs(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
 
 /// The reason for which a user's mount at `path` is rejected, with the remedy.
 fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
-    let is_mounted = |source: &Option<super::Source>| source.as_ref().is_some_and(|source| source.claim().is_some());
+    let is_mounted = |path: &str| storage.inputs.iter().any(|input| input.is_mounted() && input.mount_path == path);
     match path {
         paths::AGENT => Some("is where the agent is: mount it elsewhere"),
         paths::STORE_CREDENTIALS | paths::BACKUP_CREDENTIALS => {
             Some("is where the credentials of the checkpoints' store are: mount it elsewhere")
         }
+        paths::DATA_CREDENTIALS => Some("is where the credentials of spec.credentialsSecret are: mount it elsewhere"),
         paths::CONFIG => Some("is where the job's configuration is: mount it elsewhere"),
         paths::CHECKPOINTS if storage.checkpoint.is_some() => Some(
             "is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",
         ),
-        paths::MODEL if is_mounted(&storage.model) => Some("is where spec.model is mounted: mount it elsewhere"),
-        paths::DATASET if is_mounted(&storage.dataset) => Some("is where spec.dataset is mounted: mount it elsewhere"),
+        paths::MODEL if is_mounted(path) => Some("is where spec.model is mounted: mount it elsewhere"),
+        paths::DATASET if is_mounted(path) => Some("is where spec.dataset is mounted: mount it elsewhere"),
+        _ if is_mounted(path) => Some("is where an entry of spec.data is mounted: mount it elsewhere"),
         paths::OUTPUT if storage.output.is_some() => Some("is where spec.output is mounted: mount it elsewhere"),
         _ => None,
     }

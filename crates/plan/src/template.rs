@@ -11,6 +11,8 @@ use serde_json::{Map, Value};
 pub const TRAINING: &str = "training";
 /// Name of the init container that delivers the agent, if there is one.
 pub const AGENT: &str = "agent";
+/// The init container that fetches content, in the pod of a job without a cache.
+pub const FETCH: &str = "trainingjob-fetch";
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 /// Decodes and checks a template. `field` is its path, such as `spec.podTemplate`.
@@ -178,7 +180,7 @@ fn check_containers(field: &str, pod: &PodSpec, no: &mut Refusals) {
     let init = pod.init_containers.as_deref().unwrap_or_default();
     for (index, container) in init.iter().enumerate() {
         let path = format!("{field}.spec.initContainers[{index}]");
-        if container.name == AGENT || container.name == TRAINING {
+        if [AGENT, FETCH, TRAINING].contains(&container.name.as_str()) {
             no.push(
                 format!("{path}.name"),
                 format!("{:?} is the operator's own: give it another name", container.name),

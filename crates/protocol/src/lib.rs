@@ -1,7 +1,7 @@
 //! Messages between agents and the operator.
 //!
 //! A worker's agent leaves a [`report`] in its container's termination message and answers requests with an
-//! [`agent_status`]. The operator that reads them may be older or newer. Fields are therefore only added, and unknown
+//! [`agent_status`]. An agent that fetches [`inputs`] leaves a report as well. The operator that reads them may be older or newer. Fields are therefore only added, and unknown
 //! fields are ignored. The crate also contains the patterns that users write for program output ([`failure_rules`],
 //! [`progress_pattern`]). There is no I/O.
 #![cfg_attr(
@@ -22,6 +22,7 @@ pub mod failure_rules;
 pub mod gang;
 pub mod gpu;
 pub mod hang;
+pub mod inputs;
 pub mod metric_history;
 pub mod number;
 pub mod progress;

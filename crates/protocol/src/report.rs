@@ -4,6 +4,7 @@ use crate::checkpoints::Checkpoints;
 use crate::cut_json::mend;
 use crate::gang::GangEnd;
 use crate::hang::{self, Hang};
+use crate::inputs::FetchedContent;
 use crate::number;
 use crate::progress::{LOSS, Progress};
 use jiff::{SignedDuration, Timestamp};
@@ -86,6 +87,9 @@ pub struct Report {
     /// Final state of the checkpoints, if this agent manages them; usually the first worker's does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
+    /// Content that an agent without a program has fetched.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fetched: Vec<FetchedContent>,
     /// Reason for a failed start of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<LaunchError>,
@@ -240,6 +244,10 @@ pub enum LaunchErrorKind {
     FolderInUse,
     /// The job has checkpoints, and none of them can be used.
     NoUsableCheckpoint,
+    /// Content can't be fetched: another try fails in the same way.
+    ContentRefused,
+    /// Content could not be fetched for now.
+    ContentUnavailable,
     /// An agent option is invalid, such as a malformed regular expression.
     InvalidOption,
     /// Any other error of the kernel, or a kind named by a newer agent.

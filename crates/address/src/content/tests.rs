@@ -28,6 +28,9 @@ fn canonical_forms() {
         ("abfss://container@account.dfs.core.windows.net/a", "abfss://container@account.dfs.core.windows.net/a"),
         ("oci://n/space/b/bucket/o/a/b", "oci://n/space/b/bucket/o/a/b"),
         ("oci://n/space/b/bucket", "oci://n/space/b/bucket/o/"),
+        ("oci://registry.example.com/a/b:v1.0", "oci://registry.example.com/a/b:v1.0"),
+        ("oci://localhost:5000/a:1", "oci://localhost:5000/a:1"),
+        (&format!("oci://r.io/a:1@sha256:{HASH}"), &format!("oci://r.io/a:1@sha256:{HASH}")),
     ] {
         let written = canonical(uri, ContentKind::Model);
         assert_eq!(written, expected, "{uri}");
@@ -120,12 +123,17 @@ fn wrong_addresses_are_refused_with_a_remedy() {
         (&format!("https://host/a/../b#sha256={HASH}"), "has the part .."),
         (&format!("https://host/a/%2E%2e/b#sha256={HASH}"), "has the part .."),
         (&format!("https:///file#sha256={HASH}"), "host is missing"),
-        ("oci://registry.example.com/a/b:1", "an image in the registry"),
-        ("oci://localhost/a/b", "an image in the registry"),
-        ("oci://host:5000/a", "an image in the registry"),
+        ("oci://registry.example.com/a/b", "a tag or a digest is missing"),
+        ("oci://localhost/a/b", "a tag or a digest is missing"),
+        ("oci://host:5000/A:1", "no reference of an image"),
+        ("oci://host:5000/a//b:1", "no reference of an image"),
+        ("oci://host:5000/a/../b:1", "no reference of an image"),
+        ("oci://host:5000/a:-1", "no reference of an image"),
+        ("oci://host:5000/a@sha256:12", "no reference of an image"),
         ("oci://space/bucket/a/b", "oci://n/space/b/bucket/o/a/b"),
         ("oci://space/bucket/a/b", "oci://HOST/space/bucket/a/b"),
         ("oci://bucket/path", "two"),
+        ("oci://bucket/path", "with bucket as the bucket oci://n/NAMESPACE/b/bucket/o/path"),
         ("oci://n/space/b/bucket/o/../x", ".."),
         ("oci://n/sp.ace/b/bucket/o/x", "namespace"),
         ("oci://n/space/b/bucket/p/x", "oci://HOST/"),
@@ -135,7 +143,7 @@ fn wrong_addresses_are_refused_with_a_remedy() {
         ("ftp://host/x", "unknown scheme"),
     ] {
         // Two readings, of which both are shown.
-        let part = if part == "two" { "oci://n/bucket/b/path/o/PREFIX) or an image in a registry" } else { part };
+        let part = if part == "two" { "oci://n/bucket/b/path/o/PREFIX, or with bucket as the bucket" } else { part };
         let error = Address::parse(uri, ContentKind::Model).expect_err(uri);
         assert!(error.to_string().contains(part), "{uri}: {error}");
     }
@@ -157,6 +165,7 @@ fn credentials_are_refused_and_not_repeated() {
         "https://host/file?token=hunter2#sha256=00",
         "https://host/file#hunter2",
         "oci://hunter2@space/b",
+        "oci://user:hunter2@registry.example.com/a:1",
         "oci://n/space/b/bucket/o/x?par=hunter2",
         "ftp://user:hunter2@host/x",
         "user:hunter2@host/x",

@@ -201,6 +201,8 @@ pub fn exit_code(kind: LaunchErrorKind) -> i32 {
         | LaunchErrorKind::StorageUnavailable
         | LaunchErrorKind::FolderInUse
         | LaunchErrorKind::NoUsableCheckpoint
+        | LaunchErrorKind::ContentRefused
+        | LaunchErrorKind::ContentUnavailable
         | LaunchErrorKind::LaunchFailed => 126,
     }
 }

@@ -1,0 +1,124 @@
+//! `agent inputs`: fetches what a job's workers read, before they start.
+
+use crate::fetch::watched;
+use clap::Args;
+use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Options, link};
+use protocol::inputs::{DATA, FetchItem, FetchRequest, FetchedContent};
+use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A longer error is cut in the last words, in characters: a kubelet reads 4096 bytes of them.
+const LONGEST_ERROR: usize = 1500;
+
+/// What is fetched, and where its result is left.
+#[derive(Args)]
+pub struct InputsArgs {
+    /// What is fetched, as JSON: cache, credentials, safetensorsOnly, limit, links, and items with name, uri and revision
+    #[arg(long, value_name = "JSON", value_parser = parse)]
+    request: FetchRequest,
+    /// Where the last words are left
+    #[arg(long, value_name = "FILE", default_value = "/dev/termination-log")]
+    termination_log: PathBuf,
+}
+
+fn parse(text: &str) -> Result<FetchRequest, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// Fetches everything, up to the first failure: the exit code, which is 2 if another try fails in the same way.
+pub fn run(args: &InputsArgs) -> u8 {
+    let mut fetched = Vec::new();
+    let error = fetch_all(&args.request, &mut fetched).err();
+    let code = error.as_ref().map_or(0, |error| if error.is_final() { 2 } else { 1 });
+    if let Some(error) = &error {
+        eprintln!("agent: {error}");
+    }
+    if let Err(error) = fs::write(&args.termination_log, last_words(fetched, error)) {
+        eprintln!("agent: {}: {error}", args.termination_log.display());
+    }
+    code
+}
+
+fn fetch_all(request: &FetchRequest, fetched: &mut Vec<FetchedContent>) -> Result<(), FetchError> {
+    let cache = Path::new(&request.cache);
+    make_folder(cache)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| FetchError::new(Kind::Local, error.to_string()))?;
+    for item in &request.items {
+        // An address is in its canonical form, which says of what kind it is.
+        let address = Address::parse(&item.uri, ContentKind::Model)?;
+        let one = runtime.block_on(watched(&address, &options(request, item), false))?;
+        if let Some(why) = &one.set_aside {
+            eprintln!("agent: {address}: the entry in the cache was damaged and was fetched again: {why}");
+        }
+        if let Some(links) = &request.links {
+            make_folder(Path::new(links))?;
+            link(&cache.join(&one.key).join(DATA), &Path::new(links).join(&item.name))?;
+        }
+        eprintln!("agent: {address}: complete, revision {}, {} files", one.revision, one.files);
+        fetched.push(content(item, &one));
+    }
+    Ok(())
+}
+
+fn options(request: &FetchRequest, item: &FetchItem) -> Options {
+    let mut options = Options::new(&request.cache);
+    options.credentials = request.credentials.as_ref().map(PathBuf::from);
+    options.revision.clone_from(&item.revision);
+    options.safetensors_only = request.safetensors_only;
+    options
+}
+
+fn make_folder(path: &Path) -> Result<(), FetchError> {
+    let remedy = "make the volume writable for the user of the pod (podTemplate.spec.securityContext)";
+    fs::create_dir_all(path)
+        .map_err(|error| FetchError::new(Kind::Local, format!("{}: {error}; {remedy}", path.display())))
+}
+
+fn content(item: &FetchItem, one: &Fetched) -> FetchedContent {
+    FetchedContent {
+        name: item.name.clone(),
+        key: one.key.clone(),
+        revision: one.revision.clone(),
+        files: one.files,
+        bytes: one.bytes,
+        fetched_bytes: one.from_network,
+    }
+}
+
+/// The report. Of ten entries it has 3 kB.
+fn last_words(fetched: Vec<FetchedContent>, error: Option<FetchError>) -> String {
+    let error = error.map(|error| {
+        let kind = if error.is_final() { LaunchErrorKind::ContentRefused } else { LaunchErrorKind::ContentUnavailable };
+        LaunchError { kind, message: error.to_string().chars().take(LONGEST_ERROR).collect() }
+    });
+    let phase = if error.is_some() { Phase::default() } else { Phase::Exited };
+    // Of a fetch that failed only the error counts.
+    let fetched = if error.is_some() { Vec::new() } else { fetched };
+    let report = Report { version: VERSION, phase, fetched, error, ..Report::default() };
+    serde_json::to_string(&report).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_fit_into_a_termination_message() {
+        let one = |n: usize| FetchedContent {
+            name: format!("{n:040}"),
+            key: "0".repeat(32),
+            revision: "1".repeat(64),
+            files: u64::MAX,
+            bytes: u64::MAX,
+            fetched_bytes: u64::MAX,
+        };
+        let text = last_words((0..10).map(one).collect(), None);
+        assert!(text.len() <= 4096, "what a kubelet reads: {text}");
+        assert_eq!(Report::parse(&text).unwrap().fetched.len(), 10, "{text}");
+        let error = FetchError::new(Kind::Unavailable, "ä".repeat(5000));
+        let report = Report::parse(&last_words(vec![one(1)], Some(error))).unwrap();
+        assert_eq!((report.fetched.len(), report.error.unwrap().kind), (0, LaunchErrorKind::ContentUnavailable));
+    }
+}

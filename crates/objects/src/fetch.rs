@@ -1,0 +1,137 @@
+//! Content that is fetched: by a Job before the gang, or by an init container of its only worker.
+
+use super::environment::literal;
+use super::pod::{Mounts, NOBODY, TERMINATION_BY_FILE, little};
+use super::upkeep::{AgentJob, agent_job};
+use super::{labels, metadata, names};
+use api::DataStatus;
+use k8s_openapi::api::batch::v1::{
+    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
+};
+use k8s_openapi::api::core::v1::{Capabilities, Container, PodSecurityContext, SeccompProfile, SecurityContext};
+use plan::storage::paths;
+use plan::template::FETCH;
+use plan::{CacheVolume, Fetching, Input, Plan, Source, Upkeep};
+use protocol::inputs::{DATA, FetchItem, FetchRequest};
+
+/// Tries again after a failure that is not final. Kubernetes spaces them 10, 20, 40 s apart.
+const TRIES_AGAIN: i32 = 3;
+/// Exit code of an agent that no other try helps.
+const FINAL: i32 = 2;
+/// Folder of the links by which a pod mounts content whose key nobody knows yet.
+const LINKS: &str = "links";
+
+/// The Job that fetches the content into the cache. `None` if nothing is fetched by a Job.
+pub(super) fn job(plan: &Plan) -> Option<Job> {
+    let request = request(plan)?;
+    if request.links.is_some() {
+        return None;
+    }
+    let mut metadata = metadata(plan, names::upkeep_name(&plan.identity.name));
+    let labels = labels::of_upkeep(plan, Upkeep::Fetch);
+    metadata.labels.get_or_insert_default().extend(labels.clone());
+    let is_final =
+        PodFailurePolicyOnExitCodesRequirement { container_name: None, operator: "In".to_owned(), values: vec![FINAL] };
+    let rule = PodFailurePolicyRule {
+        action: "FailJob".to_owned(),
+        on_exit_codes: Some(is_final),
+        ..PodFailurePolicyRule::default()
+    };
+    let spec = JobSpec {
+        backoff_limit: Some(TRIES_AGAIN),
+        pod_failure_policy: Some(PodFailurePolicy { rules: vec![rule] }),
+        ..JobSpec::default()
+    };
+    let parts = AgentJob {
+        mounts: Mounts::of_fetch(plan),
+        args: args(&request),
+        // Without a GPU it waits in no queue for GPUs, and a file of many GB may take days.
+        queue: false,
+        deadline: None,
+        resources: little("1", "512Mi"),
+        user: as_nobody(),
+    };
+    Some(agent_job(plan, metadata, labels, parts, spec))
+}
+
+/// The init container that fetches the content. `None` if nothing is fetched by one.
+pub(super) fn init_container(plan: &Plan) -> Option<Container> {
+    let request = request(plan).filter(|request| request.links.is_some())?;
+    Some(Container {
+        name: FETCH.to_owned(),
+        image: Some(plan.runtime.agent_image.clone()),
+        image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
+        command: Some(vec!["/agent".to_owned()]),
+        args: Some(args(&request)),
+        resources: Some(little("1", "512Mi")),
+        volume_mounts: Some(Mounts::of_fetch(plan).mounts),
+        termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
+        security_context: Some(SecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(NOBODY),
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    })
+}
+
+/// Folder of an input's content, from the root of the cache's volume.
+pub(super) fn folder(fetching: &Fetching, input: &Input, fetched: Option<&DataStatus>) -> String {
+    match (&fetching.cache, fetched) {
+        (CacheVolume::Claim(place), Some(fetched)) => {
+            let parts = [place.path.as_deref().unwrap_or_default(), &fetched.key, DATA];
+            parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
+        }
+        _ => format!("{LINKS}/{}", input.name),
+    }
+}
+
+#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
+fn args(request: &FetchRequest) -> Vec<String> {
+    let request = serde_json::to_string(request).expect("a struct of strings and numbers is JSON");
+    vec!["inputs".to_owned(), format!("--request={}", literal(&request))]
+}
+
+/// What is fetched. `None` if nothing is.
+fn request(plan: &Plan) -> Option<FetchRequest> {
+    let storage = &plan.storage;
+    let fetching = storage.fetching.as_ref()?;
+    let below = match &fetching.cache {
+        CacheVolume::Claim(place) => place.path.as_deref(),
+        CacheVolume::EmptyDir => None,
+    };
+    let items = storage.inputs.iter().filter_map(|input| match &input.source {
+        Source::Fetch { uri, fetched } => Some(FetchItem {
+            name: input.name.clone(),
+            uri: uri.clone(),
+            revision: fetched.as_ref().map(|fetched| fetched.revision.clone()),
+        }),
+        _ => None,
+    });
+    let identity = &plan.identity;
+    Some(FetchRequest {
+        cache: below.map_or_else(|| paths::CACHE.to_owned(), |below| format!("{}/{below}", paths::CACHE)),
+        credentials: storage.credentials_secret.as_ref().map(|_| paths::DATA_CREDENTIALS.to_owned()),
+        safetensors_only: fetching.safetensors_only,
+        user: format!("{}.{}.{}", identity.namespace, identity.name, identity.uid),
+        limit: fetching.limit.filter(|_| fetching.cache != CacheVolume::EmptyDir),
+        links: (fetching.cache == CacheVolume::EmptyDir).then(|| format!("{}/{LINKS}", paths::CACHE)),
+        items: items.collect(),
+    })
+}
+
+/// It writes files that a server sends, and reads none that a program wrote.
+fn as_nobody() -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(NOBODY),
+        run_as_group: Some(NOBODY),
+        fs_group: Some(NOBODY),
+        fs_group_change_policy: Some("OnRootMismatch".to_owned()),
+        ..PodSecurityContext::default()
+    }
+}

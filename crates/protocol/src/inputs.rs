@@ -1,0 +1,62 @@
+//! Content that the agent fetches before a gang starts: what it is told to fetch, and what it reports of it.
+
+use serde::{Deserialize, Serialize};
+
+/// What is fetched, as an argument of `agent inputs`.
+///
+/// An agent that is older than the operator ignores unknown fields. It contains no credentials.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FetchRequest {
+    /// Folder of the cache. It is created below the volume's root.
+    pub cache: String,
+    /// Folder with a file for each credential, if the job names a Secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<String>,
+    /// Whether pickled weights of the hub's models are left out.
+    pub safetensors_only: bool,
+    /// The job that uses the content: NAMESPACE.NAME.UID.
+    pub user: String,
+    /// Maximum bytes of the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Folder in which a link of the entry's name leads to the content, for pods that can't know its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<String>,
+    /// The content.
+    pub items: Vec<FetchItem>,
+}
+
+/// Content to fetch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FetchItem {
+    /// model, dataset, or the name of an entry of `data`.
+    pub name: String,
+    /// Canonical address.
+    pub uri: String,
+    /// Revision that was resolved before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+}
+
+/// Content that is complete in the cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FetchedContent {
+    /// Name of the entry.
+    pub name: String,
+    /// Name of its folder in the cache.
+    pub key: String,
+    /// Commit of a repository of the hub, or a SHA-256.
+    pub revision: String,
+    /// Number of files.
+    pub files: u64,
+    /// Size of all files in bytes.
+    pub bytes: u64,
+    /// Bytes that were fetched over the network.
+    pub fetched_bytes: u64,
+}
+
+/// Folder of an entry with its files, below the entry's key.
+pub const DATA: &str = "data";
