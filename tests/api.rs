@@ -998,8 +998,16 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
     let template = |user: u32| json!({ "spec": { "securityContext": { "runAsUser": user } } });
     vec![
         ("args", json!(["a"]), json!(["b"]), false),
+        ("cache", json!({ "pvcName": "a" }), json!({ "pvcName": "b" }), false),
         ("checkpoint", json!({ "frequency": 1 }), json!({ "frequency": 2 }), false),
         ("command", json!(["a"]), json!(["a", "b"]), false),
+        ("credentialsSecret", json!("a"), json!("b"), false),
+        (
+            "data",
+            json!([{ "name": "a", "uri": "pvc://a", "mountPath": "/a" }]),
+            json!([{ "name": "a", "uri": "pvc://b", "mountPath": "/a" }]),
+            false,
+        ),
         ("dataset", json!("a"), json!("b"), false),
         ("elastic", json!({ "maxWorkers": 4 }), json!({ "maxWorkers": 8 }), false),
         ("env", env("1"), env("2"), false),
@@ -1020,6 +1028,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("resources", json!({ "limits": { "cpu": "1" } }), json!({ "limits": { "cpu": "2" } }), false),
         ("roles", json!([{ "name": "a" }]), json!([{ "name": "a", "replicas": 2 }]), false),
         ("runtimeRef", json!({ "name": "a" }), json!({ "name": "b" }), false),
+        ("safetensorsOnly", json!(false), json!(true), false),
         ("scheduling", json!({ "queue": "a", "gang": "volcano" }), json!({ "queue": "a", "gang": "native" }), false),
         ("serviceAccountName", json!("a"), json!("b"), false),
         ("successPolicy", json!({ "targetLoss": 0.1 }), json!({ "earlyStoppingPatience": 3 }), true),

@@ -13,6 +13,7 @@
 )]
 
 mod checkpoints;
+mod data;
 mod delivery;
 mod documents;
 mod failures;

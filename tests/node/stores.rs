@@ -34,9 +34,14 @@ impl Bucket {
         Self { server, proxy }
     }
 
+    /// Where pods reach it.
+    pub fn url(&self) -> String {
+        self.proxy.url()
+    }
+
     /// What the fields of a store and of a backup have in common.
     fn access(&self) -> Value {
-        json!({ "endpoint": self.proxy.url(), "region": "us-east-1", "credentialsSecret": "s3-keys" })
+        json!({ "endpoint": self.url(), "region": "us-east-1", "credentialsSecret": "s3-keys" })
     }
 
     /// `checkpoint.backup` below this prefix, as often as it can be.

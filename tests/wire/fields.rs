@@ -62,6 +62,9 @@ fn cases() -> Vec<Case> {
         with(backup(), "checkpoint.backup.endpoint", json!("http://a.test:9000"), json!("http://b.test:9000")),
         with(backup(), "checkpoint.backup.intervalSeconds", json!(60), json!(600)),
         with(backup(), "checkpoint.backup.region", json!("eu-west-1"), json!("eu-west-2")),
+        case("cache.limit", json!("1Gi"), json!("2Gi")),
+        with(json!({ "cache": { "pvcName": "claim" } }), "cache.path", json!("a"), json!("b")),
+        case("cache.pvcName", json!("claim"), json!("other")),
         case("checkpoint.enabled", json!(false), json!(true)),
         case("checkpoint.frequency", json!(2), json!(3)),
         case("checkpoint.keepBest.metric", json!("loss"), json!("eval_loss")),
@@ -107,6 +110,12 @@ fn cases() -> Vec<Case> {
         with(pvc(), "checkpoint.storage.storageClassName", json!("standard"), json!("fast")),
         case("checkpoint.storage.type", json!("pvc"), json!("nfs")),
         case("command", json!(["a"]), json!(["a", "b"])),
+        case("credentialsSecret", json!("a"), json!("b")),
+        case(
+            "data",
+            json!([{ "name": "a", "uri": "pvc://claim", "mountPath": "/a" }]),
+            json!([{ "name": "a", "uri": "s3://bucket/a", "access": "Stream", "env": "A" }]),
+        ),
         case("dataset", json!("pvc://claim"), json!("other")),
         with(json!({ "checkpoint": { "enabled": false } }), "elastic.maxWorkers", json!(2), json!(3)),
         with(elastic(), "elastic.minWorkers", json!(2), json!(3)),
@@ -183,6 +192,7 @@ fn cases() -> Vec<Case> {
             json!([{ "name": "actor" }]),
             json!([{ "name": "actor", "replicas": 2 }]),
         ),
+        case("safetensorsOnly", json!(false), json!(true)),
         case("scheduling.affinity", affinity(1), affinity(2)),
         // Its own scheduler would not come.
         with(

@@ -14,7 +14,7 @@ const LONGEST_ERROR: usize = 1500;
 /// What is fetched, and where its result is left.
 #[derive(Args)]
 pub struct InputsArgs {
-    /// What is fetched, as JSON: cache, credentials, safetensorsOnly, limit, links, and items with name, uri and revision
+    /// What is fetched, as JSON: cache, credentials, safetensorsOnly, links, and items with name, uri and revision
     #[arg(long, value_name = "JSON", value_parser = parse)]
     request: FetchRequest,
     /// Where the last words are left

@@ -61,8 +61,7 @@ pub struct Cache {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub path: Option<String>,
-    /// Size limit, such as 500Gi.
-    /// Without `pvcName` it limits the folder of the pod; the default is then 100Gi.
+    /// Size limit of the folder of the pod. Without `pvcName` only, as a claim has a size of its own. Default: 100Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Quantity>,
 }

@@ -369,6 +369,14 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         at: "spec.cache",
+        field: ".limit",
+        rule: "!has(self.limit) || !has(self.pvcName)",
+        wrong: "cache.limit is the size of a folder of the pod, and cache.pvcName names a claim",
+        remedy: "remove cache.limit; the size of the claim is the limit",
+        example: "cache-limit",
+    },
+    Rule {
+        at: "spec.cache",
         field: ".pvcName",
         rule: "!has(self.pvcName) || self.pvcName.matches($SUBDOMAIN)",
         wrong: "cache.pvcName can't be the name of a PersistentVolumeClaim",

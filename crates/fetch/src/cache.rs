@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
@@ -308,7 +308,15 @@ fn hash(mut file: &File) -> io::Result<[u8; 32]> {
     }
 }
 
-/// Makes `link` a symbolic link to `target`, in place of a link that is there.
+/// The way from a folder to `target`. Both are absolute.
+fn relative(target: &Path, folder: &Path) -> PathBuf {
+    let shared = target.components().zip(folder.components()).take_while(|(one, other)| one == other).count();
+    let up = folder.components().skip(shared).map(|_| Component::ParentDir);
+    up.chain(target.components().skip(shared)).collect()
+}
+
+/// Makes `link` a symbolic link to `target`, in place of a link that is there. It is relative, so that it leads to the same
+/// place where their volume is mounted at another path.
 ///
 /// # Errors
 /// If it can't be made, or if something that is no link is in its place.
@@ -316,7 +324,8 @@ pub fn link(target: &Path, link: &Path) -> std::result::Result<(), FetchError> {
     if fs::symlink_metadata(link).is_ok_and(|found| !found.is_symlink()) {
         return Err(FetchError::refused(format!("{}: it is there and no link; remove it", link.display())));
     }
-    let target = std::path::absolute(target).map_err(|error| FetchError::local(target, &error))?;
+    let absolute = |path: &Path| std::path::absolute(path).map_err(|error| FetchError::local(path, &error));
+    let target = relative(&absolute(target)?, absolute(link)?.parent().unwrap_or(Path::new("/")));
     let name = link.file_name().unwrap_or_default().to_string_lossy();
     let temporary = link.with_file_name(format!(".{name}.{}", unique()));
     let made = std::os::unix::fs::symlink(target, &temporary).and_then(|()| fs::rename(&temporary, link));

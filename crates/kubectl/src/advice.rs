@@ -304,6 +304,17 @@ pub const ADVICE: &[(&str, &str)] = &[
         "InitContainer",
         "Read the log of the init container that the message names: kubectl logs -n {namespace} POD -c CONTAINER",
     ),
+    (
+        "FetchFailed",
+        "The message names the address, the answer of its server and the remedy. Correct the Secret, the claim or the \
+         content, then start the job again: kubectl trainingjob restart {job} -n {namespace}. A wrong address is \
+         corrected in a new job.",
+    ),
+    (
+        "Fetching",
+        "Nothing: the content is fetched before the workers hold any GPU. To see how far it is: kubectl logs -n \
+         {namespace} job/{job}-upkeep",
+    ),
     ("PodFailed", "The pod failed before its program started. Check its node and the node's devices."),
     (
         "Disrupted",

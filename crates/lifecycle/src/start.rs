@@ -10,7 +10,7 @@ use failure::restart::{Next, decide};
 use jiff::{SignedDuration, Timestamp};
 use observe::{ObservedJob, ObservedUpkeep};
 use plan::storage::paths;
-use plan::{CacheVolume, Checkpoint, CheckpointVolume, Incarnation, Source, Upkeep};
+use plan::{Checkpoint, CheckpointVolume, Fetching, Incarnation, Source, Upkeep};
 use protocol::report::{LaunchError, LaunchErrorKind, Report};
 use protocol::role::RoleName;
 
@@ -322,7 +322,7 @@ impl<'a> View<'a> {
     /// have been removed from there.
     fn needs_fetch(&self) -> bool {
         let storage = &self.input.plan.storage;
-        let by_job = storage.fetching.as_ref().is_some_and(|fetching| fetching.cache != CacheVolume::EmptyDir);
+        let by_job = storage.fetching.as_ref().is_some_and(Fetching::has_job);
         let is_there = |name: &str, uri: &str| {
             let known = self.record.data.iter().find(|data| data.name == name && data.uri == uri);
             known.is_some_and(|data| data.incarnation == self.current.number)

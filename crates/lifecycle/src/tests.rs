@@ -22,6 +22,7 @@ use text::error_pattern::{ErrorMatch, ErrorPattern};
 mod agents;
 mod asked;
 mod checkpoints;
+mod data;
 mod elastic;
 mod findings;
 mod first_cause;

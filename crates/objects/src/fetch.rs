@@ -102,7 +102,7 @@ fn request(plan: &Plan) -> Option<FetchRequest> {
     let fetching = storage.fetching.as_ref()?;
     let below = match &fetching.cache {
         CacheVolume::Claim(place) => place.path.as_deref(),
-        CacheVolume::EmptyDir => None,
+        CacheVolume::EmptyDir { .. } => None,
     };
     let items = storage.inputs.iter().filter_map(|input| match &input.source {
         Source::Fetch { uri, fetched } => Some(FetchItem {
@@ -112,14 +112,11 @@ fn request(plan: &Plan) -> Option<FetchRequest> {
         }),
         _ => None,
     });
-    let identity = &plan.identity;
     Some(FetchRequest {
         cache: below.map_or_else(|| paths::CACHE.to_owned(), |below| format!("{}/{below}", paths::CACHE)),
         credentials: storage.credentials_secret.as_ref().map(|_| paths::DATA_CREDENTIALS.to_owned()),
         safetensors_only: fetching.safetensors_only,
-        user: format!("{}.{}.{}", identity.namespace, identity.name, identity.uid),
-        limit: fetching.limit.filter(|_| fetching.cache != CacheVolume::EmptyDir),
-        links: (fetching.cache == CacheVolume::EmptyDir).then(|| format!("{}/{LINKS}", paths::CACHE)),
+        links: (!fetching.has_job()).then(|| format!("{}/{LINKS}", paths::CACHE)),
         items: items.collect(),
     })
 }

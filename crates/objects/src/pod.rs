@@ -381,8 +381,8 @@ impl Mounts {
 fn cache(fetching: &Fetching) -> Volume {
     match &fetching.cache {
         CacheVolume::Claim(path) => claim(&path.claim),
-        CacheVolume::EmptyDir => {
-            let size_limit = fetching.limit.map(|bytes| Quantity(bytes.to_string()));
+        CacheVolume::EmptyDir { limit } => {
+            let size_limit = Some(Quantity(limit.to_string()));
             Volume { empty_dir: Some(EmptyDirVolumeSource { medium: None, size_limit }), ..Volume::default() }
         }
     }

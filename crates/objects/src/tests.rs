@@ -23,10 +23,14 @@ fn runtime() -> Runtime {
 }
 
 fn resolved(name: &str, spec: &Value) -> Result<Plan, plan::Refusals> {
+    plan::resolve(&job_of(name, spec), &runtime()).accepted().cloned().map_err(Clone::clone)
+}
+
+fn job_of(name: &str, spec: &Value) -> TrainingJob {
     let mut job = TrainingJob::new(name, serde_json::from_value(spec.clone()).unwrap());
     job.metadata.namespace = Some("ml-training".to_owned());
     job.metadata.uid = Some("6f1f4d1e-0000-4000-8000-000000000001".to_owned());
-    plan::resolve(&job, &runtime()).accepted().cloned().map_err(Clone::clone)
+    job
 }
 
 fn plan_of(name: &str, spec: &Value) -> Plan {
@@ -1115,6 +1119,81 @@ fn looking_after_checkpoints_takes_no_gpu_and_nothing_but_the_folder() {
     insta::assert_json_snapshot!(job);
     let none = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "enabled": false } });
     assert_eq!(upkeep(&plan_of("x", &none), plan::Upkeep::Copy), None);
+}
+
+#[test]
+fn fetching_takes_no_gpu_no_queue_and_no_root() {
+    let spec = json!({
+        "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 8, "credentialsSecret": "keys",
+        "cache": { "pvcName": "cache", "path": "shared" },
+        "data": [{ "name": "set", "uri": "s3://bucket/set", "mountPath": "/set" }],
+        "scheduling": { "queue": "q", "nodeSelector": { "zone": "a" } },
+    });
+    insta::assert_json_snapshot!(upkeep(&plan_of("x", &spec), plan::Upkeep::Fetch).unwrap());
+    let none = json!({ "model": "m", "dataset": "d", "numWorkers": 2 });
+    assert_eq!(upkeep(&plan_of("x", &none), plan::Upkeep::Fetch), None);
+}
+
+fn mounts_of(pod: &PodSpec) -> Vec<(String, String, Option<String>)> {
+    let mounts = training(pod).volume_mounts.iter().flatten();
+    let ours = mounts.filter(|mount| mount.name == "trainingjob-cache" || mount.name.contains("data"));
+    ours.map(|mount| (mount.name.clone(), mount.mount_path.clone(), mount.sub_path.clone())).collect()
+}
+
+#[test]
+fn workers_mount_what_was_fetched_and_nothing_else_of_the_cache() {
+    let mut job = job_of(
+        "x",
+        &json!({
+            "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "credentialsSecret": "hub-token",
+            "cache": { "pvcName": "cache", "path": "shared" },
+            "data": [{ "name": "image", "uri": "oci://registry.test/a:1", "mountPath": "/image" }],
+        }),
+    );
+    job.status = serde_json::from_value(json!({
+        "data": [{ "name": "model", "uri": "hf://org/model@main", "revision": "0123", "key": "key" }],
+    }))
+    .unwrap();
+    let plan = plan::resolve(&job, &runtime()).accepted().unwrap().clone();
+    let pod = built(&plan, 1).jobs[0].spec.clone().unwrap().template.spec.unwrap();
+    let mount = |name: &str, path: &str, sub: Option<&str>| (name.to_owned(), path.to_owned(), sub.map(str::to_owned));
+    assert_eq!(
+        mounts_of(&pod),
+        [
+            mount("trainingjob-cache", "/models", Some("shared/key/data")),
+            mount("trainingjob-data-image", "/image", None),
+        ]
+    );
+    assert!(!serde_json::to_string(&pod).unwrap().contains("hub-token"), "no worker has the credentials");
+    let request = upkeep(&plan, plan::Upkeep::Fetch).unwrap().spec.unwrap().template.spec.unwrap();
+    let args = request.containers[0].args.clone().unwrap().concat();
+    assert!(args.contains(r#""revision":"0123""#), "what was resolved before is fetched again: {args}");
+}
+
+#[test]
+fn the_only_worker_has_an_init_container_that_fetches() {
+    let spec = json!({ "model": "hf://org/model", "numWorkers": 1, "gpusPerWorker": 0, "credentialsSecret": "keys" });
+    let pod = pod_of(&spec);
+    assert_eq!(
+        mounts_of(&pod),
+        [("trainingjob-cache".to_owned(), "/models".to_owned(), Some("links/model".to_owned()))]
+    );
+    let fetch = pod.init_containers.unwrap().into_iter().find(|init| init.name == "trainingjob-fetch").unwrap();
+    let paths: Vec<_> = fetch.volume_mounts.iter().flatten().map(|mount| mount.mount_path.clone()).collect();
+    assert_eq!(paths, ["/cache", "/etc/training-credentials/data"]);
+    let cache = pod.volumes.unwrap().into_iter().find(|volume| volume.name == "trainingjob-cache").unwrap();
+    assert_eq!(cache.empty_dir.unwrap().size_limit.unwrap().0, (100_u64 << 30).to_string());
+}
+
+#[test]
+fn a_program_that_streams_has_the_address_and_the_credentials() {
+    let data = json!([{ "name": "set", "uri": "s3://bucket/set", "access": "Stream", "env": "DATASET" }]);
+    let pod = pod_of(&json!({ "numWorkers": 2, "gpusPerWorker": 0, "credentialsSecret": "keys", "data": data }));
+    let args = training(&pod).args.clone().unwrap();
+    assert!(args.contains(&"--env=DATASET=s3://bucket/set".to_owned()), "{args:?}");
+    let secret = training(&pod).env_from.clone().unwrap().remove(0).secret_ref.unwrap().name;
+    assert_eq!(secret, "keys");
+    assert!(pod.init_containers.iter().flatten().all(|init| init.name != "trainingjob-fetch"));
 }
 
 /// Argo CD takes what has the label, no owner and no place in git for an application's own, and deletes it.

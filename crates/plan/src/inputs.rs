@@ -52,6 +52,14 @@ pub enum Source {
     Stream(String),
 }
 
+impl Fetching {
+    /// Whether a Job fetches, before the workers are made.
+    #[must_use]
+    pub fn has_job(&self) -> bool {
+        matches!(self.cache, CacheVolume::Claim(_))
+    }
+}
+
 impl Input {
     /// Value of the program's variable: the name, the address, or the path at which the content is mounted.
     #[must_use]
@@ -74,8 +82,6 @@ impl Input {
 pub struct Fetching {
     /// Where the content is kept.
     pub cache: CacheVolume,
-    /// Maximum bytes of the cache, if it has a limit.
-    pub limit: Option<u64>,
     /// Whether pickled weights of the hub's models are left out.
     pub safetensors_only: bool,
 }
@@ -86,7 +92,10 @@ pub enum CacheVolume {
     /// A claim, or a folder of it, that jobs share. It is filled before the workers are made.
     Claim(ClaimPath),
     /// An emptyDir of the only worker, which an init container fills.
-    EmptyDir,
+    EmptyDir {
+        /// Maximum bytes.
+        limit: u64,
+    },
 }
 
 /// Limit of an emptyDir without one, in bytes.
@@ -234,9 +243,8 @@ fn fetching(spec: &TrainingJobSpec, first: &Input, pods: u32, no: &mut Refusals)
             format!("is needed, because {what} of the job read {name}: name a claim that all of them can mount"),
         );
     }
-    let cache = claim.map_or(CacheVolume::EmptyDir, CacheVolume::Claim);
-    let limit = limit.or((cache == CacheVolume::EmptyDir).then_some(EMPTY_DIR_LIMIT));
-    Fetching { cache, limit, safetensors_only: spec.safetensors_only() }
+    let empty_dir = CacheVolume::EmptyDir { limit: limit.unwrap_or(EMPTY_DIR_LIMIT) };
+    Fetching { cache: claim.map_or(empty_dir, CacheVolume::Claim), safetensors_only: spec.safetensors_only() }
 }
 
 fn is_mountable(path: &str) -> bool {

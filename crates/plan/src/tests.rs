@@ -71,7 +71,7 @@ fn a_small_job_is_all_defaults() {
     assert_eq!((plan.gang.size(), plan.gang.workers().gpus, plan.gang.workers().procs), (2, 0, 1));
     assert_eq!(plan.gang.workers().pod.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
     assert_eq!(plan.gang.workers().pod.command, ["torchrun", "train.py"]);
-    assert_eq!(plan.storage.model, Some(Source::Name("resnet".to_owned())));
+    assert_eq!(input(&plan, "model").source, Source::Name("resnet".to_owned()));
     let checkpoint = plan.storage.checkpoint.unwrap();
     assert_eq!(
         (checkpoint.frequency, checkpoint.policy.retention, checkpoint.volume),
@@ -147,7 +147,7 @@ fn an_object_that_was_never_stored_is_refused() {
 fn a_job_may_name_neither_model_nor_dataset() {
     let without = plan(&json!({ "model": null, "dataset": null, "volumes": [{ "name": "mine", "emptyDir": {} }],
         "volumeMounts": [{ "name": "mine", "mountPath": "/models" }] }));
-    assert_eq!((without.storage.model, without.storage.dataset), (None, None));
+    assert_eq!((without.storage.inputs, without.storage.fetching), (vec![], None));
 }
 
 #[test]
@@ -155,20 +155,88 @@ fn sources_are_names_or_folders_on_claims() {
     let plan =
         plan(&json!({ "model": "pvc://models/llama/8b/", "dataset": "pvc://data", "output": "pvc://out//runs/./1" }));
     let folder = |claim: &str, path: Option<&str>| ClaimPath { claim: claim.to_owned(), path: path.map(str::to_owned) };
-    assert_eq!(plan.storage.model, Some(Source::Claim(folder("models", Some("llama/8b")))));
-    assert_eq!(plan.storage.dataset, Some(Source::Claim(folder("data", None))));
+    assert_eq!(input(&plan, "model").source, Source::Claim(folder("models", Some("llama/8b"))));
+    assert_eq!(input(&plan, "dataset").source, Source::Claim(folder("data", None)));
     assert_eq!(plan.storage.output, Some(folder("out", Some("runs/1"))));
 
-    refused(
-        &json!({ "model": "hf://meta/llama" }),
-        "spec.model: can't fetch hf://: write pvc://CLAIM/PATH, or a name that the program itself loads",
-    );
     refused(
         &json!({ "dataset": "pvc://My_Claim/x" }),
         "spec.dataset: \"My_Claim\" is not the name of a PersistentVolumeClaim; write pvc://CLAIM/PATH",
     );
     refused(&json!({ "model": "pvc://c/../etc" }), "spec.model: leaves the volume: write a path without ..");
     refused(&json!({ "output": "/out" }), "spec.output: \"/out\" is not of the form pvc://CLAIM/PATH");
+}
+
+fn input<'a>(plan: &'a Plan, name: &str) -> &'a Input {
+    plan.storage.inputs.iter().find(|input| input.name == name).unwrap()
+}
+
+#[test]
+fn content_at_an_address_is_fetched_and_mounted() {
+    let cache = json!({ "pvcName": "cache", "path": "team/a" });
+    let data = json!([
+        { "name": "tokens", "uri": "s3://bucket/tokens/", "mountPath": "/tokens/", "env": "TOKENS" },
+        { "name": "pile", "uri": "gs://bucket/pile", "access": "Stream", "env": "PILE" },
+        { "name": "scratch", "uri": "pvc://claim/x", "mountPath": "/scratch" },
+        { "name": "image", "uri": "oci://registry.test/weights:1", "mountPath": "/weights" },
+    ]);
+    let plan = plan(&json!({ "model": "hf://org/model", "dataset": "hf://org/set@v1", "cache": cache, "data": data }));
+    let fetch = |uri: &str| Source::Fetch { uri: uri.to_owned(), fetched: None };
+    let found: Vec<_> = plan.storage.inputs.iter().map(|i| (i.source.clone(), i.value(), i.env.as_deref())).collect();
+    let claim = ClaimPath { claim: "claim".to_owned(), path: Some("x".to_owned()) };
+    let expected = [
+        (fetch("hf://org/model@main"), "/models", Some("MODEL")),
+        (fetch("hf://datasets/org/set@v1"), "/data", Some("DATASET")),
+        (fetch("s3://bucket/tokens"), "/tokens", Some("TOKENS")),
+        (Source::Stream("gs://bucket/pile".to_owned()), "gs://bucket/pile", Some("PILE")),
+        (Source::Claim(claim), "/scratch", None),
+        (Source::Image("registry.test/weights:1".to_owned()), "/weights", None),
+    ];
+    assert_eq!(found, expected.map(|(source, value, env)| (source, value.to_owned(), env)));
+    let fetching = plan.storage.fetching.unwrap();
+    let cache = ClaimPath { claim: "cache".to_owned(), path: Some("team/a".to_owned()) };
+    assert_eq!(fetching.cache, CacheVolume::Claim(cache));
+    assert!(fetching.safetensors_only);
+}
+
+#[test]
+fn one_worker_needs_no_cache_and_several_need_one() {
+    let one = plan(&json!({ "model": "hf://org/model", "numWorkers": 1, "safetensorsOnly": false }));
+    let fetching = one.storage.fetching.unwrap();
+    assert_eq!(fetching.cache, CacheVolume::EmptyDir { limit: 100 << 30 });
+    assert!(!fetching.safetensors_only);
+    refused(
+        &json!({ "model": "hf://org/model", "numWorkers": 2 }),
+        "spec.cache.pvcName: is needed, because both pods of the job read model: name a claim that all of them can mount",
+    );
+}
+
+#[test]
+fn addresses_that_mean_nothing_are_refused() {
+    let entry = |entry: serde_json::Value| json!({ "cache": { "pvcName": "cache" }, "data": [entry] });
+    for (fields, expected) in [
+        (json!({ "model": "hf://llama" }), "spec.model: hf://llama: the namespace is missing; write "),
+        (
+            json!({ "dataset": "oci://bucket/set" }),
+            "spec.dataset: oci://bucket/set: it can mean Oracle Object Storage (",
+        ),
+        (json!({ "model": "s3://k:secret@b/x" }), "spec.model: s3://***@b/x: credentials can't be part of it"),
+        (
+            entry(json!({ "name": "a", "uri": "s3://bucket/a", "mountPath": "/checkpoints" })),
+            "spec.data: entry a: /checkpoints is mounted already: choose another mountPath",
+        ),
+        (
+            entry(json!({ "name": "a", "uri": "pvc://claim", "access": "Stream", "env": "A" })),
+            "spec.data[0].uri: is a claim, which is always mounted: leave out access",
+        ),
+        (
+            json!({ "cache": { "limit": "much" }, "model": "hf://a/b", "numWorkers": 1 }),
+            "spec.cache.limit: \"much\" is not",
+        ),
+    ] {
+        let found = refusals_of(&job(&fields));
+        assert!(found.iter().any(|why| why.starts_with(expected)), "{fields}: {found:?}");
+    }
 }
 
 #[test]

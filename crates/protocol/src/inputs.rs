@@ -15,11 +15,6 @@ pub struct FetchRequest {
     pub credentials: Option<String>,
     /// Whether pickled weights of the hub's models are left out.
     pub safetensors_only: bool,
-    /// The job that uses the content: NAMESPACE.NAME.UID.
-    pub user: String,
-    /// Maximum bytes of the cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u64>,
     /// Folder in which a link of the entry's name leads to the content, for pods that can't know its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<String>,

@@ -19,12 +19,12 @@ fn told(world: &mut World, checkpoints: Checkpoints) -> Verdict {
     world.step()
 }
 
-fn upkeep(task: Upkeep, ended: Option<bool>) -> ObservedUpkeep {
+pub(super) fn upkeep(task: Upkeep, ended: Option<bool>) -> ObservedUpkeep {
     let (uid, name) = ("upkeep-1".to_owned(), "x-upkeep".to_owned());
     ObservedUpkeep { uid, name, task: task.as_str().into(), created: Some(at(0)), deleting: false, ended }
 }
 
-fn delete_upkeep() -> Action {
+pub(super) fn delete_upkeep() -> Action {
     Action::DeleteJob { name: "x-upkeep".into(), uid: "upkeep-1".into() }
 }
 

@@ -1,0 +1,111 @@
+//! Content that is fetched before the workers start.
+
+use super::checkpoints::{delete_upkeep, upkeep};
+use super::*;
+use api::{Cache, DataStatus};
+use plan::Upkeep;
+use protocol::inputs::FetchedContent;
+use protocol::report::{LaunchError, LaunchErrorKind};
+use std::num::NonZeroU16;
+
+fn fetched(name: &str, key: &str) -> FetchedContent {
+    let (key, revision) = (key.to_owned(), "0123".to_owned());
+    FetchedContent { name: name.to_owned(), key, revision, files: 2, bytes: 7, fetched_bytes: 7 }
+}
+
+fn with_model(world: &mut World, cache: bool) {
+    world.spec.model = Some("hf://org/model".to_owned());
+    world.spec.cache = cache.then(|| Cache { pvc_name: Some("cache".to_owned()), ..Cache::default() });
+}
+
+#[test]
+fn no_gpu_is_held_until_the_content_is_fetched() {
+    let mut world = World::new();
+    with_model(&mut world, true);
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateUpkeep(Upkeep::Fetch)]);
+    world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
+    assert_eq!(world.step().actions, []);
+    let (status, reason, message) = world.condition("Scheduled");
+    assert_eq!((status, reason), ("False", "Fetching"));
+    assert!(message.contains("hf://org/model@main"), "{message}");
+    // The pod's last words may be seen after its Job's end.
+    world.children.upkeep = Some(upkeep(Upkeep::Fetch, Some(true)));
+    let words = Report { version: 1, fetched: vec![fetched("model", "key")], ..Report::default() };
+    world.children.upkeep_words = Some(("upkeep-1".into(), words));
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+    let data = world.status.data.clone();
+    assert_eq!(data.len(), 1, "{data:?}");
+    assert_eq!((data[0].uri.as_str(), data[0].revision.as_str()), ("hf://org/model@main", "0123"));
+    assert_eq!((data[0].key.as_str(), data[0].fetched_bytes, data[0].incarnation), ("key", 7, 1));
+    world.children.upkeep = None;
+    assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
+}
+
+/// Whatever became of the cache since, the pods that are made next find the same revision in it.
+#[test]
+fn content_is_looked_for_again_before_other_pods_are_made() {
+    let mut world = World::new();
+    with_model(&mut world, true);
+    world.status.data = vec![DataStatus {
+        name: "model".to_owned(),
+        uri: "hf://org/model@main".to_owned(),
+        revision: "0123".to_owned(),
+        key: "key".to_owned(),
+        incarnation: 1,
+        ..DataStatus::default()
+    }];
+    world.status.incarnation = Some(2);
+    world.status.attempt = Some(2);
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateUpkeep(Upkeep::Fetch)]);
+    world.status.data[0].incarnation = 2;
+    assert_eq!(world.step().actions, [Action::Ensure, create(2)]);
+}
+
+#[test]
+fn content_that_can_not_be_fetched_fails_the_job_and_a_server_that_is_away_is_asked_again() {
+    for (kind, state) in
+        [(LaunchErrorKind::ContentRefused, State::Failed), (LaunchErrorKind::ContentUnavailable, State::Pending)]
+    {
+        let mut world = World::new();
+        with_model(&mut world, true);
+        world.step();
+        world.children.upkeep = Some(upkeep(Upkeep::Fetch, Some(false)));
+        let error = LaunchError { kind, message: "hf://org/model@main: accept its licence".into() };
+        let words = Report { version: 1, error: Some(error), ..Report::default() };
+        world.children.upkeep_words = Some(("upkeep-1".into(), words));
+        let verdict = world.step();
+        assert_eq!((verdict.actions.len(), world.status.state), (0, Some(state)), "{kind:?}");
+        let failed = world.status.failure_reason.clone();
+        match state {
+            State::Failed => assert_eq!(failed, Some(Reason::FetchFailed)),
+            _ => assert_eq!(
+                world.condition("Scheduled"),
+                ("False", "FetchFailed", "hf://org/model@main: accept its licence")
+            ),
+        }
+    }
+}
+
+/// Of the last words of a Job that nobody has seen nothing is known: it is made again, and finds all in the cache.
+#[test]
+fn a_fetch_whose_last_words_are_lost_is_made_again() {
+    let mut world = World::new();
+    with_model(&mut world, true);
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Fetch, Some(true)));
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+    world.children.upkeep = None;
+    assert_eq!(world.step().actions, [Action::Ensure, Action::CreateUpkeep(Upkeep::Fetch)]);
+}
+
+#[test]
+fn the_only_worker_fetches_in_its_own_pod() {
+    let mut world = World::new();
+    with_model(&mut world, false);
+    world.spec.num_workers = NonZeroU16::new(1);
+    assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
+    let pod = ObservedPod { fetched: vec![fetched("model", "key")], ..running(0, 1) };
+    world.see(Some(job(1)), [pod]);
+    world.step();
+    assert_eq!(world.status.data[0].revision, "0123");
+}
