@@ -32,7 +32,8 @@ def run_table(ended, steps, budgets, units):
         if step.is_lane and step.wall is not None:
             name = step.name.removeprefix("lane ")
             unit = units.get(name, budgets["unit"])
-            rows.append((name, step.wall, step.cpu, lanes.allowed(name, budgets, unit), f"{unit / budgets['unit']:.2f}"))
+            pace = f"{unit / budgets['unit']:.2f}"
+            rows.append((name, step.wall, step.cpu, lanes.allowed(name, budgets, unit), pace))
     return f"{first}\n\n{table(('lane', 'seconds', 'CPU s', 'budget', 'pace'), rows)}\n{PACE}"
 
 

@@ -30,6 +30,9 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
     if let Some(uri) = datasets.text("storageUri")? {
         place::source(ours, &datasets.at("storageUri"), "dataset", &uri);
     }
+    if let Some(secret) = datasets.text("storageKey")? {
+        place::credentials(ours, &datasets.at("storageKey"), &secret);
+    }
     datasets.left(&mut ours.notes);
 
     let tuning = "has no place here: one TrainingJob is one training, and a tuner (Katib, Optuna) makes several";

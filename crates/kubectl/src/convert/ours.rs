@@ -257,12 +257,14 @@ impl Ours {
 }
 
 /// The fields that a person looks for first.
-const FIRST: [&str; 16] = [
+const FIRST: [&str; 18] = [
     "name",
     "replicas",
     "leader",
     "model",
     "dataset",
+    "cache",
+    "credentialsSecret",
     "output",
     "numWorkers",
     "elastic",

@@ -1,8 +1,13 @@
 //! Where data comes from and goes to.
 
 use super::ours::Ours;
+use address::{Address, ContentKind};
+use serde_json::{Value, json};
 
-/// A dataset or a model: a claim is mounted, anything else is told to the program by its name.
+/// The claim that is named as the cache, which theirs does not have: each of their jobs has a volume of its own.
+const CACHE: &str = "cache";
+
+/// A dataset or a model: a claim is mounted, an address that can be fetched is, and a name is told to the program.
 pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
     if let Some(claim) = claim(uri) {
         ours.set(to, claim);
@@ -10,16 +15,43 @@ pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
         ours.notes.note(field, format!("is mounted at {at}"));
         return;
     }
-    match uri.split_once("://") {
-        None => ours.set(to, uri),
-        Some((scheme, rest)) => {
+    let kind = if to == "model" { ContentKind::Model } else { ContentKind::Dataset };
+    match (uri.split_once("://"), Address::parse(uri, kind)) {
+        (None, _) => ours.set(to, uri),
+        (Some(_), Ok(Address::Image(_))) => {
+            ours.set(to, uri);
+            ours.notes.note(field, "is an image, which is mounted in clusters with image volumes");
+        }
+        (Some(_), Ok(_)) => {
+            ours.set(to, uri);
+            ours.set("cache", json!({ "pvcName": CACHE }));
+            let says = format!(
+                "is fetched before the workers start into the claim {CACHE}, which must be there: all workers mount it. Write \
+                 the name of yours into cache.pvcName"
+            );
+            ours.notes.note(field, says);
+        }
+        (Some((_, rest)), Err(error)) => {
             ours.set(to, rest.replace("://", "/").trim_matches('/'));
             let variable = to.to_uppercase();
-            let says = format!(
-                "{scheme}:// is not fetched here: the program finds the rest of it in {variable} and must load it itself, or \
-                 it is put into a claim, as pvc://CLAIM/PATH"
-            );
+            let says = format!("is not fetched, the program finds the rest of it in {variable}: {error}");
             ours.notes.lost(field, says);
+        }
+    }
+}
+
+/// The Secret with which a dataset or a model is fetched.
+pub(super) fn credentials(ours: &mut Ours, field: &str, secret: &str) {
+    match ours.get("credentialsSecret").and_then(Value::as_str).map(str::to_owned) {
+        Some(other) if other != secret => {
+            let says = format!("a job has one Secret for all addresses: add its keys to those of {other}");
+            ours.notes.lost(field, says);
+        }
+        _ => {
+            ours.set("credentialsSecret", secret);
+            let says = "its keys must have the names of the stores' clients: HF_TOKEN, AWS_ACCESS_KEY_ID, \
+                        AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL";
+            ours.notes.note(field, says);
         }
     }
 }

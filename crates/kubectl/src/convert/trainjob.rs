@@ -14,6 +14,11 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
         if let Some(uri) = source.text("storageUri")? {
             place::source(ours, &source.at("storageUri"), ours_is, &uri);
         }
+        let mut secret = source.object("secretRef")?;
+        if let Some(name) = secret.text("name")? {
+            place::credentials(ours, &secret.at("name"), &name);
+        }
+        secret.left(&mut ours.notes);
         source.left(&mut ours.notes);
     }
     initializer.left(&mut ours.notes);
