@@ -38,7 +38,7 @@ class Lane:
 # The unit tests of each crate but the operator, whose are `lib`.
 UNITS = tuple(f"lib-{crate}" for crate in (
     "address", "agent", "api", "checkpoint", "exposition", "failure", "fetch", "fuzz", "gang", "kubectl_trainingjob",
-    "lifecycle", "objects", "observe", "plan", "protocol", "store", "text"))
+    "lifecycle", "objects", "observe", "plan", "protocol", "publish", "store", "text"))
 
 PROGRAMS = {program.name: program for program in (
     Program("node", ("tools", "stores", "images", "dev-image", "python")),
@@ -46,7 +46,7 @@ PROGRAMS = {program.name: program for program in (
     Program("agents", ("python",), makes_cgroups=True),
     Program("plane", ("tools", "kwok")),
     Program("lib"),
-    *map(Program, UNITS),
+    *(Program(unit, ("stores",) if unit == "lib-publish" else ()) for unit in UNITS),
     Program("files", ("stores", "python")),
     Program("api", ("tools",)),
     Program("wire", ("tools", "kwok")),

@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -96,6 +96,16 @@ impl Bucket {
         Key::parse(&key).map_err(|error| StoreError::invalid(format!("{}: {error}", self.destination.uri(relative))))
     }
 
+    /// Whether there can be an object at this key.
+    pub fn check_key(&self, relative: &str) -> Result<()> {
+        let key = self.destination.key(relative);
+        if key.len() > address::key::LONGEST && self.destination.scheme != Scheme::File {
+            let (uri, most) = (self.destination.uri(relative), address::key::LONGEST);
+            return Err(StoreError::invalid(format!("{uri}: the key has {} bytes, and can have {most}", key.len())));
+        }
+        self.key(relative).map(drop)
+    }
+
     fn failed(&self, relative: &str, error: &object_store::Error) -> StoreError {
         StoreError::of_store(&self.destination.uri(relative), error)
     }
@@ -144,6 +154,27 @@ impl Bucket {
             Backend::Folder(folder) => {
                 let key = relative.to_owned();
                 self.in_folder(relative, folder, move |folder| folder.put(&key, &slices)).await
+            }
+        }
+    }
+
+    /// Puts an object there unless there is one: whether this call has made it.
+    pub async fn create(&self, relative: &str, bytes: Bytes) -> Result<bool> {
+        match &self.backend {
+            Backend::Cloud { objects, .. } => {
+                let key = self.key(relative)?;
+                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+                match objects.put_opts(&key, PutPayload::from_bytes(bytes), options).await {
+                    Ok(_) => Ok(true),
+                    Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                        Ok(false)
+                    }
+                    Err(error) => Err(self.failed(relative, &error)),
+                }
+            }
+            Backend::Folder(folder) => {
+                let key = relative.to_owned();
+                self.in_folder(relative, folder, move |folder| folder.create(&key, &bytes)).await
             }
         }
     }

@@ -70,6 +70,25 @@ impl Folder {
         self.part(&id, 0, slices).and_then(|()| self.complete(key, &id)).inspect_err(|_| drop(self.abort(&id)))
     }
 
+    /// Writes a file unless there is one of that name: whether this call has made it.
+    pub fn create(&self, key: &str, bytes: &Bytes) -> io::Result<bool> {
+        let id = self.begin(key)?;
+        let done = self.part(&id, 0, std::slice::from_ref(bytes)).and_then(|()| {
+            let (from, to) = (self.upload(&id)?, self.file(key));
+            File::open(&from)?.sync_all()?;
+            let parent = to.parent().unwrap_or(&self.root);
+            fs::create_dir_all(parent)?;
+            // Unlike a rename it replaces nothing.
+            match fs::hard_link(&from, &to) {
+                Ok(()) => File::open(parent)?.sync_all().map(|()| true),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                Err(error) => Err(error),
+            }
+        });
+        drop(self.abort(&id));
+        done
+    }
+
     pub fn head(&self, key: &str) -> io::Result<Option<Entry>> {
         match fs::symlink_metadata(self.file(key)) {
             Ok(found) if found.is_file() => Ok(Some((key.to_owned(), found.len(), tag(&found)))),

@@ -12,19 +12,23 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-/// A journal with more bytes is not read: it would be of a hundred thousand files, or of anything.
-const LONGEST: u64 = 16 * 1024 * 1024;
+/// A journal with more bytes is not read: it would be of half a million files, or of anything.
+const LONGEST: u64 = 64 * 1024 * 1024;
 /// A line with more bytes is none.
 const LINE: u64 = 64 * 1024;
 
-pub(crate) struct Journal {
+/// A journal that is open. Several threads can't write to it at once.
+pub struct Journal {
     folder: Arc<Folder>,
     name: String,
     file: File,
 }
 
 impl Journal {
-    /// Opens or begins one, and tells what stands in it.
+    /// Opens or begins the one of that name, and gives what stands in it.
+    ///
+    /// # Errors
+    /// If the file can't be read and written.
     pub fn open<L: DeserializeOwned>(folder: &Arc<Folder>, name: &str) -> io::Result<(Self, Vec<L>)> {
         let mut file = folder.writable(name)?;
         fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
@@ -45,6 +49,9 @@ impl Journal {
     }
 
     /// Adds a line.
+    ///
+    /// # Errors
+    /// If it can't be written.
     pub fn note<L: Serialize>(&mut self, line: &L) -> io::Result<()> {
         let mut text = serde_json::to_vec(line).map_err(io::Error::other)?;
         text.push(b'\n');
@@ -53,11 +60,17 @@ impl Journal {
     }
 
     /// Forgets everything.
+    ///
+    /// # Errors
+    /// If the file can't be emptied.
     pub fn clear(&mut self) -> io::Result<()> {
         self.file.set_len(0)
     }
 
-    /// It is over.
+    /// Removes it: the transfer is complete.
+    ///
+    /// # Errors
+    /// If the file can't be removed.
     pub fn remove(self) -> io::Result<()> {
         self.folder.remove(&self.name)
     }

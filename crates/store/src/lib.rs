@@ -35,15 +35,18 @@ mod room;
 mod sweep;
 mod transport;
 mod upload;
+mod write;
 mod writers;
 
 pub use access::{Access, Checksum, Patience};
 pub use address::{Destination, Scheme};
 pub use backend::{Object, Page};
 pub use error::{StoreError, Trouble};
+pub use journal::Journal;
 pub use manifest::{Layout, Manifest, Stored};
 pub use remove::Listing;
 pub use transport::{LEAST_DATA, choose_tls};
+pub use upload::part_length;
 
 use backend::Bucket;
 use room::Room;

@@ -813,14 +813,15 @@ pub(crate) fn if_allowed(done: Result<(), StoreError>) -> Result<(), StoreError>
     }
 }
 
-/// Long enough that there are not too many.
-fn part_length(size: u64) -> u64 {
+/// How long the parts of a file of `size` bytes are: 16 MiB, or longer if there were more than 10,000 of them.
+#[must_use]
+pub fn part_length(size: u64) -> u64 {
     let needed = size.div_ceil(MOST_PARTS);
     // Whole MiB, which some servers want.
     PART.max(needed.next_multiple_of(1024 * 1024))
 }
 
-fn slices(bytes: &Bytes) -> Vec<Bytes> {
+pub(crate) fn slices(bytes: &Bytes) -> Vec<Bytes> {
     (0..bytes.len()).step_by(SLICE).map(|at| bytes.slice(at..(at + SLICE).min(bytes.len()))).collect()
 }
 
