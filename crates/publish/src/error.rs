@@ -4,6 +4,7 @@ use address::AddressError;
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 use store::{StoreError, Trouble};
 
 /// What kind of failure it is. It decides whether another try can succeed.
@@ -32,7 +33,11 @@ pub struct PublishError {
     pub kind: Kind,
     /// The HTTP status of the answer, if there was one.
     pub status: Option<u16>,
-    message: String,
+    /// How long the server asks its clients to wait.
+    pub(crate) retry_after: Option<Duration>,
+    /// Whether the server was silent until the limit, so that few tries are enough.
+    pub(crate) stalled: bool,
+    pub(crate) message: String,
 }
 
 impl fmt::Display for PublishError {
@@ -46,12 +51,20 @@ impl std::error::Error for PublishError {}
 impl PublishError {
     /// An error of this kind. The message names what failed, what happened and the remedy.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, status: None, message: message.into() }
+        Self { kind, status: None, retry_after: None, stalled: false, message: message.into() }
     }
 
     /// Something that is not accepted.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(Kind::Refused, message)
+    }
+
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unavailable, message)
+    }
+
+    pub(crate) fn stall(message: impl Into<String>) -> Self {
+        Self { stalled: true, ..Self::unavailable(message) }
     }
 
     pub(crate) fn local(path: &Path, error: &io::Error) -> Self {

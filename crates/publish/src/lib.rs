@@ -17,27 +17,41 @@ const _: () = assert!(usize::BITS == 64);
 
 mod content;
 mod error;
+mod hub;
 mod ledger;
+mod network;
 mod objects;
 mod progress;
 mod read;
 mod record;
 
 #[cfg(test)]
+mod hub_tests;
+#[cfg(test)]
+mod stand_in;
+#[cfg(test)]
 mod tests;
 
 pub use address::{Address, ContentKind};
 pub use error::{Kind, PublishError};
+pub use network::Patience;
 pub use progress::{Progress, Reading, Stage};
 pub use record::{BaseModel, Origin, RECORD_NAME, RecordFile, ResultRecord, VERSION};
 
-use address::ObjectsAddress;
+use address::{HubAddress, ObjectsAddress};
 use content::Content;
+use http::HeaderValue;
+use hub::Hub;
 use ledger::Ledger;
+use network::Network;
 use objects::Objects;
 use read::Room;
+use reqwest::Url;
 use std::path::{Path, PathBuf};
 use store::{Access, Store};
+
+/// The hub, unless another one is named.
+const ENDPOINT: &str = "https://huggingface.co";
 
 /// What is published, and how.
 #[derive(Clone, Debug)]
@@ -59,6 +73,8 @@ pub struct Options {
     pub ca_bundle: Option<PathBuf>,
     /// The folder with the journal of what was sent. Default `.trainingjob/publish` below `from`.
     pub journal: Option<PathBuf>,
+    /// How long the hub is waited for.
+    pub patience: Patience,
 }
 
 impl Options {
@@ -73,7 +89,22 @@ impl Options {
             endpoint: None,
             ca_bundle: None,
             journal: None,
+            patience: Patience::default(),
         }
+    }
+
+    /// The CA certificates (PEM) that are trusted besides the system's.
+    fn certificates(&self) -> Result<Option<Vec<u8>>, PublishError> {
+        match &self.ca_bundle {
+            Some(file) => std::fs::read(file).map(Some).map_err(|error| unreadable(file, &error)),
+            None => Ok(secret(self.credentials.as_deref(), "ca.crt")?.map(String::into_bytes)),
+        }
+    }
+
+    /// The folder, its journal, and the certificates.
+    async fn open(&self, uri: &str) -> Result<(Content, Ledger, Option<Vec<u8>>), PublishError> {
+        let (options, uri) = (self.clone(), uri.to_owned());
+        blocking(move || Ok((Content::open(&options.from)?, options.ledger(&uri)?, options.certificates()?))).await
     }
 
     fn ledger(&self, uri: &str) -> Result<Ledger, PublishError> {
@@ -122,7 +153,7 @@ pub async fn publish(address: &Address, options: &Options, progress: &Progress) 
     check_name(&options.name)?;
     match address {
         Address::Objects(address) => to_objects(address, options, progress).await,
-        Address::Hub(_) => Err(PublishError::refused(format!("{address}: not supported yet"))),
+        Address::Hub(address) => to_hub(address, options, progress).await,
         Address::Web(_) => parse_address(&address.to_string()).and_then(|address| {
             Err(PublishError::refused(format!("{address}: nothing can be published there; write s3:// or hf://")))
         }),
@@ -162,13 +193,7 @@ async fn to_objects(
     if let Some(namespace) = &address.oracle_namespace {
         oracle_access(&mut access, namespace, &uri)?;
     }
-    let (options, uri_too) = (options.clone(), uri.clone());
-    let (content, ledger, options) = blocking(move || {
-        let content = Content::open(&options.from)?;
-        let ledger = options.ledger(&uri_too)?;
-        Ok((content, ledger, options))
-    })
-    .await?;
+    let (content, ledger, _) = options.open(&uri).await?;
     let objects = Objects {
         store: Store::open(&below.destination, &access, "publish")?,
         uri,
@@ -180,6 +205,39 @@ async fn to_objects(
         room: Room::default(),
     };
     objects.publish().await
+}
+
+async fn to_hub(address: &HubAddress, options: &Options, progress: &Progress) -> Result<Published, PublishError> {
+    let uri = Address::Hub(address.clone()).to_string();
+    let endpoint = options.endpoint.clone().or_else(|| std::env::var("HF_ENDPOINT").ok().filter(|url| !url.is_empty()));
+    let endpoint = endpoint.as_deref().unwrap_or(ENDPOINT);
+    let endpoint =
+        Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https")).ok_or_else(|| {
+            let shown = text::one_line(&address::redacted(endpoint));
+            PublishError::refused(format!("the hub's URL {shown} can't be used; write https://HOST"))
+        })?;
+    let Some(token) = secret(options.credentials.as_deref(), "HF_TOKEN")? else {
+        return Err(PublishError::refused(format!(
+            "{uri}: there is no HF_TOKEN; put a token with the permission to write into the credentials Secret"
+        )));
+    };
+    let mut token = HeaderValue::try_from(format!("Bearer {token}"))
+        .map_err(|_| PublishError::refused("HF_TOKEN in the credentials is no token; put one line into it"))?;
+    token.set_sensitive(true);
+    let (content, ledger, certificates) = options.open(&uri).await?;
+    let hub = Hub {
+        network: Network::new(&endpoint, certificates.as_deref(), options.patience)?,
+        endpoint,
+        token,
+        address: address.clone(),
+        uri,
+        name: &options.name,
+        origin: &options.origin,
+        content,
+        ledger,
+        progress,
+    };
+    hub.publish().await
 }
 
 /// Oracle's S3-compatible endpoint, unless another one is named.
@@ -212,8 +270,12 @@ fn secret(folder: Option<&Path>, name: &str) -> Result<Option<String>, PublishEr
     match read {
         Ok(value) => Ok(Some(value.trim().to_owned()).filter(|value| !value.is_empty())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(PublishError::refused(format!("{}: {error}; mount a file that can be read", file.display()))),
+        Err(error) => Err(unreadable(&file, &error)),
     }
+}
+
+fn unreadable(file: &Path, error: &std::io::Error) -> PublishError {
+    PublishError::refused(format!("{}: {error}; mount a file that can be read", file.display()))
 }
 
 /// Runs what may wait for a disk on a thread that may.

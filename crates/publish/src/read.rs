@@ -5,9 +5,13 @@ use crate::error::PublishError;
 use crate::record::hex;
 use crate::{Progress, blocking};
 use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -15,8 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const ROOM: u64 = 64 * 1024 * 1024;
 /// In which memory is counted, in bytes.
 const UNIT: u64 = 64 * 1024;
-/// What is read at once where it is only hashed, in bytes.
-const BLOCK: usize = 1024 * 1024;
+/// What is read at once where it is only hashed, or sent as a stream, in bytes. A multiple of 3, for base64.
+const BLOCK: usize = 3 * 256 * 1024;
 
 /// Memory for payloads.
 #[derive(Clone)]
@@ -118,4 +122,23 @@ pub(crate) async fn sha256(content: &Content, item: &Item, progress: &Progress) 
     .await?;
     progress.kept(item.stamp.size);
     Ok(hash)
+}
+
+/// The bytes of a range of a file, as a stream. The file is as it was found, before and after each piece.
+pub(crate) fn range(content: Content, item: Item, range: Range<u64>) -> BoxStream<'static, Result<Bytes>> {
+    stream::try_unfold((content, item, range), |(content, item, range)| async move {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let size = (BLOCK as u64).min(range.end - range.start);
+        blocking(move || {
+            let file = content.file(&item)?;
+            let mut bytes = vec![0; size as usize];
+            file.read_exact_at(&mut bytes, range.start).map_err(|error| content.failed(&item, &error))?;
+            content.check(&item, &file)?;
+            Ok(Some((Bytes::from(bytes), (content, item, range.start + size..range.end))))
+        })
+        .await
+    })
+    .boxed()
 }

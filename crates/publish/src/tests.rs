@@ -115,11 +115,11 @@ impl S3 {
     }
 }
 
-fn bytes(seed: u8, length: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) >> 3) as u8 ^ seed ^ (at >> 13) as u8).collect()
 }
 
-fn folder(files: &[(&str, Vec<u8>)]) -> TempDir {
+pub(crate) fn folder(files: &[(&str, Vec<u8>)]) -> TempDir {
     let room = tempfile::tempdir().unwrap();
     for (path, content) in files {
         let at = room.path().join(path);
@@ -129,7 +129,7 @@ fn folder(files: &[(&str, Vec<u8>)]) -> TempDir {
     room
 }
 
-fn run<T>(work: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
