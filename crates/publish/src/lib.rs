@@ -7,6 +7,8 @@
 //! A journal on the disk of this side has what was sent. An interrupted publication is resumed by it. A publication
 //! that is complete is compared with the folder, and nothing is sent.
 //!
+//! [`register`] makes a published result a version in MLflow's model registry.
+//!
 //! Memory: at most 64 MiB of payloads at a time, and about 500 bytes for each file.
 #![allow(
     clippy::cast_possible_truncation,
@@ -19,6 +21,7 @@ mod content;
 mod error;
 mod hub;
 mod ledger;
+mod mlflow;
 mod network;
 mod objects;
 mod progress;
@@ -28,12 +31,15 @@ mod record;
 #[cfg(test)]
 mod hub_tests;
 #[cfg(test)]
+mod mlflow_tests;
+#[cfg(test)]
 mod stand_in;
 #[cfg(test)]
 mod tests;
 
 pub use address::{Address, ContentKind};
 pub use error::{Kind, PublishError};
+pub use mlflow::{Registration, Registry, register};
 pub use network::Patience;
 pub use progress::{Progress, Reading, Stage};
 pub use record::{BaseModel, Origin, RECORD_NAME, RecordFile, ResultRecord, VERSION};
