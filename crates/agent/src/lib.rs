@@ -34,6 +34,7 @@ mod open_files;
 pub mod output;
 mod places;
 pub mod progress;
+pub mod publish;
 pub mod remote;
 mod run;
 pub mod serve;

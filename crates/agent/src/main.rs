@@ -8,6 +8,7 @@ use agent::hang;
 use agent::inputs::InputsArgs;
 use agent::install;
 use agent::keeper::{commands as keeper, read_policy};
+use agent::publish::PublishArgs;
 use agent::remote::{call::call, serve::serve};
 use agent::serve::local::ask;
 use agent::surroundings::{Leftovers, Options};
@@ -103,6 +104,26 @@ Exit code:
     /// Fetch what the workers of a job read, before they start; leaves the result as last words
     #[command(hide = true)]
     Inputs(InputsArgs),
+    /// Publish the result of a job under a URI, with its record
+    ///
+    /// URI is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, oci://n/NAMESPACE/b/BUCKET/o/PREFIX (Oracle
+    /// Object Storage) or hf://NAMESPACE/NAME[@BRANCH].
+    ///
+    /// In an object store the files go to URI/NAME/. The record trainingjob-result.json is written there last, and only if
+    /// there is none. In the hub one commit has the files and the record. The repository is made private if it is missing,
+    /// and so is the branch.
+    ///
+    /// An interrupted publication is resumed. If the result is published already, it is compared with the folder. Links
+    /// within the folder are followed. .trainingjob and lost+found are left out.
+    ///
+    /// Progress is printed to stderr. One line of JSON is printed to stdout. It has record (without its files), sent (bytes
+    /// that this publication sent) and wasPublished. With --mlflow a second line has registered: model, version and
+    /// wasRegistered.
+    #[command(after_help = "\
+Exit code:
+  1    the publication failed, and another try may succeed: the network, files that changed
+  2    another try fails in the same way: 401, 403, 404, a refused URI or file name, an empty folder, another result")]
+    Publish(PublishArgs),
     /// Look after the checkpoints of a job while no worker runs, or for a person
     Checkpoints {
         #[command(subcommand)]
@@ -433,6 +454,9 @@ fn main() -> ExitCode {
         Command::Inputs(args) => {
             end_when_told();
             ExitCode::from(agent::inputs::run(&args))
+        Command::Publish(args) => {
+            end_when_told();
+            ExitCode::from(agent::publish::run(&args))
         }
         Command::Serve { folder } => match serve(&folder) {
             Ok(code) => ExitCode::from(code),
