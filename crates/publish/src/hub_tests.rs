@@ -149,7 +149,7 @@ fn failures_that_heal_are_tried_again_as_the_server_asks() {
     let room = Room::with(move |hub, request| {
         // Every kind of request fails once, in another way each.
         let first = |number: usize| seen.fetch_or(1 << number, Ordering::Relaxed) & (1 << number) == 0;
-        let kinds = ["GET /api", "/create", "/preupload/", "/batch", "PUT /storage", "/complete/", "/verify"];
+        let kinds = ["GET /api", "/create", "/preupload/", "/batch", "PUT /storage", "POST /storage", "/verify"];
         let line = request.line();
         let number = kinds.iter().position(|kind| line.contains(kind))?;
         match first(number).then_some(number % 4)? {
@@ -247,4 +247,23 @@ fn answers_of_a_hostile_hub_are_refused() {
     let error = leak(of(&oid, r#""error":{"code":422,"message":"too\n\u001b[31mlarge"}"#));
     let text = refused("/batch", error);
     assert!(text.contains("does not take the file: too") && !text.contains(['\n', '\x1b']), "{text}");
+}
+
+/// Serves the hub to another client, which tests/publish/clients_test.py runs: it writes the hub's URL to the file that
+/// the variable names, until the file is removed. Then the files of the branch main are in the folder beside it.
+#[test]
+fn a_hub_for_another_client() {
+    let Some(file) = std::env::var_os("PUBLISH_TEST_HUB") else { return };
+    let file = Path::new(&file);
+    let room = Room::new();
+    fs::write(file, room.server.url()).unwrap();
+    crate::tests::until("the client", || (!file.exists()).then_some(()));
+    let out = file.with_extension("files");
+    for (path, content) in room.hub.lock().files("main") {
+        let at = out.join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(at, content).unwrap();
+    }
+    let lines: Vec<String> = room.server.take().iter().map(Request::line).collect();
+    fs::write(file.with_extension("log"), lines.join("\n")).unwrap();
 }

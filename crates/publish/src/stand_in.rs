@@ -127,9 +127,20 @@ fn serve(mut stream: TcpStream, asked: &Mutex<Vec<Request>>, handler: &Handler) 
         let Some((name, value)) = line.trim().split_once(':') else { break };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
+    if headers.contains_key("expect") {
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+    }
+    let mut body = Vec::new();
+    match headers.get("content-length").and_then(|length| length.parse().ok()) {
+        Some(length) => {
+            body.resize(length, 0);
+            reader.read_exact(&mut body)?;
+        }
+        None if headers.get("transfer-encoding").is_some_and(|encoding| encoding == "chunked") => {
+            read_chunks(&mut reader, &mut body)?;
+        }
+        None => {}
+    }
     let request = Request { method, path: path.to_owned(), query: query.to_owned(), headers, body };
     asked.lock().push(request.clone());
     let reply = handler(&request);
@@ -151,6 +162,21 @@ fn serve(mut stream: TcpStream, asked: &Mutex<Vec<Request>>, handler: &Handler) 
     // Until the client has all of it: a reset would take it away.
     let _ = reader.read(&mut [0]);
     Ok(())
+}
+
+fn read_chunks(reader: &mut impl BufRead, body: &mut Vec<u8>) -> std::io::Result<()> {
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let length = usize::from_str_radix(line.trim(), 16).map_err(std::io::Error::other)?;
+        let start = body.len();
+        body.resize(start + length, 0);
+        reader.read_exact(&mut body[start..])?;
+        reader.read_line(&mut line)?;
+        if length == 0 {
+            return Ok(());
+        }
+    }
 }
 
 pub(crate) const TOKEN: &str = "hf_right";
@@ -218,6 +244,9 @@ impl Hub {
             self.parts.insert((oid.to_owned(), number.parse().unwrap()), request.body.clone());
             return Reply::new(200, "").with("etag", format!("\"part-{number}\""));
         }
+        if let ["storage", oid] = parts[..] {
+            return self.complete(oid, request);
+        }
         match request.headers.get("authorization").map(String::as_str) {
             Some(token) if token == format!("Bearer {TOKEN}") => {}
             Some("Bearer hf_read") if request.method == "GET" => {}
@@ -231,7 +260,9 @@ impl Hub {
                 return fail(403, "", "You don't have the rights to create a model under this namespace");
             }
             if self.name == name {
-                return fail(409, "", "You already created this model repo");
+                let body =
+                    json!({"error": "You already created this model repo", "url": format!("{}/{name}", self.url)});
+                return Reply::new(409, body.to_string());
             }
             self.make();
             self.is_private = body["private"] == true;
@@ -310,20 +341,6 @@ impl Hub {
                 let objects = body["objects"].as_array().unwrap().iter().map(|object| self.upload(object));
                 Reply::json(&json!({"transfer": "multipart", "objects": objects.collect::<Vec<_>>()}))
             }
-            ("", "POST", ["complete", oid]) => {
-                let body = request.json();
-                let mut whole = Vec::new();
-                for (index, part) in body["parts"].as_array().unwrap().iter().enumerate() {
-                    assert_eq!(part["partNumber"], index + 1);
-                    assert_eq!(part["etag"], format!("\"part-{}\"", index + 1));
-                    whole.extend_from_slice(&self.parts[&((*oid).to_owned(), index + 1)]);
-                }
-                if hex(&Sha256::digest(&whole)) != *oid {
-                    return fail(400, "", "the hash does not match");
-                }
-                self.objects.insert((*oid).to_owned(), whole);
-                Reply::new(200, "{}")
-            }
             ("", "POST", ["verify"]) => {
                 let body = request.json();
                 let found = self.objects.get(body["oid"].as_str().unwrap());
@@ -335,6 +352,24 @@ impl Hub {
             ("api", "POST", ["commit", branch]) => self.commit(request, branch, &fail),
             _ => fail(404, "", &format!("{} {} is not known", request.method, request.path)),
         }
+    }
+
+    /// Puts the parts of an object together. It is asked for at a URL with a signature, too.
+    fn complete(&mut self, oid: &str, request: &Request) -> Reply {
+        assert!(!request.headers.contains_key("authorization"), "the token is not needed");
+        assert_eq!((request.method.as_str(), request.query.as_str()), ("POST", "signature=secret"));
+        let body = request.json();
+        let mut whole = Vec::new();
+        for (index, part) in body["parts"].as_array().unwrap().iter().enumerate() {
+            assert_eq!(part["partNumber"], index + 1);
+            assert_eq!(part["etag"], format!("\"part-{}\"", index + 1));
+            whole.extend_from_slice(&self.parts[&(oid.to_owned(), index + 1)]);
+        }
+        if hex(&Sha256::digest(&whole)) != oid {
+            return Reply::new(400, "the hash does not match");
+        }
+        self.objects.insert(oid.to_owned(), whole);
+        Reply::new(200, "{}")
     }
 
     fn upload(&self, object: &Value) -> Value {
@@ -352,7 +387,7 @@ impl Hub {
         for number in 1..=size.div_ceil(CHUNK) {
             header[format!("{number:05}")] = signed(number).into();
         }
-        let complete = format!("{url}/{name}.git/complete/{oid}");
+        let complete = format!("{url}/storage/{oid}?signature=secret");
         json!({"oid": oid, "size": size, "actions": {"upload": {"href": complete, "header": header}, "verify": verify}})
     }
 

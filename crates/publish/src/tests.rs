@@ -22,7 +22,7 @@ const NAME: &str = "digits-5f0e";
 const CHILD: &str = "PUBLISH_TEST_CHILD";
 
 /// Waits for a condition.
-fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(found) = check() {
