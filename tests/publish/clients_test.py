@@ -35,8 +35,8 @@ def until(what, check):
 
 class Clients(unittest.TestCase):
     def test_the_hubs_own_client_uploads_a_folder(self):
-        with tempfile.TemporaryDirectory() as room:
-            room = Path(room)
+        with tempfile.TemporaryDirectory() as folder:
+            room = Path(folder)
             url, source = room / "hub.url", room / "source"
             for path, content in FILES.items():
                 (source / path).parent.mkdir(parents=True, exist_ok=True)

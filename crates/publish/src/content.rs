@@ -29,6 +29,12 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
+    /// Whether an earlier try read the same content. Mounting a volume with `fsGroup` changes the inodes of all files,
+    /// and not their content.
+    pub fn is_same_content(&self, earlier: &Self) -> bool {
+        (self.size, self.modified, self.inode) == (earlier.size, earlier.modified, earlier.inode)
+    }
+
     fn new(found: &Metadata) -> Self {
         let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
         Self {

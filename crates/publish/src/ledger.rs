@@ -111,7 +111,9 @@ impl Ledger {
     pub fn hash(&self, item: &Item) -> Option<String> {
         let known = self.known.lock();
         let find = |from: &HashMap<String, (Stamp, String)>| {
-            from.get(&item.path).filter(|(stamp, _)| *stamp == item.stamp).map(|(_, sha256)| sha256.clone())
+            from.get(&item.path)
+                .filter(|(stamp, _)| item.stamp.is_same_content(stamp))
+                .map(|(_, sha256)| sha256.clone())
         };
         find(&known.sent).or_else(|| find(&known.hashes))
     }
@@ -119,7 +121,11 @@ impl Ledger {
     /// The SHA-256 of a file that is in the store as it is.
     pub fn sent(&self, item: &Item) -> Option<String> {
         let known = self.known.lock();
-        known.sent.get(&item.path).filter(|(stamp, _)| *stamp == item.stamp).map(|(_, sha256)| sha256.clone())
+        known
+            .sent
+            .get(&item.path)
+            .filter(|(stamp, _)| item.stamp.is_same_content(stamp))
+            .map(|(_, sha256)| sha256.clone())
     }
 
     /// Whether a file of that path was sent, as it is now or as it was.
@@ -134,7 +140,7 @@ impl Ledger {
         let known = self.known.lock();
         let upload = known.uploads.get(&item.path)?.clone();
         let parts = known.parts.get(&upload.id).cloned().unwrap_or_default();
-        let is_same = upload.stamp == item.stamp;
+        let is_same = item.stamp.is_same_content(&upload.stamp);
         Some((upload, parts, is_same))
     }
 

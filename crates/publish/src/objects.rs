@@ -122,7 +122,11 @@ impl Objects<'_> {
             return Err(self.is_taken(&record));
         }
         self.progress.enter(Stage::Verifying);
-        self.verify(&record.files, &self.list().await?)?;
+        // A result that has a record is never written to again.
+        self.verify(&record.files, &self.list().await?).map_err(|error| match error.kind {
+            Kind::Corrupted => PublishError::refused(format!("{error}; publish under another name")),
+            _ => error,
+        })?;
         self.ledger.remove();
         Ok(Published { record, sent: 0, was_published: true })
     }

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -197,7 +198,9 @@ fn a_folder_is_published_with_its_record_and_again_without_a_write() {
 
     fs::remove_file(server.object("out/digits-5f0e/config.json")).unwrap();
     let error = publish(&options).unwrap_err();
-    assert!(error.to_string().contains("config.json: 2 bytes were sent, and the store has no object"), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("config.json: 2 bytes were sent, and the store has no object; publish under"), "{text}");
+    assert!(error.is_final());
     fs::write(from.path().join("config.json"), "{ }").unwrap();
     let error = publish(&options).unwrap_err();
     assert!(error.is_final() && error.to_string().contains("another result"), "{error}");
@@ -228,6 +231,10 @@ fn a_killed_publisher_is_resumed_without_sending_files_again() {
     let sent: Vec<u8> = (0..40).filter(sent).collect();
     let parts = lines.matches("\"did\":\"part\"").count();
     server.writes();
+    // As a kubelet does that mounts a volume with fsGroup.
+    for entry in fs::read_dir(from.path().join("a")).unwrap() {
+        fs::set_permissions(entry.unwrap().path(), fs::Permissions::from_mode(0o660)).unwrap();
+    }
 
     let published = publish(&options).unwrap();
     let total = (200 << 20) + 40 * 200_000;
