@@ -169,8 +169,9 @@ def machine_seconds():
 def unit():
     """CPU seconds that a fixed piece of work takes now: how this machine compares to that of the budgets.
 
-    An interpreter starts and imports. That is what tests are made of: new processes, page faults, files, and memory that
-    is in no cache. Arithmetic tells less: it took a sixth less time on a machine whose lanes took half as much again.
+    An interpreter starts and imports. That is what tests are made of: new processes, page faults, files, and memory
+    that is in no cache. Arithmetic tells less: it took a sixth less time on a machine whose lanes took half as much
+    again.
     """
     program = "import json, socket, subprocess, threading"
     pid = os.posix_spawn(sys.executable, [sys.executable, "-I", "-c", program], os.environ)

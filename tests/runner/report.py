@@ -3,7 +3,6 @@
 from runner import lanes, soak
 from runner.console import table
 
-
 PACE = "(pace: what the same work costs here while the lane runs; above 1, the lane may use so much more)"
 
 

@@ -454,6 +454,7 @@ fn main() -> ExitCode {
         Command::Inputs(args) => {
             end_when_told();
             ExitCode::from(agent::inputs::run(&args))
+        }
         Command::Publish(args) => {
             end_when_told();
             ExitCode::from(agent::publish::run(&args))

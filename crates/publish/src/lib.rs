@@ -139,6 +139,7 @@ pub fn parse_address(uri: &str) -> Result<Address, PublishError> {
     let refused = |why: &str| Err(PublishError::refused(format!("{address}: {why}")));
     match &address {
         Address::Web(_) => refused("nothing can be published by HTTPS; write s3://, gs://, az://, oci:// or hf://"),
+        Address::Image(_) => refused("no image is pushed to a registry; write s3://, gs://, az://, oci://n/ or hf://"),
         Address::Hub(hub) if !hub.path.is_empty() => {
             refused("a result is a whole branch; write hf://NAMESPACE/NAME[@BRANCH] without a path")
         }
@@ -160,7 +161,7 @@ pub async fn publish(address: &Address, options: &Options, progress: &Progress) 
     match address {
         Address::Objects(address) => to_objects(address, options, progress).await,
         Address::Hub(address) => to_hub(address, options, progress).await,
-        Address::Web(_) => parse_address(&address.to_string()).and_then(|address| {
+        Address::Web(_) | Address::Image(_) => parse_address(&address.to_string()).and_then(|address| {
             Err(PublishError::refused(format!("{address}: nothing can be published there; write s3:// or hf://")))
         }),
     }
