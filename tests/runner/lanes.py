@@ -57,12 +57,13 @@ PROGRAMS = {program.name: program for program in (
     Program("evidence", ("compile",), file="tests/evidence_test.py"),
     Program("words", file="tests/lint/words_test.py"),
     Program("book", file="tests/book/book_test.py"),
+    Program("stop", ("compile",), file="tests/fetch/stop_test.py"),
 )}
 
 LANES = (
     Lane("node", ("node",), threads=3),
-    Lane("cpu", ("words", "book", "runner", "devcluster", "evidence", "lib", *UNITS, "runs", "files", "programs",
-                 "api"), threads=2, nice=10),
+    Lane("cpu", ("words", "book", "runner", "devcluster", "evidence", "stop", "lib", *UNITS, "runs", "files",
+                 "programs", "api"), threads=2, nice=10),
     # These have deadlines as the real nodes have, and not their weight.
     Lane("waits", ("planes", "agents", "plane"), threads=8, after=("node",)),
     Lane("heavy", ("wire",), threads=2, nice=10, after=("node", "waits")),

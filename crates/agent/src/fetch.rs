@@ -6,6 +6,9 @@ use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 /// Between two lines of progress.
@@ -14,6 +17,10 @@ const BETWEEN_LINES: Duration = Duration::from_secs(5);
 const LONGEST_MESSAGE: usize = 4096;
 /// A longer error is cut in it, in characters.
 const LONGEST_ERROR: usize = 1500;
+/// How long a fetch that is stopped waits for its last writes. A kubelet waits for 30 s by default.
+pub(crate) const LAST_WRITES: Duration = Duration::from_secs(10);
+/// The exit code after the end of the pipe that another program holds open as stdin.
+const PIPE_ENDED: u8 = 1;
 
 /// What is fetched, and how.
 #[derive(Args)]
@@ -24,7 +31,8 @@ pub struct FetchArgs {
     /// A folder with a file for each credential, as a Secret is mounted: HF_TOKEN, AWS_ACCESS_KEY_ID, ca.crt
     #[arg(long, value_name = "DIR")]
     credentials: Option<PathBuf>,
-    /// The URL of the hub or of the object store. The hub's default is HF_ENDPOINT, or else https://huggingface.co
+    /// The URL of the hub or of the object store. The hub's default is HF_ENDPOINT, of the
+    /// credentials or else of the environment, or else https://huggingface.co
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
     /// A file with CA certificates (PEM) that are trusted besides the system's
@@ -87,18 +95,97 @@ struct Message<'a> {
     failure: Option<Failure>,
 }
 
-/// Fetches everything, up to the first failure: the exit code.
-pub fn run(args: &FetchArgs) -> u8 {
+/// Why not everything was fetched.
+enum End {
+    Failed {
+        uri: String,
+        error: FetchError,
+    },
+    /// By a signal, or by the end of stdin: the exit code says which.
+    Stopped {
+        uri: String,
+        by: &'static str,
+        code: u8,
+    },
+}
+
+impl End {
+    fn failed(uri: impl Into<String>, error: impl Into<FetchError>) -> Self {
+        Self::Failed { uri: uri.into(), error: error.into() }
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Self::Failed { error, .. } if error.is_final() => 2,
+            Self::Failed { .. } => 1,
+            Self::Stopped { code, .. } => *code,
+        }
+    }
+
+    fn failure(self) -> Failure {
+        match self {
+            Self::Failed { uri, error } => {
+                let (status, is_final) = (error.status, error.is_final());
+                Failure { uri, error: error.to_string(), status, is_final }
+            }
+            Self::Stopped { uri, by, .. } => {
+                let error = format!("{uri}: stopped by {by}; fetch it again to resume, its parts are in the cache");
+                Failure { uri, error, status: None, is_final: false }
+            }
+        }
+    }
+}
+
+/// The signals that stop a fetch, with their names and exit codes.
+pub(crate) struct Stops(Vec<(Signal, &'static str, u8)>);
+
+impl Stops {
+    /// Catches them from now on. The first process of a container is not ended by them otherwise.
+    pub(crate) fn catch() -> std::io::Result<Self> {
+        let kinds = [
+            (SignalKind::terminate(), "SIGTERM", 143),
+            (SignalKind::interrupt(), "SIGINT", 130),
+            (SignalKind::hangup(), "SIGHUP", 129),
+        ];
+        let caught = kinds.into_iter().map(|(kind, name, code)| Ok((signal(kind)?, name, code)));
+        Ok(Self(caught.collect::<std::io::Result<_>>()?))
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) -> (&'static str, u8) {
+        std::future::poll_fn(|context| {
+            for (signal, name, code) in &mut self.0 {
+                if signal.poll_recv(context).is_ready() {
+                    return std::task::Poll::Ready((*name, *code));
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Waits for the end of stdin, if it is a pipe.
+async fn end_of(stdin: &mut oneshot::Receiver<()>) {
+    if stdin.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Fetches everything, up to the first failure, to a signal, or until `stdin_ended`: the exit code.
+pub fn run(args: &FetchArgs, stdin_ended: oneshot::Receiver<()>) -> u8 {
     let mut fetched = Vec::new();
-    let failed = match fetch_all(args, &mut fetched) {
-        Ok(()) => None,
-        Err((uri, error)) => Some((uri, error)),
+    let ended = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => {
+            let ended = fetch_all(args, &runtime, stdin_ended, &mut fetched).err();
+            // The lease is given back with the last write. A server of files that is silent is not waited for.
+            runtime.shutdown_timeout(LAST_WRITES);
+            ended
+        }
+        Err(error) => Some(End::failed("", FetchError::new(Kind::Local, error.to_string()))),
     };
-    let code = failed.as_ref().map_or(0, |(_, error)| if error.is_final() { 2 } else { 1 });
-    let failure = failed.map(|(uri, error)| {
-        let (status, is_final) = (error.status, error.is_final());
-        Failure { uri, error: error.to_string(), status, is_final }
-    });
+    let code = ended.as_ref().map_or(0, End::code);
+    let failure = ended.map(End::failure);
     if let Some(failure) = &failure {
         match serde_json::to_string(failure) {
             Ok(line) if args.json => eprintln!("{line}"),
@@ -113,11 +200,16 @@ pub fn run(args: &FetchArgs) -> u8 {
     code
 }
 
-fn fetch_all(args: &FetchArgs, fetched: &mut Vec<Fetched>) -> Result<(), (String, FetchError)> {
+fn fetch_all(
+    args: &FetchArgs,
+    runtime: &Runtime,
+    mut stdin_ended: oneshot::Receiver<()>,
+    fetched: &mut Vec<Fetched>,
+) -> Result<(), End> {
     let kind = if args.kind == ContentArg::Dataset { ContentKind::Dataset } else { ContentKind::Model };
-    let parse = |uri: &String| Address::parse(uri, kind).map_err(|error| (String::new(), error.into()));
+    let parse = |uri: &String| Address::parse(uri, kind).map_err(|error| End::failed("", error));
     let addresses: Vec<Address> = args.uris.iter().map(parse).collect::<Result<_, _>>()?;
-    let refused = |why: &str| Err((String::new(), FetchError::refused(why)));
+    let refused = |why: &str| Err(End::failed("", FetchError::refused(why)));
     if args.revision.is_some() && addresses.len() > 1 {
         return refused("--revision is of one URI; fetch each URI by itself");
     }
@@ -131,11 +223,18 @@ fn fetch_all(args: &FetchArgs, fetched: &mut Vec<Fetched>) -> Result<(), (String
     options.revision.clone_from(&args.revision);
     options.safetensors_only = !args.any_weights;
     options.verify = args.verify;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| (String::new(), FetchError::new(Kind::Local, error.to_string())))?;
+    let local = |error: std::io::Error| End::failed("", FetchError::new(Kind::Local, error.to_string()));
+    let mut stops = runtime.block_on(async { Stops::catch() }).map_err(local)?;
     for (index, address) in addresses.iter().enumerate() {
-        let failed = |error| (address.to_string(), error);
-        let one = runtime.block_on(watched(address, &options, args.json)).map_err(failed)?;
+        let failed = |error| End::failed(address.to_string(), error);
+        let stopped = |(by, code)| End::Stopped { uri: address.to_string(), by, code };
+        let one = runtime.block_on(async {
+            tokio::select! {
+                result = watched(address, &options, args.json) => result.map_err(failed),
+                stop = stops.next() => Err(stopped(stop)),
+                () = end_of(&mut stdin_ended) => Err(stopped(("the end of stdin", PIPE_ENDED))),
+            }
+        })?;
         if let Some(path) = args.link.get(index) {
             link(&one.path, path).map_err(failed)?;
         }

@@ -1,12 +1,14 @@
 //! `agent inputs`: fetches what a job's workers read, before they start.
 
-use crate::fetch::watched;
+use crate::fetch::{LAST_WRITES, Stops, watched};
 use clap::Args;
 use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Options, link};
 use protocol::inputs::{DATA, FetchItem, FetchRequest, FetchedContent};
 use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use tokio::runtime::{Builder, Runtime};
 
 /// A longer error is cut in the last words, in characters: a kubelet reads 4096 bytes of them.
 const LONGEST_ERROR: usize = 1500;
@@ -26,10 +28,17 @@ fn parse(text: &str) -> Result<FetchRequest, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Fetches everything, up to the first failure: the exit code, which is 2 if another try fails in the same way.
+/// Fetches everything, up to the first failure or a signal: the exit code, which is 2 if another try fails in the same way.
 pub fn run(args: &InputsArgs) -> u8 {
     let mut fetched = Vec::new();
-    let error = fetch_all(&args.request, &mut fetched).err();
+    let error = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => {
+            let error = fetch_all(&args.request, &runtime, &mut fetched).err();
+            runtime.shutdown_timeout(LAST_WRITES);
+            error
+        }
+        Err(error) => Some(FetchError::new(Kind::Local, error.to_string())),
+    };
     let code = error.as_ref().map_or(0, |error| if error.is_final() { 2 } else { 1 });
     if let Some(error) = &error {
         eprintln!("agent: {error}");
@@ -40,15 +49,21 @@ pub fn run(args: &InputsArgs) -> u8 {
     code
 }
 
-fn fetch_all(request: &FetchRequest, fetched: &mut Vec<FetchedContent>) -> Result<(), FetchError> {
+fn fetch_all(request: &FetchRequest, runtime: &Runtime, fetched: &mut Vec<FetchedContent>) -> Result<(), FetchError> {
     let cache = Path::new(&request.cache);
     make_folder(cache)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| FetchError::new(Kind::Local, error.to_string()))?;
+    let local = |error: io::Error| FetchError::new(Kind::Local, error.to_string());
+    let mut stops = runtime.block_on(async { Stops::catch() }).map_err(local)?;
     for item in &request.items {
         // An address is in its canonical form, which says of what kind it is.
         let address = Address::parse(&item.uri, ContentKind::Model)?;
-        let one = runtime.block_on(watched(&address, &options(request, item), false))?;
+        let options = options(request, item);
+        let one = runtime.block_on(async {
+            tokio::select! {
+                result = watched(&address, &options, false) => result,
+                (by, _) = stops.next() => Err(FetchError::new(Kind::Unavailable, format!("{address}: stopped by {by}"))),
+            }
+        })?;
         if let Some(why) = &one.set_aside {
             eprintln!("agent: {address}: the entry in the cache was damaged and was fetched again: {why}");
         }

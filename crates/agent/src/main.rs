@@ -99,7 +99,8 @@ Exit code:
     #[command(after_help = "\
 Exit code:
   1    the fetch failed, and another try may succeed: the network, a full disk, content that changed
-  2    another try fails in the same way: 401, 403, 404, a refused URI or content, a wrong hash")]
+  2    another try fails in the same way: 401, 403, 404, a refused URI or content, a wrong hash
+  128+n (143 for TERM) if signal n stopped the fetch; what was fetched stays, and another fetch resumes at once")]
     Fetch(FetchArgs),
     /// Fetch what the workers of a job read, before they start; leaves the result as last words
     #[command(hide = true)]
@@ -425,11 +426,16 @@ fn end_when_told() {
             std::process::exit(128 + signal as i32);
         });
     }
+    when_stdin_ends(|| std::process::exit(1));
+}
+
+/// Does something at the end of a pipe that another program holds open as stdin.
+fn when_stdin_ends(act: impl FnOnce() + Send + 'static) {
     let kind = fstat(std::io::stdin()).map(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT);
     if kind.is_ok_and(|kind| kind == SFlag::S_IFIFO || kind == SFlag::S_IFSOCK) {
         std::thread::spawn(|| {
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-            std::process::exit(1);
+            act();
         });
     }
 }
@@ -448,13 +454,11 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Checkpoints { verb } => checkpoints(verb),
         Command::Fetch(args) => {
-            end_when_told();
-            ExitCode::from(agent::fetch::run(&args))
+            let (ended, stdin_ended) = tokio::sync::oneshot::channel();
+            when_stdin_ends(move || _ = ended.send(()));
+            ExitCode::from(agent::fetch::run(&args, stdin_ended))
         }
-        Command::Inputs(args) => {
-            end_when_told();
-            ExitCode::from(agent::inputs::run(&args))
-        }
+        Command::Inputs(args) => ExitCode::from(agent::inputs::run(&args)),
         Command::Publish(args) => {
             end_when_told();
             ExitCode::from(agent::publish::run(&args))

@@ -41,6 +41,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
@@ -70,6 +71,7 @@ pub(crate) struct Lease {
     number: u64,
     holder: String,
     looked: Mutex<Instant>,
+    is_over: AtomicBool,
 }
 
 /// A name that no other process has.
@@ -162,9 +164,19 @@ impl Cache {
         };
         let holder = unique();
         let written = file.write_all_at(content(&holder, 0).as_bytes(), 0).and_then(|()| file.sync_all());
-        written.map_err(|error| self.failed(&name, &error))?;
-        let lease =
-            Lease { cache: self.clone(), key: key.to_owned(), number, holder, looked: Mutex::new(Instant::now()) };
+        if let Err(error) = written {
+            // On a full disk the lease of no holder would be waited for.
+            let _ = self.fetching.remove(&name);
+            return Err(self.failed(&name, &error));
+        }
+        let lease = Lease {
+            cache: self.clone(),
+            key: key.to_owned(),
+            number,
+            holder,
+            looked: Mutex::new(Instant::now()),
+            is_over: AtomicBool::new(false),
+        };
         for older in self.leases(key)?.into_iter().filter(|older| *older < number) {
             lease.overwrite(older, "superseded").map_err(|error| self.failed(&Self::lease_name(key, older), &error))?;
         }
@@ -282,6 +294,7 @@ impl Lease {
 
     /// Ends it. What was fetched stays for the next holder, unless `forget`.
     pub fn release(&self, forget: bool) -> Result<()> {
+        self.is_over.store(true, Ordering::Relaxed);
         self.check()?;
         let fetching = &self.cache.fetching;
         if forget {
@@ -304,5 +317,15 @@ impl Lease {
 
     pub fn holder(&self) -> &str {
         &self.holder
+    }
+}
+
+/// A fetch that was dropped gives its lease back once nothing writes under it any more. What it fetched stays.
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.is_over.load(Ordering::Relaxed) {
+            // The disk may fail. The next fetcher then waits until the lease has been silent for long enough.
+            let _ = self.release(false);
+        }
     }
 }

@@ -132,8 +132,9 @@ pub struct Fetched {
 
 /// Brings the content of an address into the cache, unless it is there. `progress` shows how far it is.
 ///
-/// The future may be dropped at any await. What was fetched stays, and the next fetcher resumes it once the lease of
-/// this one has been silent for [`LeaseTimes::silence`].
+/// The future may be dropped at any await. What was fetched stays, and the lease is given back once the last write has
+/// ended, so that the next fetcher resumes at once. After a process was killed, the next fetcher resumes once the lease
+/// has been silent for [`LeaseTimes::silence`].
 ///
 /// # Errors
 /// With the file or URI, what happened, and the remedy. [`FetchError::is_final`] tells whether another try is in vain.

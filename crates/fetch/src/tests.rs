@@ -481,10 +481,13 @@ fn another_fetcher_takes_over_from_one_that_died() {
     let first = std::thread::spawn(move || {
         run(async {
             let (address, progress) = (address("hf://a/b"), Progress::default());
+            let mut work = Box::pin(fetch(&address, &options, &progress));
             tokio::select! {
-                result = fetch(&address, &options, &progress) => panic!("it can't end: {result:?}"),
+                result = &mut work => panic!("it can't end: {result:?}"),
                 _ = killed => {}
             }
+            // A process that is killed gives nothing back.
+            std::mem::forget(work);
         });
     });
     let journal = || {
@@ -510,6 +513,58 @@ fn another_fetcher_takes_over_from_one_that_died() {
     assert_eq!(fetched.from_network, 8 * MIB as u64, "only the last part of the large file was missing");
     assert_eq!(count(&server.take(), "small"), 0);
     room.is_tidy();
+}
+
+#[test]
+fn a_dropped_fetch_gives_its_lease_back_and_keeps_what_it_fetched() {
+    let large = bytes(16, 40 * MIB);
+    let repository = Repository::new(&[("large.safetensors", large.clone())]);
+    let (held, sha, cdn) = (repository.clone(), sha256(&large), AtomicUsize::new(0));
+    let server = Server::new(move |request| {
+        let reply = held.answer(request);
+        if !request.path.ends_with(&sha) || cdn.fetch_add(1, Ordering::Relaxed) > 0 {
+            return reply;
+        }
+        Reply::raw(move |stream| {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", reply.body.len());
+            drop(stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&reply.body[..39 * MIB])));
+            drop(stream.read(&mut [0]));
+        })
+    });
+    let mut room = Room::new(&server.url());
+    room.options.lease = LeaseTimes { beat: Duration::from_secs(60), silence: Duration::from_secs(600) };
+    run(async {
+        let (address, progress) = (address("hf://a/b"), Progress::default());
+        tokio::select! {
+            result = fetch(&address, &room.options, &progress) => panic!("it can't end: {result:?}"),
+            () = async { while progress.now().network < 39 * MIB as u64 { tokio::task::yield_now().await } } => {}
+        }
+    });
+    let left = room.names(".fetching");
+    assert!(left.len() == 1 && left[0].contains(".work."), "{left:?}");
+    let begin = Instant::now();
+    let fetched = room.fetch("hf://a/b").unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(60), "the lease was waited for");
+    assert_eq!(fetched.from_network, 8 * MIB as u64, "the first two parts were kept");
+    assert!(content(&fetched.path) == repository.files);
+    room.is_tidy();
+}
+
+#[test]
+fn the_hub_of_the_secret_takes_precedence_over_the_default_and_an_option_over_both() {
+    let (hub_of_secret, hub_of_option) = (hub(repository()), hub(repository()));
+    let mut room = Room::new("");
+    room.options.endpoint = None;
+    room.secret(&[("HF_ENDPOINT", &format!("{}\n", hub_of_secret.url()))]);
+    let from_secret = room.fetch("hf://a/b").unwrap();
+    assert!(!hub_of_secret.take().is_empty());
+    room.options.endpoint = Some(hub_of_option.url());
+    let from_option = room.fetch("hf://a/b").unwrap();
+    assert!(hub_of_secret.take().is_empty() && from_option.key != from_secret.key, "the content of another hub");
+    room.options.endpoint = None;
+    room.secret(&[("HF_ENDPOINT", "https://user:hunter2@hub.test")]);
+    let text = room.error("hf://a/b").to_string();
+    assert!(text.contains("HF_ENDPOINT") && !text.contains("hunter2"), "{text}");
 }
 
 #[test]

@@ -236,14 +236,20 @@ impl<'a> Transfer<'a> {
         noted.map_err(|error| self.failed(JOURNAL, &error))
     }
 
-    /// Runs `work` on a file's target on a thread that may wait for the disk.
+    /// Runs `work` on a file's target on a thread that may wait for the disk. The lease is held until it has ended, also
+    /// if the fetch is dropped meanwhile, so that no write follows the next holder's.
     async fn on_disk<T: Send + 'static>(
         &self,
         item: &Item,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let path = self.place.join(&item.path);
-        blocking(move || work().map_err(|error| FetchError::local(&path, &error))).await
+        let (path, lease) = (self.place.join(&item.path), Arc::clone(self.job.lease));
+        blocking(move || {
+            let done = work().map_err(|error| FetchError::local(&path, &error));
+            drop(lease);
+            done
+        })
+        .await
     }
 
     async fn file(&self, index: usize, item: &Item) -> Result<()> {
