@@ -97,7 +97,7 @@ fn a_small_job_is_all_defaults() {
 #[test]
 fn all_reasons_are_collected() {
     let fields = json!({
-        "model": "s3://bucket/model",
+        "model": "ftp://bucket/model",
         "procsPerWorker": "cpu",
         "resources": { "requests": { "memory": "lots" } },
         "env": [{ "name": "RANK", "value": "0" }],
