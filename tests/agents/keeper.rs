@@ -744,6 +744,8 @@ fn a_backup_is_made_when_somebody_asks_for_it() {
     // An agent that still waits for its store has copied nothing, and the command fails.
     let away = json!({ "uri": "s3://bucket/x", "endpoint": "http://127.0.0.1:1", "region": "us-east-1" });
     (world.policy["store"], world.policy["patienceSeconds"]) = (away, json!(600));
+    // With a volume that all workers share, the agent would choose there and end.
+    world.policy["shared"] = json!(false);
     let mut agent = world.agent(3, &[&more[1]], "true");
     let _agent = Running(agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     // Its socket is there a moment before it answers.
