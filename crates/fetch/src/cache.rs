@@ -324,8 +324,10 @@ pub fn link(target: &Path, link: &Path) -> std::result::Result<(), FetchError> {
     if fs::symlink_metadata(link).is_ok_and(|found| !found.is_symlink()) {
         return Err(FetchError::refused(format!("{}: it is there and no link; remove it", link.display())));
     }
-    let absolute = |path: &Path| std::path::absolute(path).map_err(|error| FetchError::local(path, &error));
-    let target = relative(&absolute(target)?, absolute(link)?.parent().unwrap_or(Path::new("/")));
+    // By the names without links: `..` leads from where a folder really is.
+    let real = |path: &Path| fs::canonicalize(path).map_err(|error| FetchError::local(path, &error));
+    let folder = link.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let target = relative(&real(target)?, &real(folder)?);
     let name = link.file_name().unwrap_or_default().to_string_lossy();
     let temporary = link.with_file_name(format!(".{name}.{}", unique()));
     let made = std::os::unix::fs::symlink(target, &temporary).and_then(|()| fs::rename(&temporary, link));

@@ -417,6 +417,12 @@ fn links_in_the_cache_lead_nowhere() {
     link(&fetched.path, &target).unwrap();
     link(&fetched.path, &target).unwrap();
     assert!(fs::read_link(&target).unwrap().is_relative(), "its volume may be mounted elsewhere");
+    // Also below a folder that is a link to one elsewhere.
+    let (deep, short) = (room.folder.path().join("x/y/z"), room.folder.path().join("short"));
+    fs::create_dir_all(&deep).unwrap();
+    std::os::unix::fs::symlink(&deep, &short).unwrap();
+    link(&fetched.path, &short.join("model")).unwrap();
+    assert_eq!(fs::read(deep.join("model/config.json")).unwrap(), b"{}");
     assert_eq!(fs::read(target.join("config.json")).unwrap(), b"{}");
     assert!(link(&fetched.path, &outside).unwrap_err().to_string().contains("no link; remove it"));
     assert_eq!(fs::read(outside.join("canary")).unwrap(), b"canary");
