@@ -1,14 +1,14 @@
 //! Content that is fetched: by a Job before the gang, or by an init container of its only worker.
 
 use super::environment::literal;
-use super::pod::{Mounts, NOBODY, TERMINATION_BY_FILE, little};
+use super::pod::{Mounts, NOBODY, TERMINATION_BY_FILE, little, restricted};
 use super::upkeep::{AgentJob, agent_job};
 use super::{labels, metadata, names};
 use api::DataStatus;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
 };
-use k8s_openapi::api::core::v1::{Capabilities, Container, PodSecurityContext, SeccompProfile, SecurityContext};
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext};
 use plan::storage::paths;
 use plan::template::FETCH;
 use plan::{CacheVolume, Fetching, Input, Plan, Source, Upkeep};
@@ -18,7 +18,7 @@ use protocol::inputs::{DATA, FetchItem, FetchRequest};
 const TRIES_AGAIN: i32 = 3;
 /// Exit code of an agent that no other try helps.
 const FINAL: i32 = 2;
-/// Folder of the links by which a pod mounts content whose key nobody knows yet.
+/// Folder of the links by which a pod mounts content whose key is not known when the pod is made.
 const LINKS: &str = "links";
 
 /// The Job that fetches the content into the cache. `None` if nothing is fetched by a Job.
@@ -66,15 +66,7 @@ pub(super) fn init_container(plan: &Plan) -> Option<Container> {
         resources: Some(little("1", "512Mi")),
         volume_mounts: Some(Mounts::of_fetch(plan).mounts),
         termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
-        security_context: Some(SecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(NOBODY),
-            allow_privilege_escalation: Some(false),
-            read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(restricted()),
         ..Container::default()
     })
 }

@@ -105,7 +105,7 @@ fn init_containers(plan: &Plan) -> Option<Vec<Container>> {
 /// The operator's volumes, with those of its init containers.
 fn volumes(plan: &Plan, mounts: Mounts) -> Vec<Volume> {
     let mut volumes = mounts.volumes;
-    if fetch::init_container(plan).is_some() {
+    if plan.storage.fetching.as_ref().is_some_and(|fetching| !fetching.has_job()) {
         let more = Mounts::of_fetch(plan).volumes;
         let is_new = |volume: &Volume| volumes.iter().all(|known| known.name != volume.name);
         let more: Vec<_> = more.into_iter().filter(is_new).collect();
@@ -122,21 +122,26 @@ fn deliver_agent(plan: &Plan) -> Container {
         image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
         command: Some(["/agent", "install", "--to", AGENT_PATH].map(str::to_owned).to_vec()),
         resources: Some(little("50m", "32Mi")),
-        security_context: Some(SecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(NOBODY),
-            allow_privilege_escalation: Some(false),
-            read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(restricted()),
         volume_mounts: Some(vec![VolumeMount {
             name: volume_name("agent"),
             mount_path: paths::AGENT.to_owned(),
             ..VolumeMount::default()
         }]),
         ..Container::default()
+    }
+}
+
+/// What the operator's init containers run with. It conforms to Pod Security `restricted` by itself.
+pub(super) fn restricted() -> SecurityContext {
+    SecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(NOBODY),
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+        ..SecurityContext::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Content that the agent fetches before a gang starts: what it is told to fetch, and what it reports of it.
+//! Content that the agent fetches before a gang starts: the request to it, and its report.
 
 use serde::{Deserialize, Serialize};
 

@@ -51,7 +51,6 @@ use hub::Hub;
 use ledger::Ledger;
 use network::Network;
 use objects::Objects;
-use read::Room;
 use reqwest::Url;
 use std::path::{Path, PathBuf};
 use store::{Access, Store};
@@ -209,7 +208,7 @@ async fn to_objects(
         content,
         ledger,
         progress,
-        room: Room::default(),
+        room: store::Room::default(),
     };
     objects.publish().await
 }

@@ -4,14 +4,14 @@ use crate::content::{Content, Item, changed};
 use crate::error::{Kind, PublishError};
 use crate::ledger::Ledger;
 use crate::progress::{Progress, Stage};
-use crate::read::{Part, Reader, Room, sha256};
+use crate::read::{Part, Reader, sha256};
 use crate::record::{LONGEST, Origin, RECORD_NAME, RecordFile, ResultRecord};
 use crate::{Published, blocking};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use store::{Store, StoreError, Trouble, part_length};
+use store::{Room, Store, StoreError, Trouble, part_length};
 use text::one_line;
 
 /// Files up to this length are sent in one request, in bytes.

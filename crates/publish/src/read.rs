@@ -12,34 +12,11 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use store::Room;
+use tokio::sync::OwnedSemaphorePermit;
 
-/// Memory for what is read and not sent yet, in bytes.
-const ROOM: u64 = 64 * 1024 * 1024;
-/// In which memory is counted, in bytes.
-const UNIT: u64 = 64 * 1024;
 /// What is read at once where it is only hashed, or sent as a stream, in bytes. A multiple of 3, for base64.
 const BLOCK: usize = 3 * 256 * 1024;
-
-/// Memory for payloads.
-#[derive(Clone)]
-pub(crate) struct Room(Arc<Semaphore>);
-
-impl Default for Room {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new((ROOM / UNIT) as usize)))
-    }
-}
-
-impl Room {
-    /// Memory for a payload, as soon as there is some. A payload that is larger than all of it gets all.
-    pub async fn take(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
-        let units = bytes.div_ceil(UNIT).clamp(1, ROOM / UNIT) as u32;
-        // It is never closed.
-        Arc::clone(&self.0).acquire_many_owned(units).await.ok()
-    }
-}
 
 /// A part of a file, in memory.
 pub(crate) struct Part {

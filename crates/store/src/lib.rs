@@ -45,11 +45,11 @@ pub use error::{StoreError, Trouble};
 pub use journal::Journal;
 pub use manifest::{Layout, Manifest, Stored};
 pub use remove::Listing;
+pub use room::Room;
 pub use transport::{LEAST_DATA, choose_tls};
 pub use upload::part_length;
 
 use backend::Bucket;
-use room::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::OnceCell;

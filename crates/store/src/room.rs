@@ -1,4 +1,4 @@
-//! The memory that a store may take for what it sends and reads.
+//! The memory that is taken for what is sent to a store and read from it.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -8,9 +8,9 @@ const ROOM: u64 = 64 * 1024 * 1024;
 /// In which memory is counted, in bytes.
 const UNIT: u64 = 64 * 1024;
 
-/// Memory for payloads. Whoever has some of it asks for no more.
+/// Memory for payloads that are read and not sent yet, 64 MiB. Whoever has some of it asks for no more.
 #[derive(Clone)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub struct Room(Arc<Semaphore>);
 
 impl Default for Room {
     fn default() -> Self {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// The claim that is named as the cache, which theirs does not have: each of their jobs has a volume of its own.
 const CACHE: &str = "cache";
 
-/// A dataset or a model: a claim is mounted, an address that can be fetched is, and a name is told to the program.
+/// A dataset or a model: a claim is mounted, an address that can be fetched is, and a name is passed to the program.
 pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
     if let Some(claim) = claim(uri) {
         ours.set(to, claim);

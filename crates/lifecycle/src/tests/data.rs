@@ -86,7 +86,7 @@ fn content_that_can_not_be_fetched_fails_the_job_and_a_server_that_is_away_is_as
     }
 }
 
-/// Of the last words of a Job that nobody has seen nothing is known: it is made again, and finds all in the cache.
+/// The Job is created again, and finds all content in the cache.
 #[test]
 fn a_fetch_whose_last_words_are_lost_is_made_again() {
     let mut world = World::new();
