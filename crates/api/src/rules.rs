@@ -402,8 +402,9 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec",
         field: ".output",
-        rule: "!has(self.output) || self.output.startsWith('pvc://') || $(checkpoint.enabled) && has(self.checkpoint) && \
-               has(self.checkpoint.storage) && self.checkpoint.storage.type in ['pvc', 'nfs']",
+        rule: "!has(self.output) || self.output.startsWith('pvc://') || !self.output.contains('://') || \
+               $(checkpoint.enabled) && has(self.checkpoint) && has(self.checkpoint.storage) && \
+               self.checkpoint.storage.type in ['pvc', 'nfs']",
         wrong: "output is an address, and there is no volume for the result until it is published",
         remedy: "set checkpoint.storage to type pvc or nfs, and leave checkpoint.enabled true",
         example: "output-volume",
