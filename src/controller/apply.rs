@@ -275,6 +275,18 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
+    /// A fresh read: no upkeep Job is there that the watch has yet to show. It would write to the volume beside the workers.
+    pub(super) async fn confirm_no_upkeep(&self, plan: &Plan) -> Result<(), Error> {
+        if !plan.storage.has_upkeep() {
+            return Ok(());
+        }
+        let name = names::upkeep_name(&plan.identity.name);
+        let found = call("get Job", self.api::<SlimJob>().get_opt(&name)).await?;
+        let found = found.filter(|found| is_ours(found, &self.key.uid));
+        self.remember(found.as_ref());
+        if found.is_some() { Err(Error::Outdated) } else { Ok(()) }
+    }
+
     /// A fresh read of the Jobs, which tells a deleted one from one that the watch has not shown yet.
     pub(super) async fn find_jobs(&self, plan: &Plan) -> Result<bool, Error> {
         let (api, mut is_there) = (self.api::<SlimJob>(), false);

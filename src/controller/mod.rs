@@ -29,7 +29,7 @@ pub use error::Error;
 pub use operator_key::{OPERATOR_KEY_SECRET, operator_key};
 
 use crate::telemetry::Metrics;
-use api::{ElasticStatus, Guarded, State, TrainingJob, Unreadable};
+use api::{ElasticStatus, Guarded, State, TrainingJob, TrainingJobStatus, Unreadable};
 use futures::channel::mpsc;
 use futures::future::{self, Either};
 use futures::{FutureExt, StreamExt};
@@ -121,6 +121,7 @@ impl Context {
                 && *asked == plan::restart_requested(job)
                 && known.size == job.status.as_ref().and_then(|status| status.elastic.as_ref()).map(size)
                 && known.data == job.status.as_ref().map(|status| status.data.as_slice()).unwrap_or_default()
+                && known.publishes == job.status.as_ref().is_some_and(lifecycle::publishes)
         };
         known.filter(is_of).unwrap_or_else(|| {
             let wanted = Arc::new(wanted(job, &self.options.runtime));
@@ -149,6 +150,12 @@ impl Context {
     }
 }
 
+/// Whether a plan that rests on one status is that of the other.
+fn plans_alike(one: &TrainingJobStatus, other: &TrainingJobStatus) -> bool {
+    let size = |status: &TrainingJobStatus| status.elastic.as_ref().map(|elastic| (elastic.workers, elastic.largest));
+    one.data == other.data && size(one) == size(other) && lifecycle::publishes(one) == lifecycle::publishes(other)
+}
+
 fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let planned = plan::resolve(job, runtime);
     let refused = planned.accepted().err().map(ToString::to_string);
@@ -157,7 +164,9 @@ fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
     let size = decided.map(|elastic| (elastic.workers, elastic.largest));
     let data = job.status.as_ref().map(|status| status.data.clone()).unwrap_or_default();
-    Wanted { generation: job.metadata.generation, size, data, planned, refused, service: digests.0, config: digests.1 }
+    let publishes = job.status.as_ref().is_some_and(lifecycle::publishes);
+    let (service, config) = digests;
+    Wanted { generation: job.metadata.generation, size, data, publishes, planned, refused, service, config }
 }
 
 /// How long an operator that ends waits for its last Events; less than a standby waits for its lease.
@@ -274,10 +283,23 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
             return Ok(Requeue(Some(pass.look_again())));
         }
     };
-    let wanted = context.wanted(&whole, &pass.key);
     let mut requeue = Requeue::default();
     // A second round tells in the status what the first one's writes were answered.
     for _ in 0..2 {
+        // The watch may have yet to show what was written last, such as what was fetched.
+        let newest = pass.current_status();
+        let whole = match &whole.status {
+            Some(status) if plans_alike(status, &newest) => Cow::Borrowed(&*whole),
+            status => {
+                let inherited =
+                    status.as_ref().and_then(|status| status.inherited.clone()).or(newest.inherited.clone());
+                Cow::Owned(TrainingJob {
+                    status: Some(TrainingJobStatus { inherited, ..newest }),
+                    ..whole.clone().into_owned()
+                })
+            }
+        };
+        let wanted = context.wanted(&whole, &pass.key);
         if !pass.round(&wanted, &mut requeue).await? {
             break;
         }
@@ -398,6 +420,7 @@ impl Pass<'_, TrainingJob> {
                     return Ok(());
                 }
                 self.confirm().await?;
+                self.confirm_no_upkeep(plan).await?;
                 self.create_jobs(plan, *incarnation, past, delivery).await
             }
             Action::EnsureGroup => {

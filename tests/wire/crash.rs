@@ -17,7 +17,7 @@ use futures::future::{self, Either};
 use futures::{StreamExt, stream};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -56,9 +56,11 @@ enum Scenario {
     Resize,
     /// Has another role, whose pod fails; the gang restarts, completes.
     Roles,
+    /// Its model is fetched, and its result is published; completes.
+    Data,
 }
 
-const SCENARIOS: [Scenario; 12] = [
+const SCENARIOS: [Scenario; 13] = [
     Scenario::Complete,
     Scenario::Suspend,
     Scenario::Resume,
@@ -71,6 +73,7 @@ const SCENARIOS: [Scenario; 12] = [
     Scenario::Again,
     Scenario::Resize,
     Scenario::Roles,
+    Scenario::Data,
 ];
 
 /// How the operator comes back.
@@ -323,6 +326,14 @@ impl<'a> Life<'a> {
         if trial.scenario == Scenario::Roles {
             runtime(world, &namespace, "theirs", &json!({ "framework": "none" })).await;
         }
+        if trial.scenario == Scenario::Data {
+            let cache = json!({
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "cache" },
+                "spec": { "accessModes": ["ReadWriteMany"], "resources": { "requests": { "storage": "1Gi" } } },
+            });
+            let url = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+            world.send("POST", &url, &cache).await.expect("a claim");
+        }
         let (away, operators, first) = (AtomicBool::new(false), Mutex::default(), AtomicUsize::default());
         Self { world, trial, namespace, away, operators, first }
     }
@@ -410,7 +421,7 @@ impl<'a> Life<'a> {
     /// The job's life: what its owner, its programs and its nodes do.
     async fn live(&self) -> Result<(), String> {
         use Scenario::{
-            Again, Budget, Complete, Deadline, Delete, Evict, Resize, Restart, Resume, Roles, Suspend, Ttl,
+            Again, Budget, Complete, Data, Deadline, Delete, Evict, Resize, Restart, Resume, Roles, Suspend, Ttl,
         };
         self.create().await;
         match self.trial.scenario {
@@ -490,6 +501,14 @@ impl<'a> Life<'a> {
                 self.complete(2).await?;
                 self.exit_of("actor", 2, 0, 0).await?;
             }
+            Data => match future::select(pin!(self.complete(1)), pin!(self.move_data())).await {
+                Either::Left((completed, _)) => {
+                    completed?;
+                    let is_gone = |space: &Space| space.get(Kind::Job, "x-upkeep").is_none().then_some(());
+                    self.until("the Job that published to be gone", is_gone).await?;
+                }
+                Either::Right((wrong, _)) => return wrong,
+            },
         }
         self.at_an_end().await
     }
@@ -521,6 +540,10 @@ impl<'a> Life<'a> {
                 json!({ "runtimeRef": named, "checkpoint": { "enabled": false }, "roles": [{ "name": "actor" }] })
             }
             Scenario::Ttl => json!({ "ttlSecondsAfterFinished": 1 }),
+            Scenario::Data => json!({
+                "model": "s3://bucket/model", "cache": { "pvcName": "cache" }, "output": "s3://bucket/results",
+                "checkpoint": { "storage": { "type": "pvc" } },
+            }),
             _ => json!({}),
         };
         spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -559,6 +582,33 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
+    /// What the agents do that fetch and publish, however often they are asked to. Ends only if none is made for long.
+    async fn move_data(&self) -> Result<(), String> {
+        let mut done = BTreeSet::new();
+        loop {
+            let pod = self.until("a pod that moves data", |space| {
+                let is_next = |pod: &&Value| {
+                    pod["metadata"]["labels"]["component"] == "upkeep"
+                        && pod["status"]["phase"] == "Running"
+                        && !done.contains(&pod["metadata"]["uid"].to_string())
+                };
+                space.of(Kind::Pod).find(is_next).cloned()
+            });
+            let pod = pod.await?;
+            done.insert(pod["metadata"]["uid"].to_string());
+            let mut words = json!({ "version": 1, "phase": "Exited" });
+            if pod["metadata"]["labels"]["ml.example.com/task"] == "fetch" {
+                words["fetched"] = json!([{ "name": "model", "key": "k", "revision": "r", "files": 1, "bytes": 2 }]);
+            } else {
+                words["published"] = json!({ "record": {
+                    "version": 1, "uri": "s3://bucket/results/x", "name": "x", "digest": "d", "fileCount": 1, "bytes": 2,
+                    "published": "2026-11-26T20:00:00Z",
+                } });
+            }
+            kubelet::end(&self.world.admin, &pod, 0, &words).await;
+        }
+    }
+
     async fn running(&self, attempt: u32, worker: u32) -> Result<Value, String> {
         let what = format!("worker {worker} of attempt {attempt} to run");
         let pod = |space: &Space| kubelet::running(space, attempt, worker).cloned();
@@ -569,7 +619,7 @@ impl<'a> Life<'a> {
 
     async fn runs(&self, attempt: u32) -> Result<(), String> {
         self.all_run(attempt).await?;
-        if attempt == 1 && !matches!(self.trial.scenario, Scenario::Complete | Scenario::Resume) {
+        if attempt == 1 && !matches!(self.trial.scenario, Scenario::Complete | Scenario::Resume | Scenario::Data) {
             let writes = self.operators().first().map_or(0, |operator| operator.wire.writes());
             // Runs differ by a write or two up to here, and what came last is followed by something new. The first gang
             // of two jobs in a row is the one that counts.

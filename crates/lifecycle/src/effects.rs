@@ -167,7 +167,11 @@ impl View<'_> {
             Phase::Completed { published: Some((job, _)), .. } => Effects::of(upkeep::deletion(job)),
             Phase::Publishing { work } => {
                 let ended = self.end_gang();
-                if let Publication::Job(work) = work { ended.and(upkeep::prepare(self, work)) } else { ended }
+                match work {
+                    Publication::Job(work) => ended.and(upkeep::prepare(self, work)),
+                    // Of programs that have ended nothing more is seen: once the status tells of them, it goes on.
+                    Publication::NotBegun => ended.waking(self.unpublished_since().is_none().then_some(1)),
+                }
             }
             Phase::Ending { end: Some(end), follows } => Effects::default().waking(self.ends_in(end, *follows)),
             Phase::Queued { job } if self.current.attempt > job.first_attempt => jobs(),

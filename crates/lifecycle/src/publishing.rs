@@ -4,11 +4,17 @@ use super::conditions::condition_is;
 use super::phase::{Phase, Preparation, Publication};
 use super::view::View;
 use super::waiting::Why;
-use api::{ConditionType, Reason, ResultStatus};
+use api::{ConditionType, Reason, ResultStatus, TrainingJobStatus};
 use jiff::Timestamp;
 use observe::ChildKey;
 use plan::{Output, Publishing, Upkeep, names};
 use protocol::result::ResultRecord;
+
+/// Whether the programs have succeeded, and their result has yet to be published.
+#[must_use]
+pub fn publishes(status: &TrainingJobStatus) -> bool {
+    condition_is(&status.conditions, ConditionType::ResultPublished, false).is_some()
+}
 
 impl<'a> View<'a> {
     /// How the result is published, if it is.

@@ -60,6 +60,8 @@ pub struct Wanted {
     pub size: Option<(u16, u16)>,
     /// Content that was fetched for the job, on which the plan rests as well.
     pub data: Vec<DataStatus>,
+    /// Whether the programs have succeeded and their result is to be published, with the metrics of that status.
+    pub publishes: bool,
     /// What is to be.
     pub planned: Planned,
     /// Why not, if it can't be.

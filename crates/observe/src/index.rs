@@ -476,6 +476,7 @@ mod tests {
             generation: None,
             size: None,
             data: Vec::new(),
+            publishes: false,
             planned,
             refused: None,
             service: 0,

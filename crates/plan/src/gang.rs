@@ -269,6 +269,15 @@ pub struct Storage {
     pub checkpoint: Option<Checkpoint>,
 }
 
+impl Storage {
+    /// Whether an upkeep Job may precede or follow the workers.
+    #[must_use]
+    pub fn has_upkeep(&self) -> bool {
+        let of_checkpoints = |it: &Checkpoint| it.policy.backup.is_some() || it.policy.resume_from.is_some();
+        self.fetching.as_ref().is_some_and(Fetching::has_job) || self.checkpoint.as_ref().is_some_and(of_checkpoints)
+    }
+}
+
 /// Work on the job's data while no worker runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Upkeep {

@@ -6,6 +6,7 @@ use api::{Checkpoint, Storage};
 use plan::Upkeep;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use protocol::result::{Publication, ResultRecord};
+use std::time::Duration;
 
 const CREATE: Action = Action::CreateUpkeep(Upkeep::Publish);
 
@@ -23,7 +24,8 @@ fn succeeded() -> World {
     let mut world = world();
     world.second = 70;
     world.see(Some(job(1)), [ended(0, 1, 0, 60), ended(1, 1, 0, 60)]);
-    assert_eq!(world.step().actions, []);
+    let verdict = world.step();
+    assert_eq!((verdict.actions, verdict.requeue), (vec![], Some(Duration::from_secs(1))), "nothing else may wake it");
     world
 }
 
