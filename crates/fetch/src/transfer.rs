@@ -289,6 +289,7 @@ impl<'a> Transfer<'a> {
                 self.results.lock().hashes[index] = hashes.sha256;
                 self.note(&Line::Done(index, hex(&hashes.sha256)))?;
                 self.job.progress.file();
+                self.job.source.watch.completed();
                 return Ok(());
             };
             self.drop_file(index, item, &target).await?;
@@ -404,7 +405,7 @@ impl<'a> Transfer<'a> {
             let mut piece = &piece?[..];
             while !piece.is_empty() && block.at() < end {
                 let taken = block.take(piece);
-                self.job.progress.arrived(taken as u64);
+                self.arrived(taken as u64);
                 piece = &piece[taken..];
                 if block.is_full() {
                     self.write(index, item, target, block).await?;
@@ -471,11 +472,16 @@ impl<'a> Transfer<'a> {
             let length = piece.len().min(usize::try_from(item.size - *at).unwrap_or(usize::MAX));
             let (start, piece, target) = (*at, piece.slice(..length), Arc::clone(target));
             self.on_disk(item, move || target.write(start, &piece)).await?;
-            self.job.progress.arrived(length as u64);
+            self.arrived(length as u64);
             *at += length as u64;
             self.check_lease().await?;
         }
         Ok(())
+    }
+
+    fn arrived(&self, bytes: u64) {
+        self.job.progress.arrived(bytes);
+        self.job.source.watch.arrived(bytes);
     }
 
     async fn check_lease(&self) -> Result<()> {
