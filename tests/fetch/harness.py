@@ -123,6 +123,12 @@ def until(what, look, deadline=DEADLINE):
     return found
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def content(folder):
     """Path -> bytes of all files below a folder."""
     folder = Path(folder)

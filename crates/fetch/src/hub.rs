@@ -17,7 +17,7 @@ pub(crate) const ENDPOINT: &str = "https://huggingface.co";
 /// The longest answer of the API, in bytes: a page has a thousand files.
 const LONGEST: usize = 16 * 1024 * 1024;
 /// The most files of a list.
-const MOST_FILES: usize = 4_000_000;
+const MOST_FILES: usize = 3_000_000;
 /// Pages that may have any number of files, or none.
 const SMALL_PAGES: usize = 1000;
 /// Files that each further page has at least, on average.
@@ -257,8 +257,8 @@ mod tests {
         assert!(check_pages("x", 999, 0).is_ok());
         assert!(check_pages("x", 1000, 0).unwrap_err().to_string().contains("no end after 1000 pages with 0 files"));
         assert!(check_pages("x", 20_999, 1_000_000).is_ok());
-        let error = check_pages("x", 4001, 4_000_001).unwrap_err();
-        assert!(error.is_final() && error.to_string().contains("more than 4000000 files"), "{error}");
+        let error = check_pages("x", 4001, 3_000_001).unwrap_err();
+        assert!(error.is_final() && error.to_string().contains("more than 3000000 files"), "{error}");
     }
 
     #[test]

@@ -122,7 +122,7 @@ fn count(asked: &[Request], part: &str) -> usize {
 fn until(what: &str, mut look: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !look() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "waited for {what}");
+        assert!(begin.elapsed() < Duration::from_secs(120), "waited for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -272,6 +272,24 @@ fn damaged_files_of_the_hub_are_noticed() {
         room.is_tidy();
         assert_eq!(room.names(""), [".fetching"]);
     }
+}
+
+/// Serves hubs to another client, which tests/fetch/clients_test.py runs: an open one and a gated one, whose URLs it
+/// writes to the file that the variable names. It ends once that file is removed.
+#[test]
+fn hubs_for_another_client() {
+    let Some(file) = std::env::var_os("FETCH_TEST_HUBS") else { return };
+    let (file, repository) = (Path::new(&file), repository());
+    let (open, gated) = (hub(repository.clone()), hub(Repository { is_gated: true, ..repository.clone() }));
+    for (path, content) in &repository.files {
+        let at = file.with_extension("files").join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(at, content).unwrap();
+    }
+    let part = file.with_extension("part");
+    fs::write(&part, format!("{}\n{}", open.url(), gated.url())).unwrap();
+    fs::rename(part, file).unwrap();
+    until("the client", || !file.exists());
 }
 
 // ---- cuts
