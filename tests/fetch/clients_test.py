@@ -152,7 +152,7 @@ class Hub(Case):
 
     def test_what_one_side_uploads_the_other_downloads(self):
         url = self.room / "hub.url"
-        server, _ = self.start("hub", rust_test("publish", "hub_tests::a_hub_for_another_client"),
+        server, _ = self.start("publish-hub", rust_test("publish", "hub_tests::a_hub_for_another_client"),
                                lambda: url.exists() and url.read_text(), {"PUBLISH_TEST_HUB": str(url)})
         self.addCleanup(url.unlink, missing_ok=True)
         endpoint = url.read_text()
@@ -253,7 +253,7 @@ class Stores(Case):
         bucket = client.create_bucket(BUCKET)
         key = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
         keys = secret(self.room, credentials__json=json.dumps(key))
-        self.compare(f"gs://{BUCKET}", ("--credentials", keys),
+        self.compare(f"gs://{BUCKET}", ("--credentials", keys, "--endpoint", url),
                      lambda key, body: bucket.blob(key).upload_from_string(body),
                      lambda: {blob.name: blob.download_as_bytes() for blob in client.list_blobs(BUCKET)})
 

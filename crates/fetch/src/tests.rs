@@ -279,7 +279,8 @@ fn damaged_files_of_the_hub_are_noticed() {
 #[test]
 fn hubs_for_another_client() {
     let Some(file) = std::env::var_os("FETCH_TEST_HUBS") else { return };
-    let (file, repository) = (Path::new(&file), repository());
+    let (file, cdn) = (Path::new(&file), hub(repository()));
+    let repository = Repository { cdn: cdn.url(), ..repository() };
     let (open, gated) = (hub(repository.clone()), hub(Repository { is_gated: true, ..repository.clone() }));
     for (path, content) in &repository.files {
         let at = file.with_extension("files").join(path);

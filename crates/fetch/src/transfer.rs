@@ -620,14 +620,14 @@ fn append_only(file: &File) -> io::Result<()> {
     fcntl(file, FcntlArg::F_SETFL(OFlag::O_APPEND)).map_err(io::Error::from).map(drop)
 }
 
-/// Compares what is missing with what the volume has. Some file servers state nothing, or 0.
+/// Compares what is missing with what the volume has. Some file servers state nothing, or 0 for everything.
 fn check_space(place: &std::path::Path, space: Option<Space>, bytes: u64, files: u64) -> Result<()> {
-    let Some(Space { free, free_inodes, inodes, .. }) = space else { return Ok(()) };
+    let Some(Space { free, total, free_inodes, inodes }) = space else { return Ok(()) };
     let place = place.display();
     let full = |what: String| {
         FetchError::new(Kind::Local, format!("{place}: {what}; free space on the volume of the cache, or enlarge it"))
     };
-    if free > 0 && bytes > free {
+    if (free > 0 || total > 0) && bytes > free {
         let (needed, free) = (wording::bytes(bytes), wording::bytes(free));
         return Err(full(format!("{needed} are missing, and the volume has {free} free")));
     }
@@ -652,6 +652,8 @@ mod tests {
         let error = check(Some(space(10 << 20, 10)), 20 << 20, 1).unwrap_err();
         assert_eq!((error.kind, error.is_final()), (Kind::Local, false));
         assert!(error.to_string().contains("20.0 MiB are missing, and the volume has 10.0 MiB free"), "{error}");
+        let error = check(Some(space(0, 10)), 1, 1).unwrap_err();
+        assert!(error.to_string().contains("the volume has 0 B free"), "{error}");
         assert!(check(Some(space(10, 10)), 1, 11).unwrap_err().to_string().contains("11 files"));
     }
 

@@ -328,9 +328,10 @@ impl Hub {
                         Reply::new(307, "").with("location", format!("{}?cache", request.path))
                     }
                     Some(content) if content.len() as u64 >= LARGE => {
-                        let oid = hex(&Sha256::digest(content));
+                        // The file storage is at another host than the hub.
+                        let (oid, host) = (hex(&Sha256::digest(content)), self.url.replace("127.0.0.1", "localhost"));
                         Reply::new(302, "redirected")
-                            .with("location", format!("{}/stored/{oid}?signature=secret", self.url))
+                            .with("location", format!("{host}/stored/{oid}?signature=secret"))
                             .with("x-repo-commit", sha)
                             .with("x-linked-etag", format!("\"{oid}\""))
                             .with("x-linked-size", content.len())
