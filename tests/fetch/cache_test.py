@@ -50,15 +50,20 @@ class Hub:
     def handle(self, connection, request):
         parts = request.path.strip("/").split("/")
         if "revision" in parts:
-            return answer(connection, body=json.dumps({"sha": self.main}).encode())
-        if "tree" in parts:
+            answer(connection, body=json.dumps({"sha": self.main}).encode())
+        elif "tree" in parts:
             entries = [{"type": "file", "path": path, "oid": git(body), "size": len(body)}
                        for path, body in self.commits[parts[-1]].items()]
-            return answer(connection, body=json.dumps(entries).encode())
+            answer(connection, body=json.dumps(entries).encode())
+        else:
+            self.send_file(connection, request, parts)
+
+    def send_file(self, connection, request, parts):
         body = self.commits[parts[3]]["/".join(parts[4:])]
         first, end = request.range(len(body))
         if self.holds.is_set() or end - first <= self.held_after:
-            return answer_file(connection, request, body)
+            answer_file(connection, request, body)
+            return
         status = f"HTTP/1.1 {206 if 'range' in request.headers else 200} Status\r\n"
         parts = (f"content-length: {end - first}", f"content-range: bytes {first}-{end - 1}/{len(body)}")
         connection.sendall((status + "\r\n".join(parts) + "\r\n\r\n").encode() + body[first:first + self.held_after])
@@ -203,8 +208,9 @@ def page(connection, request, count):
     token = [part for part in request.query.split("&") if part.startswith("continuation-token=")]
     first = int(token[0].partition("=")[2]) if token else 0
     end = min(first + 1000, count)
-    listed = "".join(f"<Contents><Key>m/{number // 1000:04}/{number:07}.bin</Key><Size>0</Size><ETag>&quot;d41d8cd98f00b204"
-                     "e9800998ecf8427e&quot;</ETag><LastModified>2026-10-21T07:28:00.000Z</LastModified></Contents>"
+    rest = ("<Size>0</Size><ETag>&quot;d41d8cd98f00b204e9800998ecf8427e&quot;</ETag>"
+            "<LastModified>2026-10-21T07:28:00.000Z</LastModified></Contents>")
+    listed = "".join(f"<Contents><Key>m/{number // 1000:04}/{number:07}.bin</Key>{rest}"
                      for number in range(first, end))
     more = f"<NextContinuationToken>{end}</NextContinuationToken><IsTruncated>true</IsTruncated>" if end < count else ""
     answer(connection, body=f"<ListBucketResult>{listed}{more}</ListBucketResult>".encode())

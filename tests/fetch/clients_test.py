@@ -249,7 +249,8 @@ class Stores(Case):
         self.start("fake-gcs-server", [
             tool("fake-gcs-server"), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-log-level",
             "error", "-port", port, "-external-url", url, "-public-host", f"127.0.0.1:{port}"], lambda: is_open(port))
-        client = storage.Client(project="test", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
+        client = storage.Client(project="test", credentials=AnonymousCredentials(),
+                                client_options={"api_endpoint": url})
         bucket = client.create_bucket(BUCKET)
         key = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
         keys = secret(self.room, credentials__json=json.dumps(key))
@@ -269,7 +270,7 @@ class Stores(Case):
         container = BlobServiceClient(url, credential=credential).create_container(BUCKET)
         keys = secret(self.room, AZURE_STORAGE_ACCOUNT_NAME=ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY=ACCOUNT_KEY)
         self.compare(f"az://{BUCKET}", ("--credentials", keys, "--endpoint", url),
-                     lambda key, body: container.upload_blob(key, body),
+                     container.upload_blob,
                      lambda: {blob.name: container.download_blob(blob.name).readall()
                               for blob in container.list_blobs()})
 

@@ -47,8 +47,8 @@ class Ended:
         return f"{end}\n{self.stdout}{self.stderr[-3000:]}"
 
 
-# Starts a program, and reports its end. A program inherits the greatest memory of the one that forks it, and this one is
-# small.
+# Starts a program, and reports its end. A program inherits the greatest memory of the one that forks it, and this is a
+# small one.
 LAUNCH = """
 import json, os, sys
 report, *words = sys.argv[1:]
@@ -138,7 +138,7 @@ def content(folder):
 class Request:
     def __init__(self, head):
         lines = head.decode("latin-1").split("\r\n")
-        self.method, target = (lines[0].split(" ") + ["", ""])[:2]
+        self.method, target = [*lines[0].split(" "), "", ""][:2]
         self.path, _, self.query = target.partition("?")
         self.path = unquote(self.path)
         pairs = (line.split(":", 1) for line in lines[1:] if ":" in line)
@@ -223,4 +223,5 @@ def answer_file(connection, request, body, tag='"one"', **headers):
     first, end = request.range(len(body))
     is_part = "range" in request.headers
     more = {"content-range": f"bytes {first}-{end - 1}/{len(body)}"} if is_part else {}
-    answer(connection, 206 if is_part else 200, body[first:end], etag=tag, **{"accept-ranges": "bytes"}, **more, **headers)
+    more["accept-ranges"] = "bytes"
+    answer(connection, 206 if is_part else 200, body[first:end], etag=tag, **more, **headers)

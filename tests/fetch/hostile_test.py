@@ -5,23 +5,20 @@ The servers and the agent are in a network of the test's own, whose loopback int
 and that of a metadata service. `tests/run hostile` builds the agent and runs this.
 """
 
-import contextlib
 import ctypes
 import functools
 import hashlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
-import time
 import unittest
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from harness import DEADLINE, KIB, MIB, Server, answer, answer_file, content, fetch, secret, start_fetch
+from harness import DEADLINE, MIB, Server, answer, answer_file, content, fetch, secret
 
 # Seconds.
 STALL = 5
@@ -226,7 +223,7 @@ def tree(*entries, link=None):
     return lambda connection, *_: answer(connection, body=body, link=link)
 
 
-def endless_list(entries, pause=0.0, size=1):
+def endless_list(entries, pause=0.0):
     """Pages with so many entries each, without a last one."""
     lock, count = threading.Lock(), [0]
 
@@ -235,7 +232,7 @@ def endless_list(entries, pause=0.0, size=1):
             count[0] += 1
             page = count[0]
         server.pause(pause)
-        body = ",".join(f'{{"type":"file","path":"{page}-{number}","oid":"","size":{size}}}' for number in range(entries))
+        body = ",".join(f'{{"type":"file","path":"{page}-{number}","oid":"","size":1}}' for number in range(entries))
         answer(connection, body=f"[{body}]".encode(), link=f'<{request.path}?page={page}>; rel="next"')
 
     return send
@@ -318,11 +315,11 @@ HUB = {
     "a list without end": hub(endless_list(1)),
     "a list of slow pages without end": hub(endless_list(1, 0.8 * STALL)),
     "one long page of entries": hub(lambda connection, *_: answer(
-        connection, body=b'[' + b'{"type":"file","path":"","oid":""},' * 470_000 + b'{}]')),
+        connection, body=b'[' + b'{"type":"file","path":"","oid":""},' * 230_000 + b'{}]')),
     "one long page of folders": hub(lambda connection, *_: answer(
-        connection, body=b'[' + b'{"type":"","path":"","oid":""},' * 500_000 + b'{}]')),
-    "brackets": hub(lambda connection, *_: answer(connection, body=b"[" * (15 * MIB))),
-    "a long string": hub(lambda connection, *_: answer(connection, body=b'[{"type":"' + b"x" * (15 * MIB) + b'"}]')),
+        connection, body=b'[' + b'{"type":"","path":"","oid":""},' * 250_000 + b'{}]')),
+    "brackets": hub(lambda connection, *_: answer(connection, body=b"[" * (7 * MIB))),
+    "a long string": hub(lambda connection, *_: answer(connection, body=b'[{"type":"' + b"x" * (7 * MIB) + b'"}]')),
     "a list at another host": hub(tree(entry("a"), link=f"<http://{METADATA}/latest>; rel=\"next\"")),
     "a size of 2^64 - 1 bytes": hub(tree(entry("a", size=2**64 - 1), entry("b", size=2**64 - 1))),
     "a negative size": hub(tree(entry("a", size=-1))),
@@ -361,7 +358,7 @@ BUCKET = {
 }
 # These send all that a list may have: the soak alone has the time.
 LONG = {
-    "hub": {"a list of long pages without end": hub(endless_list(300_000)),
+    "hub": {"a list of long pages without end": hub(endless_list(150_000)),
             "a list of usual pages without end": hub(endless_list(1000))},
     "store": {"a list of long pages without end": many_objects(250_000)},
 }
@@ -378,7 +375,8 @@ class Hostile(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.home = Path(folder.name)
         # What nothing may touch: beside the cache, at the root, and services at inner addresses.
-        self.guards = [Server(lambda connection, *_: answer(connection, body=b"secret"), address, 80) for address in INNER]
+        self.guards = [Server(lambda connection, _: answer(connection, body=b"secret"), address, 80)
+                       for address in INNER]
         for guard in self.guards:
             self.addCleanup(guard.close)
         self.most, self.cpu = (0, ""), []
@@ -398,13 +396,13 @@ class Hostile(unittest.TestCase):
               f"{sum(cpu for cpu, _ in self.cpu):.1f} CPU seconds {sorted(self.cpu)[-4:]}")
 
     def fetch_from(self, kind, number, handler):
-        room = self.home / f"{kind}-{number}"
-        room.mkdir()
+        room = Path(tempfile.mkdtemp(prefix=f"{kind}-{number}-", dir=self.home))
         (room / "canary").write_text("canary")
         server = Server(None, PUBLIC)
         server.handler = lambda connection, request: handler(connection, request, server)
         with server:
-            ended = fetch(room, "--stall-limit", self.stall, *source(kind, room, server.url), deadline=4 * self.stall + DEADLINE)
+            ended = fetch(room, "--stall-limit", self.stall, *source(kind, room, server.url),
+                          deadline=LIMITS * self.stall + DEADLINE)
         return room, server, ended
 
     def check_end(self, name, room, server, ended):
@@ -417,7 +415,8 @@ class Hostile(unittest.TestCase):
         self.assertLess(ended.memory, MOST_MEMORY, said)
         self.assertNotIn("panicked", ended.stderr, said)
         self.assertTrue(server.requests, said)
-        left = {path for path in content(room) if not path.startswith(("cache/.fetching/", "stdout-", "stderr-", "report-", "secret/"))}
+        own = ("cache/.fetching/", "stdout-", "stderr-", "report-", "secret/")
+        left = {path for path in content(room) if not path.startswith(own)}
         self.assertEqual(left, {"canary"}, said)
         self.assertEqual((room / "canary").read_text(), "canary", said)
         asked = [(guard.address, guard.requests) for guard in self.guards if guard.requests]

@@ -15,7 +15,7 @@ use text::one_line;
 /// The endpoint without `HF_ENDPOINT`.
 pub(crate) const ENDPOINT: &str = "https://huggingface.co";
 /// The longest answer of the API, in bytes: a page has a thousand files.
-const LONGEST: usize = 16 * 1024 * 1024;
+const LONGEST: usize = 8 * 1024 * 1024;
 /// The most files of a list.
 const MOST_FILES: usize = 3_000_000;
 /// Pages that may have any number of files, or none.
