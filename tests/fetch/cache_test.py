@@ -164,6 +164,52 @@ class Cache(unittest.TestCase):
         self.assertEqual(content(ended.result["path"]), files)
         self.assertEqual([*(volume / "cache/.fetching").iterdir()], [])
 
+    def test_links_in_the_cache_lead_nowhere(self):
+        files = {"config.json": b"{}", "sub/large": os.urandom(MIB) * 40}
+        hub = self.hub(files)
+        words = ("--endpoint", hub.server.url, "hf://a/b")
+        outside = self.room / "outside"
+        outside.mkdir()
+        (outside / "canary").write_text("{}")
+
+        def check(what):
+            self.assertEqual(content(outside), {"canary": b"{}"}, what)
+
+        # In the place of the folder for what is being fetched.
+        cache = self.room / "linked"
+        cache.mkdir()
+        (cache / ".fetching").symlink_to(outside)
+        ended = fetch(self.room, *words, cache="linked")
+        self.assertNotEqual(ended.code, 0, ended)
+        check(ended)
+        # In the place of a folder and of the journal of a fetch that was stopped.
+        for name in ("data/sub", "data/config.json", "journal.jsonl"):
+            hub.hold_after(20 * MIB)
+            running = start_fetch(self.room, *words, cache=f"stopped-{name.replace('/', '-')}")
+            cache = Path(running.cache)
+            until("a part", lambda cache=cache: any("part" in file.read_text()
+                                                    for file in cache.glob(".fetching/*/journal.jsonl")))
+            os.kill(running.pid, signal.SIGTERM)
+            self.assertEqual(running.wait().code, 143)
+            hub.go_on()
+            (place,) = cache.glob(f".fetching/*/{name}")
+            place.rename(cache / "moved")
+            place.symlink_to(outside if name == "data/sub" else outside / "canary")
+            ended = fetch(self.room, *words, cache=cache.name)
+            check(ended)
+            self.assertNotIn("panicked", ended.stderr)
+        # In the place of a file and of the whole of what was fetched.
+        first = self.fetched(*words)
+        for place, target in ((Path(first["path"], "config.json"), outside / "canary"), (Path(first["path"]), outside),
+                              (Path(first["path"]).parent, outside)):
+            place.rename(self.room / f"old-{place.name}")
+            place.symlink_to(target)
+            ended = fetch(self.room, *words)
+            check(ended)
+            self.assertEqual(ended.code, 0, ended)
+            self.assertEqual(content(ended.result["path"]), files)
+            self.assertFalse(Path(ended.result["path"]).is_symlink())
+
     def volume(self, size):
         """A file system of the test's own."""
         place = self.room / "volume"

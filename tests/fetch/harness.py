@@ -101,7 +101,9 @@ def fetch(room, *words, cache="cache", deadline=DEADLINE, env=None):
 def start_fetch(room, *words, cache="cache", env=None):
     folder = Path(room, cache)
     folder.mkdir(exist_ok=True)
-    return Running(room, agent_program(), "fetch", "--into", folder, *words, env=env)
+    running = Running(room, agent_program(), "fetch", "--into", folder, *words, env=env)
+    running.cache = folder
+    return running
 
 
 def secret(room, name="secret", **values):

@@ -21,7 +21,7 @@ from pathlib import Path
 from harness import DEADLINE, MIB, Server, answer, answer_file, content, fetch, secret
 
 # Seconds.
-STALL = 5
+STALL = 6
 USUAL_STALL = 60
 LIMITS = 3
 MOST_MEMORY = 256 * MIB
