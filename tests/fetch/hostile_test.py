@@ -432,6 +432,20 @@ class Hostile(unittest.TestCase):
     def test_buckets_whose_lists_and_objects_are_wrong(self):
         self.check("store", BUCKET)
 
+    def test_slow_servers_that_move_are_waited_for(self):
+        body = os.urandom(MIB)
+
+        def send(connection, request, server):
+            server.pause(0.7 * STALL)
+            connection.sendall(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n".encode())
+            for first in range(0, MIB, MIB // 16):
+                server.pause(0.1 * STALL)
+                connection.sendall(body[first:first + MIB // 16])
+
+        room, server, ended = self.fetch_from("hub", 0, hub(tree(entry("a", body), entry("b", body)), send))
+        self.assertEqual(ended.code, 0, f"{ended} {server.requests}")
+        self.assertEqual(content(ended.result["path"]), {"a": body, "b": body}, room)
+
     def test_redirects_to_inner_addresses(self):
         for kind in ("hub", "web", "store"):
             self.check(kind, {place: lambda connection, _r, _s, place=place: answer(connection, 302, location=place)

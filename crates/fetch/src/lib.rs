@@ -6,8 +6,8 @@
 //! URL's SHA-256, or length and tag of an object, whose SHA-256 is recorded.
 //!
 //! Memory for a million files: about 60 MB (33 bytes for each file's hash, and a set of hashes of the paths), besides
-//! 1 MiB for each of at most 32 connections. The list of files is on the disk. Longer lists than of 3,000,000 files are
-//! refused.
+//! 1 MiB for each of at most 32 connections. The list of files is on the disk. Lists of more than 3,000,000 files
+//! are refused.
 
 #![cfg_attr(
     test,

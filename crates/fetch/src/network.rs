@@ -114,8 +114,6 @@ pub(crate) struct Answer {
     pub response: Response,
     /// Where it is from.
     pub url: Url,
-    /// How long the server took for it.
-    waited: Duration,
 }
 
 impl Network {
@@ -170,7 +168,7 @@ impl Network {
             let sent = self.watch.wait(timeout(left, request.send())).await;
             let response = sent.map_err(|_| silent(&at, self.patience.silence))?.map_err(|error| lost(&at, error))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
-                return Ok(Answer { response, url: at, waited: begin.elapsed() });
+                return Ok(Answer { response, url: at });
             }
             at = self.target(&at, response.headers().get(LOCATION))?;
         }
@@ -200,10 +198,10 @@ impl Network {
         Ok(target)
     }
 
-    /// The body of an answer. What the answer took is part of the time for its first bytes.
+    /// The body of an answer.
     pub fn pieces(&self, answer: Answer) -> Pieces {
-        let Answer { response, url, waited } = answer;
-        Pieces { response, url, patience: self.patience, watch: Arc::clone(&self.watch), waited, arrived: 0 }
+        let (Answer { response, url }, watch) = (answer, Arc::clone(&self.watch));
+        Pieces { response, url, patience: self.patience, watch, waited: Duration::ZERO, arrived: 0 }
     }
 
     /// Reads an answer that has at most `limit` bytes.
