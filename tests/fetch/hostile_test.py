@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
+import urllib.request
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -379,6 +380,10 @@ class Hostile(unittest.TestCase):
                        for address in INNER]
         for guard in self.guards:
             self.addCleanup(guard.close)
+            # Control: a client that asks for it reaches it.
+            with urllib.request.urlopen(f"{guard.url}/", timeout=DEADLINE) as answered:
+                self.assertEqual(answered.read(), b"secret")
+            guard.requests.clear()
         self.most, self.cpu = (0, ""), []
         self.longest = (0.0, "")
         self.stall = STALL
