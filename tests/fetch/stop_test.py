@@ -16,6 +16,8 @@ import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from harness import agent_program
+
 MIB = 1 << 20
 CONTENT = os.urandom(MIB) * 40
 # Two parts of the journal and a half.
@@ -95,13 +97,6 @@ class Stop(unittest.TestCase):
             self.assertIsNone(agent.poll(), "the agent ended")
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
-
-
-def agent_program():
-    """The one of this run, or else of the last build."""
-    if folder := os.environ.get("TRAININGJOB_TEST_BINARIES"):
-        return Path(folder, "agent")
-    return next(Path(__file__).parents[2].glob("target/*/debug/agent"))
 
 
 def parts(cache):

@@ -58,6 +58,8 @@ PROGRAMS = {program.name: program for program in (
     Program("words", file="tests/lint/words_test.py"),
     Program("book", file="tests/book/book_test.py"),
     Program("stop", ("compile",), file="tests/fetch/stop_test.py"),
+    Program("cache", ("compile", "packages"), file="tests/fetch/cache_test.py"),
+    Program("hostile", ("compile", "packages"), file="tests/fetch/hostile_test.py"),
 )}
 
 LANES = (
@@ -65,7 +67,7 @@ LANES = (
     Lane("cpu", ("words", "book", "runner", "devcluster", "evidence", "stop", "lib", *UNITS, "runs", "files",
                  "programs", "api"), threads=2, nice=10),
     # These have deadlines as the real nodes have, and not their weight.
-    Lane("waits", ("planes", "agents", "plane"), threads=8, after=("node",)),
+    Lane("waits", ("hostile", "cache", "planes", "agents", "plane"), threads=8, after=("node",)),
     Lane("heavy", ("wire",), threads=2, nice=10, after=("node", "waits")),
 )
 # The step (tests/runner/plan.py) and the slice of the soak that wait for these lanes, for the same reason.

@@ -186,8 +186,6 @@ class Plan:
             raise Failure("what deny.toml forbids:\n" + quoted("\n".join(faults)))
 
     def compile(self, step):
-        if self.wanted is not None and not self.wanted:
-            return  # programs of Python alone
         commands = [COMPILE] if self.wanted is None else compile_commands(self.wanted)
         built = cargo.read("\n".join(self.command(step, *words) for words in commands), self.root)
         self.kept = cargo.keep(built, self.folder)

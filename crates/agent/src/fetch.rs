@@ -56,6 +56,9 @@ pub struct FetchArgs {
     /// Make PATH a symbolic link to the fetched files. Once for each URI, in their order
     #[arg(long, value_name = "PATH")]
     link: Vec<PathBuf>,
+    /// Seconds without a byte, or with less than 256 KiB, after which a server is asked again
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    stall_limit: u64,
     /// Print progress and errors as JSON, too
     #[arg(long)]
     json: bool,
@@ -223,6 +226,8 @@ fn fetch_all(
     options.revision.clone_from(&args.revision);
     options.safetensors_only = !args.any_weights;
     options.verify = args.verify;
+    options.patience.silence = Duration::from_secs(args.stall_limit);
+    options.patience.connect = options.patience.connect.min(options.patience.silence);
     let local = |error: std::io::Error| End::failed("", FetchError::new(Kind::Local, error.to_string()));
     let mut stops = runtime.block_on(async { Stops::catch() }).map_err(local)?;
     for (index, address) in addresses.iter().enumerate() {

@@ -143,6 +143,6 @@ impl From<StoreError> for FetchError {
         };
         let message = error.to_string();
         let stalled = is_stall(&message);
-        Self { status: error.status, stalled, ..Self::new(kind, message) }
+        Self { status: error.status, retry_after: error.retry_after, stalled, ..Self::new(kind, message) }
     }
 }

@@ -15,9 +15,13 @@ use text::one_line;
 /// The endpoint without `HF_ENDPOINT`.
 pub(crate) const ENDPOINT: &str = "https://huggingface.co";
 /// The longest answer of the API, in bytes: a page has a thousand files.
-const LONGEST: usize = 16 * 1024 * 1024;
-/// The most pages of a list.
-const PAGES: usize = 10_000;
+const LONGEST: usize = 8 * 1024 * 1024;
+/// The most files of a list.
+const MOST_FILES: usize = 3_000_000;
+/// Pages that may have any number of files, or none.
+const SMALL_PAGES: usize = 1000;
+/// Files that each further page has at least, on average.
+const FILES_OF_PAGE: usize = 50;
 
 /// A repository of a hub.
 pub(crate) struct Hub {
@@ -229,17 +233,33 @@ fn next_page(headers: &HeaderMap) -> Option<String> {
     )
 }
 
-/// The most pages of a list that are read.
-pub(crate) fn check_pages(uri: &str, pages: usize) -> Result<()> {
-    if pages < PAGES {
+/// Bounds a list: its files and its pages, which are of many files unless the server makes them up.
+pub(crate) fn check_pages(uri: &str, pages: usize, files: usize) -> Result<()> {
+    if files > MOST_FILES {
+        return Err(FetchError::refused(format!(
+            "{uri}: the list has more than {MOST_FILES} files; name a prefix or path with fewer, or pack them into archives"
+        )));
+    }
+    if pages < SMALL_PAGES + files / FILES_OF_PAGE {
         return Ok(());
     }
-    Err(FetchError::refused(format!("{uri}: the list has no end after {PAGES} pages; check the endpoint")))
+    Err(FetchError::refused(format!(
+        "{uri}: the list has no end after {pages} pages with {files} files; check the endpoint"
+    )))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_without_end_are_refused() {
+        assert!(check_pages("x", 999, 0).is_ok());
+        assert!(check_pages("x", 1000, 0).unwrap_err().to_string().contains("no end after 1000 pages with 0 files"));
+        assert!(check_pages("x", 20_999, 1_000_000).is_ok());
+        let error = check_pages("x", 4001, 3_000_001).unwrap_err();
+        assert!(error.is_final() && error.to_string().contains("more than 3000000 files"), "{error}");
+    }
 
     #[test]
     fn the_next_page_is_read_from_its_header() {

@@ -6,7 +6,8 @@
 //! URL's SHA-256, or length and tag of an object, whose SHA-256 is recorded.
 //!
 //! Memory for a million files: about 60 MB (33 bytes for each file's hash, and a set of hashes of the paths), besides
-//! 1 MiB for each of at most 32 connections. The list of files is on the disk.
+//! 1 MiB for each of at most 32 connections. The list of files is on the disk. Lists of more than 3,000,000 files
+//! are refused.
 
 #![cfg_attr(
     test,
@@ -30,6 +31,7 @@ mod progress;
 mod reach;
 mod source;
 mod transfer;
+mod watch;
 mod web;
 mod web_file;
 mod written;
@@ -58,6 +60,7 @@ use source::Source;
 use std::path::PathBuf;
 use std::sync::Arc;
 use transfer::{Job, Transfer};
+use watch::Watch;
 
 /// How content is fetched.
 #[derive(Clone, Debug)]
@@ -143,11 +146,25 @@ pub async fn fetch(address: &Address, options: &Options, progress: &Progress) ->
 }
 
 async fn fetch_into(address: &Address, options: &Options, progress: &Progress) -> Result<Fetched, FetchError> {
+    let watch = Arc::new(Watch::new(options.patience));
+    let work = fetch_watched(address, options, progress, Arc::clone(&watch));
+    tokio::select! {
+        result = work => result,
+        error = watch.overdue() => Err(error),
+    }
+}
+
+async fn fetch_watched(
+    address: &Address,
+    options: &Options,
+    progress: &Progress,
+    watch: Arc<Watch>,
+) -> Result<Fetched, FetchError> {
     progress.enter(Stage::Listing);
     let (path, times) = (options.cache.clone(), options.lease);
     let cache = blocking(move || Cache::open(&path, times)).await?;
     let (address_too, options_too) = (address.clone(), options.clone());
-    let source = blocking(move || Source::open(&address_too, &options_too)).await?;
+    let source = blocking(move || Source::open(&address_too, &options_too, watch)).await?;
     let pinned = options.revision.as_deref();
     let mut listed = None;
     let revision = match source.revision(pinned).await? {

@@ -2,11 +2,13 @@
 
 use crate::error::{FetchError, Kind, is_stall};
 use crate::reach::{Forbidden, Guard, HostEntry};
+use crate::watch::Watch;
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION};
 use jiff::Timestamp;
 use reqwest::{Client, Response, Url};
 use std::error::Error as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::LEAST_DATA;
 use text::one_line;
@@ -104,6 +106,7 @@ pub(crate) struct Network {
     client: Client,
     guard: Guard,
     pub patience: Patience,
+    watch: Arc<Watch>,
 }
 
 /// An answer, after its redirects.
@@ -119,6 +122,7 @@ impl Network {
         endpoint: &Url,
         certificates: Option<&[u8]>,
         patience: Patience,
+        watch: Arc<Watch>,
         hosts: Vec<HostEntry>,
     ) -> Result<Self, FetchError> {
         store::choose_tls();
@@ -132,7 +136,7 @@ impl Network {
                 .connect_timeout(patience.connect)
                 .http1_only()
                 .redirect(reqwest::redirect::Policy::none())
-                .dns_resolver(std::sync::Arc::new(guard.clone()))
+                .dns_resolver(Arc::new(guard.clone()))
         };
         let own = match certificates {
             Some(pem) => reqwest::Certificate::from_pem_bundle(pem).map_err(failed)?,
@@ -143,7 +147,7 @@ impl Network {
             Err(_) if endpoint.scheme() == "http" => base().tls_certs_only([]).build(),
             other => other,
         };
-        Ok(Self { client: client.map_err(failed)?, guard, patience })
+        Ok(Self { client: client.map_err(failed)?, guard, patience, watch })
     }
 
     /// Sends one GET and follows its redirects. `headers` go to every host, `token` only to that of `url`.
@@ -151,6 +155,7 @@ impl Network {
     /// # Errors [`Kind::Unavailable`] if the server can't be reached or sends no header in time, [`Kind::Refused`] for
     /// a redirect that must not be followed. Any status but a redirect's is an answer.
     pub async fn get(&self, url: &Url, headers: &HeaderMap, token: Option<&HeaderValue>) -> Result<Answer, FetchError> {
+        let begin = Instant::now();
         let mut at = url.clone();
         for _ in 0..=REDIRECTS {
             let mut request = self.client.get(at.clone()).headers(headers.clone());
@@ -158,7 +163,9 @@ impl Network {
             if let Some(token) = token.filter(|_| at.origin() == url.origin()) {
                 request = request.header(AUTHORIZATION, token.clone());
             }
-            let sent = timeout(self.patience.silence, request.send()).await;
+            // All hops together: a chain of slow ones is as slow as one that is silent.
+            let left = self.patience.silence.saturating_sub(begin.elapsed());
+            let sent = self.watch.wait(timeout(left, request.send())).await;
             let response = sent.map_err(|_| silent(&at, self.patience.silence))?.map_err(|error| lost(&at, error))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(Answer { response, url: at });
@@ -191,10 +198,16 @@ impl Network {
         Ok(target)
     }
 
+    /// The body of an answer.
+    pub fn pieces(&self, answer: Answer) -> Pieces {
+        let (Answer { response, url }, watch) = (answer, Arc::clone(&self.watch));
+        Pieces { response, url, patience: self.patience, watch, waited: Duration::ZERO, arrived: 0 }
+    }
+
     /// Reads an answer that has at most `limit` bytes.
     pub async fn read(&self, answer: Answer, limit: usize) -> Result<Vec<u8>, FetchError> {
         let place = place(&answer.url);
-        let mut pieces = Pieces::new(answer, self.patience);
+        let mut pieces = self.pieces(answer);
         let mut read = Vec::new();
         while let Some(piece) = pieces.next().await? {
             if piece.len() > limit - read.len() {
@@ -214,24 +227,20 @@ pub(crate) struct Pieces {
     response: Response,
     url: Url,
     patience: Patience,
+    watch: Arc<Watch>,
     /// Since the last reckoning: how long was waited, and what arrived.
     waited: Duration,
     arrived: u64,
 }
 
 impl Pieces {
-    pub fn new(answer: Answer, patience: Patience) -> Self {
-        let Answer { response, url } = answer;
-        Self { response, url, patience, waited: Duration::ZERO, arrived: 0 }
-    }
-
     /// The next piece. `None` at the end.
     ///
     /// # Errors
     /// [`Kind::Unavailable`] if the connection was cut, if no byte arrived in time, or too few.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         let begin = Instant::now();
-        let read = timeout(self.patience.silence, self.response.chunk()).await;
+        let read = self.watch.wait(timeout(self.patience.silence, self.response.chunk())).await;
         let piece = read.map_err(|_| silent(&self.url, self.patience.silence))?.map_err(|e| lost(&self.url, e))?;
         let Some(piece) = piece else { return Ok(None) };
         self.waited += begin.elapsed();
@@ -285,16 +294,6 @@ fn lost(url: &Url, error: reqwest::Error) -> FetchError {
     FetchError { stalled: is_timeout || is_stall(&text), ..failure }
 }
 
-/// How long an answer asks to wait: seconds, or a date.
-pub(crate) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
-    Some(Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO))
-}
-
 /// The failure that a status means, for `what` was asked for. The statuses of gates and missing files have their own
 /// remedies, which are the caller's.
 pub(crate) fn refusal(what: &str, status: u16, headers: &HeaderMap, remedy: &str) -> FetchError {
@@ -307,7 +306,7 @@ pub(crate) fn refusal(what: &str, status: u16, headers: &HeaderMap, remedy: &str
         }
         _ => failure(Kind::Refused, "the server does not accept this request; check the URI and the endpoint"),
     };
-    FetchError { retry_after: retry_after(headers, Timestamp::now()), ..failure.with_status(status) }
+    FetchError { retry_after: store::retry_after(headers, Timestamp::now()), ..failure.with_status(status) }
 }
 
 #[cfg(test)]
@@ -344,7 +343,8 @@ mod tests {
     #[test]
     fn redirects_never_leave_https() {
         let url = |text: &str| Url::parse(text).unwrap();
-        let network = Network::new(&url("https://hub.example"), None, Patience::default(), Vec::new()).unwrap();
+        let network =
+            Network::new(&url("https://hub.example"), None, Patience::default(), Arc::default(), Vec::new()).unwrap();
         let leads = |from: &str, to: &'static str| network.target(&url(from), Some(&HeaderValue::from_static(to)));
         assert_eq!(leads("https://hub.example/a/b", "../c").unwrap().as_str(), "https://hub.example/c");
         assert_eq!(leads("https://hub.example/a", "//cdn.example/c").unwrap().as_str(), "https://cdn.example/c");
@@ -352,18 +352,5 @@ mod tests {
         let error = leads("https://hub.example/a?secret", "http://hub.example/a").unwrap_err().to_string();
         assert!(error.contains("from https to http") && !error.contains("secret"), "{error}");
         assert!(network.target(&url("https://hub.example/a"), None).is_err());
-    }
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date() {
-        let now: Timestamp = "2026-10-21T07:28:00Z".parse().unwrap();
-        let after = |value: &'static str| {
-            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]), now)
-        };
-        assert_eq!(after("120"), Some(Duration::from_secs(120)));
-        assert_eq!(after("Wed, 21 Oct 2026 07:28:30 GMT"), Some(Duration::from_secs(30)));
-        assert_eq!(after("Wed, 21 Oct 2026 07:20:00 GMT"), Some(Duration::ZERO));
-        assert_eq!(after("soon"), None);
-        assert_eq!(after("-1"), None);
     }
 }

@@ -1,14 +1,16 @@
 //! Objects of S3, Google Cloud Storage, Azure Blob Storage and Oracle Object Storage.
 
-use crate::error::FetchError;
+use crate::error::{FetchError, Kind};
 use crate::hub::check_pages;
 use crate::listing::{Check, Item};
 use crate::network::{Patience, Tries};
+use crate::watch::Watch;
 use crate::web_file::Opened;
 use address::ObjectsAddress;
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, stream};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
+use std::sync::Arc;
 use store::{Object, Store};
 use text::one_line;
 
@@ -19,6 +21,7 @@ pub(crate) struct Objects {
     /// How people write it.
     pub uri: String,
     pub patience: Patience,
+    pub watch: Arc<Watch>,
 }
 
 /// A list that is being read, page by page.
@@ -29,14 +32,14 @@ pub(crate) struct ObjectList {
     /// The last object of the page before. The next one decides whether it is a file.
     pending: Option<Object>,
     digest: Sha256,
-    found: bool,
+    files: usize,
     is_over: bool,
 }
 
 impl ObjectList {
     pub fn new() -> Self {
         let digest = Sha256::new();
-        Self { token: None, pages: 0, last: None, pending: None, digest, found: false, is_over: false }
+        Self { token: None, pages: 0, last: None, pending: None, digest, files: 0, is_over: false }
     }
 
     /// The revision of the content: a hash over keys, sizes and tags.
@@ -62,7 +65,7 @@ impl ObjectList {
             )));
         }
         self.last = Some(object.key.clone());
-        self.found = true;
+        self.files += 1;
         let tag = object.tag.as_deref().unwrap_or_default();
         for part in [object.key.as_bytes(), &object.size.to_le_bytes(), tag.as_bytes()] {
             self.digest.update((part.len() as u64).to_le_bytes());
@@ -94,11 +97,11 @@ impl Objects {
         if list.is_over {
             return Ok(None);
         }
-        check_pages(&self.uri, list.pages)?;
+        check_pages(&self.uri, list.pages, list.files)?;
         list.pages += 1;
         let mut tries = Tries::new(self.patience);
         let page = loop {
-            match self.store.page(list.token.clone()).await {
+            match self.watch.wait(self.store.page(list.token.clone())).await {
                 Ok(page) => break page,
                 Err(error) => tries.wait(self.failed(error), false).await?,
             }
@@ -111,7 +114,7 @@ impl Objects {
         if list.token.is_none() {
             list.is_over = true;
             items.extend(list.next(&self.uri, None)?);
-            if !list.found {
+            if list.files == 0 {
                 items.extend(self.single(list).await?);
             }
         }
@@ -126,7 +129,7 @@ impl Objects {
         }
         let mut tries = Tries::new(self.patience);
         let object = loop {
-            match self.store.object().await {
+            match self.watch.wait(self.store.object()).await {
                 Ok(Some(object)) => break object,
                 Ok(None) => return Ok(None),
                 Err(error) => tries.wait(self.failed(error), false).await?,
@@ -143,8 +146,21 @@ impl Objects {
             Check::Tag(tag) => tag.clone(),
             _ => None,
         };
-        let opened = self.store.read(&item.key, range, tag).await.map_err(|error| self.failed(error))?;
-        Ok(Opened { is_whole: false, pieces: opened.map_err(|error| self.failed(error)).boxed() })
+        let read = self.store.read(&item.key, range, tag);
+        let read = self.watch.wait(read).await.map_err(|error| self.failed(error))?;
+        if read.size != item.size {
+            let uri = self.store.destination().uri(&item.key);
+            let (found, listed) = (read.size, item.size);
+            return Err(FetchError::new(
+                Kind::Changed,
+                format!("{uri}: it has {found} bytes, and {listed} in the list; it was replaced, fetch it again"),
+            ));
+        }
+        let pieces = stream::try_unfold(read.bytes, move |mut bytes| async move {
+            let next = self.watch.wait(bytes.next()).await.transpose().map_err(|error| self.failed(error))?;
+            Ok(next.map(|piece| (piece, bytes)))
+        });
+        Ok(Opened { is_whole: false, pieces: pieces.boxed() })
     }
 }
 

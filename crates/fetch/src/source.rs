@@ -5,6 +5,7 @@ use crate::hub::{ENDPOINT, Hub, check_pages};
 use crate::listing::{Item, Listing, ListingWriter};
 use crate::network::Network;
 use crate::objects::{ObjectList, Objects};
+use crate::watch::Watch;
 use crate::web::Web;
 use crate::web_file::{Opened, Version};
 use crate::{Options, blocking};
@@ -15,6 +16,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use store::{Access, Store};
 use text::one_line;
 
@@ -22,7 +24,12 @@ use text::one_line;
 const LONGEST: u64 = 1024 * 1024;
 
 /// Where content is from.
-pub(crate) enum Source {
+pub(crate) struct Source {
+    kind: SourceKind,
+    pub watch: Arc<Watch>,
+}
+
+enum SourceKind {
     Hub(Hub),
     Web(Web),
     Objects(Box<Objects>),
@@ -35,7 +42,125 @@ impl Source {
     ///
     /// # Errors
     /// If the endpoint, the credentials or the CA bundle can't be used.
-    pub fn open(address: &Address, options: &Options) -> Result<Self> {
+    pub fn open(address: &Address, options: &Options, watch: Arc<Watch>) -> Result<Self> {
+        let kind = SourceKind::open(address, options, &watch)?;
+        Ok(Self { kind, watch })
+    }
+
+    /// How people write where it is.
+    pub fn uri(&self) -> &str {
+        match &self.kind {
+            SourceKind::Hub(hub) => &hub.uri,
+            SourceKind::Web(web) => &web.uri,
+            SourceKind::Objects(objects) => &objects.uri,
+        }
+    }
+
+    /// The revision, where it is known without a list of the files. It is asked for once.
+    pub async fn revision(&self, pinned: Option<&str>) -> Result<Option<String>> {
+        match &self.kind {
+            SourceKind::Hub(hub) => hub.resolve().await.map(Some),
+            SourceKind::Web(web) => match pinned {
+                Some(pinned) if pinned != web.address.sha256 => Err(FetchError::refused(format!(
+                    "{}: the revision {} is not its hash; leave the revision out",
+                    web.uri,
+                    one_line(pinned)
+                ))),
+                _ => Ok(Some(web.address.sha256.clone())),
+            },
+            SourceKind::Objects(_) => Ok(pinned.map(str::to_owned)),
+        }
+    }
+
+    /// The files at a revision, written to `spool`; and the revision, which the list of an object store decides.
+    ///
+    /// # Errors
+    /// If there is none, or one that can't be written below a folder; and what the source answers.
+    pub async fn list(&self, revision: Option<&str>, spool: File, safetensors_only: bool) -> Result<(Listing, String)> {
+        let uri = self.uri().to_owned();
+        let mut writer = ListingWriter::new(spool);
+        let add = |writer: ListingWriter, items: Vec<Item>| {
+            self.watch.listed(items.len());
+            let uri = uri.clone();
+            blocking(move || writer.add(&uri, &items))
+        };
+        let found = match &self.kind {
+            SourceKind::Hub(hub) => {
+                let commit = revision.unwrap_or_default();
+                let mut next = Some(hub.first_page(commit)?);
+                let (mut pages, mut files) = (0, 0);
+                while let Some(url) = next {
+                    check_pages(&uri, pages, files)?;
+                    let (items, after) = hub.page(&url).await?;
+                    (pages, files) = (pages + 1, files + items.len());
+                    writer = add(writer, items).await?;
+                    next = after;
+                }
+                commit.to_owned()
+            }
+            SourceKind::Web(web) => {
+                writer = add(writer, vec![web.item().await?]).await?;
+                web.address.sha256.clone()
+            }
+            SourceKind::Objects(objects) => {
+                let mut list = ObjectList::new();
+                while let Some(items) = objects.page(&mut list).await? {
+                    writer = add(writer, items).await?;
+                }
+                list.revision()
+            }
+        };
+        let filter =
+            safetensors_only && matches!(&self.kind, SourceKind::Hub(hub) if hub.address.kind == ContentKind::Model);
+        let listing = blocking(move || writer.finish(&uri, filter)).await?;
+        Ok((listing, found))
+    }
+
+    /// A range of a file, if it still is of that version.
+    pub async fn open_range(
+        &self,
+        revision: &str,
+        item: &Item,
+        range: Range<u64>,
+        version: Option<Version>,
+    ) -> Result<(Opened<'_>, Option<Version>)> {
+        match &self.kind {
+            SourceKind::Hub(hub) => hub.open(revision, item, range, version).await,
+            SourceKind::Web(web) => web.open(item, range, version).await,
+            SourceKind::Objects(objects) => Ok((objects.open(item, range).await?, None)),
+        }
+    }
+
+    /// The name of the file, if the address is of one file and no folder.
+    pub fn single_file(&self, listing: &Listing) -> Option<String> {
+        if listing.lines != 1 {
+            return None;
+        }
+        let (_, item) = listing.items().ok()?.next()?.ok()?;
+        let is_single = match &self.kind {
+            SourceKind::Hub(hub) => item.key == hub.address.path,
+            SourceKind::Web(_) => true,
+            SourceKind::Objects(_) => item.key.is_empty(),
+        };
+        is_single.then_some(item.path)
+    }
+
+    /// What tells contents apart besides address and revision.
+    pub fn variant(&self, safetensors_only: bool) -> String {
+        match &self.kind {
+            SourceKind::Hub(hub) => {
+                let endpoint = hub.endpoint.as_str().trim_end_matches('/');
+                let endpoint = if endpoint == ENDPOINT { "" } else { endpoint };
+                let any = hub.address.kind == ContentKind::Model && !safetensors_only;
+                format!("{endpoint} {}", if any { "any-weights" } else { "" }).trim().to_owned()
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+impl SourceKind {
+    fn open(address: &Address, options: &Options, watch: &Arc<Watch>) -> Result<Self> {
         let uri = address.to_string();
         let credentials = options.credentials.as_deref();
         let certificates = || match &options.ca_bundle {
@@ -43,7 +168,13 @@ impl Source {
             None => Ok(secret(credentials, "ca.crt")?.map(String::into_bytes)),
         };
         let network = |endpoint: &Url| {
-            Network::new(endpoint, certificates()?.as_deref(), options.patience, options.hosts.clone())
+            Network::new(
+                endpoint,
+                certificates()?.as_deref(),
+                options.patience,
+                Arc::clone(watch),
+                options.hosts.clone(),
+            )
         };
         match address {
             Address::Hub(address) => {
@@ -92,117 +223,9 @@ impl Source {
                     address: address.clone(),
                     uri,
                     patience: options.patience,
+                    watch: Arc::clone(watch),
                 })))
             }
-        }
-    }
-
-    /// How people write where it is.
-    pub fn uri(&self) -> &str {
-        match self {
-            Self::Hub(hub) => &hub.uri,
-            Self::Web(web) => &web.uri,
-            Self::Objects(objects) => &objects.uri,
-        }
-    }
-
-    /// The revision, where it is known without a list of the files. It is asked for once.
-    pub async fn revision(&self, pinned: Option<&str>) -> Result<Option<String>> {
-        match self {
-            Self::Hub(hub) => hub.resolve().await.map(Some),
-            Self::Web(web) => match pinned {
-                Some(pinned) if pinned != web.address.sha256 => Err(FetchError::refused(format!(
-                    "{}: the revision {} is not its hash; leave the revision out",
-                    web.uri,
-                    one_line(pinned)
-                ))),
-                _ => Ok(Some(web.address.sha256.clone())),
-            },
-            Self::Objects(_) => Ok(pinned.map(str::to_owned)),
-        }
-    }
-
-    /// The files at a revision, written to `spool`; and the revision, which the list of an object store decides.
-    ///
-    /// # Errors
-    /// If there is none, or one that can't be written below a folder; and what the source answers.
-    pub async fn list(&self, revision: Option<&str>, spool: File, safetensors_only: bool) -> Result<(Listing, String)> {
-        let uri = self.uri().to_owned();
-        let mut writer = ListingWriter::new(spool);
-        let add = |writer: ListingWriter, items: Vec<Item>| {
-            let uri = uri.clone();
-            blocking(move || writer.add(&uri, &items))
-        };
-        let found = match self {
-            Self::Hub(hub) => {
-                let commit = revision.unwrap_or_default();
-                let mut next = Some(hub.first_page(commit)?);
-                let mut pages = 0;
-                while let Some(url) = next {
-                    check_pages(&uri, pages)?;
-                    pages += 1;
-                    let (items, after) = hub.page(&url).await?;
-                    writer = add(writer, items).await?;
-                    next = after;
-                }
-                commit.to_owned()
-            }
-            Self::Web(web) => {
-                writer = add(writer, vec![web.item().await?]).await?;
-                web.address.sha256.clone()
-            }
-            Self::Objects(objects) => {
-                let mut list = ObjectList::new();
-                while let Some(items) = objects.page(&mut list).await? {
-                    writer = add(writer, items).await?;
-                }
-                list.revision()
-            }
-        };
-        let filter = safetensors_only && matches!(self, Self::Hub(hub) if hub.address.kind == ContentKind::Model);
-        let listing = blocking(move || writer.finish(&uri, filter)).await?;
-        Ok((listing, found))
-    }
-
-    /// A range of a file, if it still is of that version.
-    pub async fn open_range(
-        &self,
-        revision: &str,
-        item: &Item,
-        range: Range<u64>,
-        version: Option<Version>,
-    ) -> Result<(Opened<'_>, Option<Version>)> {
-        match self {
-            Self::Hub(hub) => hub.open(revision, item, range, version).await,
-            Self::Web(web) => web.open(item, range, version).await,
-            Self::Objects(objects) => Ok((objects.open(item, range).await?, None)),
-        }
-    }
-
-    /// The name of the file, if the address is of one file and no folder.
-    pub fn single_file(&self, listing: &Listing) -> Option<String> {
-        if listing.lines != 1 {
-            return None;
-        }
-        let (_, item) = listing.items().ok()?.next()?.ok()?;
-        let is_single = match self {
-            Self::Hub(hub) => item.key == hub.address.path,
-            Self::Web(_) => true,
-            Self::Objects(_) => item.key.is_empty(),
-        };
-        is_single.then_some(item.path)
-    }
-
-    /// What tells contents apart besides address and revision.
-    pub fn variant(&self, safetensors_only: bool) -> String {
-        match self {
-            Self::Hub(hub) => {
-                let endpoint = hub.endpoint.as_str().trim_end_matches('/');
-                let endpoint = if endpoint == ENDPOINT { "" } else { endpoint };
-                let any = hub.address.kind == ContentKind::Model && !safetensors_only;
-                format!("{endpoint} {}", if any { "any-weights" } else { "" }).trim().to_owned()
-            }
-            _ => String::new(),
         }
     }
 }

@@ -122,7 +122,7 @@ fn count(asked: &[Request], part: &str) -> usize {
 fn until(what: &str, mut look: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !look() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "waited for {what}");
+        assert!(begin.elapsed() < Duration::from_secs(120), "waited for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -272,6 +272,25 @@ fn damaged_files_of_the_hub_are_noticed() {
         room.is_tidy();
         assert_eq!(room.names(""), [".fetching"]);
     }
+}
+
+/// Serves hubs to another client, which tests/fetch/clients_test.py runs: an open one and a gated one, whose URLs it
+/// writes to the file that the variable names. It ends once that file is removed.
+#[test]
+fn hubs_for_another_client() {
+    let Some(file) = std::env::var_os("FETCH_TEST_HUBS") else { return };
+    let (file, cdn) = (Path::new(&file), hub(repository()));
+    let repository = Repository { cdn: cdn.url(), ..repository() };
+    let (open, gated) = (hub(repository.clone()), hub(Repository { is_gated: true, ..repository.clone() }));
+    for (path, content) in &repository.files {
+        let at = file.with_extension("files").join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(at, content).unwrap();
+    }
+    let part = file.with_extension("part");
+    fs::write(&part, format!("{}\n{}", open.url(), gated.url())).unwrap();
+    fs::rename(part, file).unwrap();
+    until("the client", || !file.exists());
 }
 
 // ---- cuts
@@ -746,6 +765,36 @@ fn bodies_of_other_lengths_end_at_the_promised_one() {
 }
 
 #[test]
+fn slow_answers_add_up_over_requests() {
+    // Each redirect, page and file alone is faster than the limit.
+    let pause = STALL.mul_f32(0.8);
+    let answers = |path: &str| match path {
+        _ if path.contains("/revision/") => Reply::new(200, format!(r#"{{"sha": "{}"}}"#, "0".repeat(40))),
+        _ => {
+            let path = format!("{}", rand::random::<u64>());
+            let entry = format!(r#"[{{"type": "file", "path": "{path}", "oid": "0", "size": 1}}]"#);
+            Reply::new(200, entry).with("link", "</next/tree/>; rel=\"next\"")
+        }
+    };
+    let pages = Server::new(move |request| {
+        std::thread::sleep(pause);
+        answers(&request.path)
+    });
+    let redirects = Server::new(move |request| {
+        std::thread::sleep(pause);
+        Reply::new(302, "").with("location", format!("{}x", request.path))
+    });
+    for server in [pages, redirects] {
+        let room = Room::new(&server.url()).impatient();
+        let begin = Instant::now();
+        let error = room.error("hf://a/b");
+        assert!(error.stalled && begin.elapsed() < STALL * 3 + BUSY, "{error}");
+        let asked = server.take().len();
+        assert!(asked <= 4, "{asked} requests: {error}");
+    }
+}
+
+#[test]
 fn redirects_lead_to_no_inner_address() {
     // The hub lies in the internet as far as the client knows; the listeners are what it must not reach.
     let untouched = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -899,6 +948,61 @@ fn objects_replaced_while_they_are_fetched_are_fetched_again_next_time() {
     assert_eq!((error.kind, error.is_final()), (Kind::Changed, false), "{error}");
     let fetched = room.fetch("s3://bucket/m").unwrap();
     assert!(fs::read(fetched.path.join("x")).unwrap() == new);
+}
+
+#[test]
+fn busy_stores_are_waited_for_as_they_ask() {
+    let objects = bucket(&[("m/x", bytes(17, 1000))]);
+    for (status, headers, pause) in [
+        (503, [("retry-after", "1")], Duration::from_secs(1)),
+        (429, [("retry-after", "1")], Duration::from_secs(1)),
+        (503, [("x-none", "1")], Duration::ZERO),
+    ] {
+        // The first of all requests of a path is refused, and with it the list and the object.
+        let (seen, objects) = (Mutex::new(Vec::new()), objects.clone());
+        let server = Server::new(move |request| {
+            let mut seen = seen.lock();
+            if seen.contains(&request.path) {
+                return s3(request, &objects, 10);
+            }
+            seen.push(request.path.clone());
+            let reply = Reply::new(status, "<Error><Code>SlowDown</Code><Message>later</Message></Error>");
+            headers.iter().fold(reply, |reply, (name, value)| reply.with(name, value))
+        });
+        let room = store_room(&server);
+        let begin = Instant::now();
+        room.fetch("s3://bucket/m").unwrap();
+        assert!(begin.elapsed() >= pause * 2, "{status}: the server's pause is kept");
+        let times = server.take().len();
+        assert_eq!(times, 4, "each is asked twice");
+    }
+    let server = Server::new(|_| Reply::new(503, "<Error><Code>SlowDown</Code></Error>").with("retry-after", 0));
+    let error = store_room(&server).error("s3://bucket/m");
+    assert_eq!((error.kind, error.status, server.take().len()), (Kind::Unavailable, Some(503), 8));
+    assert!(error.to_string().contains("HTTP 503 SlowDown"), "{error}");
+}
+
+#[test]
+fn objects_are_compared_with_the_list_also_where_the_store_knows_no_preconditions() {
+    let listed = bucket(&[("m/x", bytes(18, 1000))]);
+    for (other, part) in [(bytes(19, 1000), "changed meanwhile"), (bytes(18, 1001), "1001 bytes, and 1000 in the list")]
+    {
+        let (listed, changed) = (listed.clone(), bucket(&[("m/x", other.clone())]));
+        let has_tag = other.len() == 1000;
+        let server = Server::new(move |request| {
+            if request.query.contains("list-type") {
+                return s3(request, &listed, 10);
+            }
+            let mut request = request.clone();
+            request.headers.remove("if-match");
+            let mut reply = s3(&request, &changed, 10);
+            reply.headers.retain(|(name, _)| has_tag || name != "etag");
+            reply
+        });
+        let error = store_room(&server).error("s3://bucket/m");
+        assert_eq!(error.kind, Kind::Changed, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
 }
 
 #[test]

@@ -65,23 +65,31 @@ enum Line {
 type Parts = HashMap<usize, Vec<(u64, u64, u32)>>;
 
 /// What earlier tries left.
-#[derive(Default)]
 struct Known {
     parts: Parts,
-    done: HashMap<usize, [u8; 32]>,
+    results: Results,
 }
 
 impl Known {
+    /// Nothing, of a listing of so many files.
+    fn new(files: usize) -> Self {
+        let results = Results { hashes: vec![[0; 32]; files], is_done: vec![false; files] };
+        Self { parts: HashMap::new(), results }
+    }
+
     fn take(&mut self, line: Line) {
         match line {
+            Line::Part(file, ..) | Line::Done(file, _) | Line::Dropped(file) if file >= self.results.is_done.len() => {}
             Line::Part(file, start, length, crc) => self.parts.entry(file).or_default().push((start, length, crc)),
             Line::Done(file, sha256) => {
                 self.parts.remove(&file);
-                self.done.extend(from_hex(&sha256).map(|hash| (file, hash)));
+                if let Some(hash) = from_hex(&sha256) {
+                    (self.results.hashes[file], self.results.is_done[file]) = (hash, true);
+                }
             }
             Line::Dropped(file) => {
                 self.parts.remove(&file);
-                self.done.remove(&file);
+                self.results.is_done[file] = false;
             }
             Line::Listing(_) => {}
         }
@@ -136,26 +144,22 @@ impl<'a> Transfer<'a> {
     /// # Errors
     /// [`Kind::Local`] if the volume has too little space.
     pub async fn open(job: Job<'a>, work: &Arc<Folder>, place: PathBuf) -> Result<Self> {
-        let (digest, lines, total) = (hex(&job.listing.digest), job.listing.lines, job.listing.total);
+        let (digest, total) = (hex(&job.listing.digest), job.listing.total);
+        let files = usize::try_from(job.listing.lines).unwrap_or(usize::MAX);
         let (work, at) = (Arc::clone(work), place.clone());
         let (data, journal, known) = blocking(move || {
             let failed = |error: io::Error| FetchError::local(&at, &error);
-            let (journal, known) = match open_journal(&work, &digest).map_err(failed)? {
+            let (journal, known) = match open_journal(&work, &digest, files).map_err(failed)? {
                 Some(found) => found,
                 None => {
                     work.remove(crate::cache::DATA).map_err(failed)?;
-                    (new_journal(&work, &digest).map_err(failed)?, Known::default())
+                    (new_journal(&work, &digest).map_err(failed)?, Known::new(files))
                 }
             };
             let data = work.make(crate::cache::DATA).map_err(failed)?;
             Ok((data, journal, known))
         })
         .await?;
-        let lines = usize::try_from(lines).unwrap_or(usize::MAX);
-        let mut results = Results { hashes: vec![[0; 32]; lines], is_done: vec![false; lines] };
-        for (file, hash) in known.done.into_iter().filter(|(file, _)| *file < lines) {
-            (results.hashes[file], results.is_done[file]) = (hash, true);
-        }
         job.progress.begin(total.bytes, total.files);
         Ok(Self {
             job,
@@ -163,7 +167,7 @@ impl<'a> Transfer<'a> {
             place: place.join(crate::cache::DATA),
             journal: Arc::new(Mutex::new(journal)),
             parts: Mutex::new(known.parts),
-            results: Mutex::new(results),
+            results: Mutex::new(known.results),
         })
     }
 
@@ -289,6 +293,7 @@ impl<'a> Transfer<'a> {
                 self.results.lock().hashes[index] = hashes.sha256;
                 self.note(&Line::Done(index, hex(&hashes.sha256)))?;
                 self.job.progress.file();
+                self.job.source.watch.completed();
                 return Ok(());
             };
             self.drop_file(index, item, &target).await?;
@@ -404,7 +409,7 @@ impl<'a> Transfer<'a> {
             let mut piece = &piece?[..];
             while !piece.is_empty() && block.at() < end {
                 let taken = block.take(piece);
-                self.job.progress.arrived(taken as u64);
+                self.arrived(taken as u64);
                 piece = &piece[taken..];
                 if block.is_full() {
                     self.write(index, item, target, block).await?;
@@ -471,11 +476,16 @@ impl<'a> Transfer<'a> {
             let length = piece.len().min(usize::try_from(item.size - *at).unwrap_or(usize::MAX));
             let (start, piece, target) = (*at, piece.slice(..length), Arc::clone(target));
             self.on_disk(item, move || target.write(start, &piece)).await?;
-            self.job.progress.arrived(length as u64);
+            self.arrived(length as u64);
             *at += length as u64;
             self.check_lease().await?;
         }
         Ok(())
+    }
+
+    fn arrived(&self, bytes: u64) {
+        self.job.progress.arrived(bytes);
+        self.job.source.watch.arrived(bytes);
     }
 
     async fn check_lease(&self) -> Result<()> {
@@ -561,14 +571,15 @@ impl Block {
     }
 }
 
-/// Opens the journal of an earlier try. `None` if there is none, or if it is of another listing.
-fn open_journal(work: &Folder, digest: &str) -> io::Result<Option<(File, Known)>> {
+/// Opens the journal of an earlier try, of a listing of so many files. `None` if there is none, or if it is of another
+/// listing.
+fn open_journal(work: &Folder, digest: &str, files: usize) -> io::Result<Option<(File, Known)>> {
     let mut file = match work.file(JOURNAL) {
         Ok(_) => work.writable(JOURNAL)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut known = Known::default();
+    let mut known = Known::new(files);
     let mut is_first = true;
     let mut ends_whole = true;
     let mut lines = BufReader::new(&file);
@@ -609,14 +620,14 @@ fn append_only(file: &File) -> io::Result<()> {
     fcntl(file, FcntlArg::F_SETFL(OFlag::O_APPEND)).map_err(io::Error::from).map(drop)
 }
 
-/// Compares what is missing with what the volume has. Some file servers state nothing, or 0.
+/// Compares what is missing with what the volume has. Some file servers state nothing, or 0 for everything.
 fn check_space(place: &std::path::Path, space: Option<Space>, bytes: u64, files: u64) -> Result<()> {
-    let Some(Space { free, free_inodes, inodes, .. }) = space else { return Ok(()) };
+    let Some(Space { free, total, free_inodes, inodes }) = space else { return Ok(()) };
     let place = place.display();
     let full = |what: String| {
         FetchError::new(Kind::Local, format!("{place}: {what}; free space on the volume of the cache, or enlarge it"))
     };
-    if free > 0 && bytes > free {
+    if (free > 0 || total > 0) && bytes > free {
         let (needed, free) = (wording::bytes(bytes), wording::bytes(free));
         return Err(full(format!("{needed} are missing, and the volume has {free} free")));
     }
@@ -641,6 +652,8 @@ mod tests {
         let error = check(Some(space(10 << 20, 10)), 20 << 20, 1).unwrap_err();
         assert_eq!((error.kind, error.is_final()), (Kind::Local, false));
         assert!(error.to_string().contains("20.0 MiB are missing, and the volume has 10.0 MiB free"), "{error}");
+        let error = check(Some(space(0, 10)), 1, 1).unwrap_err();
+        assert!(error.to_string().contains("the volume has 0 B free"), "{error}");
         assert!(check(Some(space(10, 10)), 1, 11).unwrap_err().to_string().contains("11 files"));
     }
 
@@ -664,16 +677,16 @@ mod tests {
     fn a_torn_journal_keeps_its_whole_lines() {
         let room = tempfile::tempdir().unwrap();
         let work = Folder::root(room.path()).unwrap();
-        assert!(open_journal(&work, "a").unwrap().is_none());
+        assert!(open_journal(&work, "a", 2).unwrap().is_none());
         let mut journal = new_journal(&work, "a").unwrap();
         journal
             .write_all(b"{\"part\":[0,0,5,7]}\n{\"part\":[1,0,5,7]}\n\xff\n{\"dropped\":1}\n{\"part\":[0,5,")
             .unwrap();
-        let (mut journal, known) = open_journal(&work, "a").unwrap().unwrap();
+        let (mut journal, known) = open_journal(&work, "a", 2).unwrap().unwrap();
         assert_eq!(known.parts, HashMap::from([(0, vec![(0, 5, 7)])]));
         journal.write_all(b"{\"part\":[0,9,1,7]}\n").unwrap();
-        let (_, known) = open_journal(&work, "a").unwrap().unwrap();
+        let (_, known) = open_journal(&work, "a", 2).unwrap().unwrap();
         assert_eq!(known.parts[&0], [(0, 5, 7), (9, 1, 7)]);
-        assert!(open_journal(&work, "b").unwrap().is_none(), "of another listing");
+        assert!(open_journal(&work, "b", 2).unwrap().is_none(), "of another listing");
     }
 }

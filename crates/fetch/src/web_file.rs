@@ -1,7 +1,7 @@
 //! Ranges of one file by HTTP, for the hub and the web.
 
 use crate::error::FetchError;
-use crate::network::{Answer, Network, Pieces, place, refusal};
+use crate::network::{Answer, Network, place, refusal};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
@@ -104,7 +104,7 @@ pub(crate) async fn open(
             format!("{name}: it was replaced on the server between two ranges; fetch it again"),
         ));
     }
-    let pieces = stream::try_unfold(Pieces::new(answer, network.patience), |mut pieces| async move {
+    let pieces = stream::try_unfold(network.pieces(answer), |mut pieces| async move {
         Ok(pieces.next().await?.map(|piece| (piece, pieces)))
     });
     Ok((Opened { is_whole, pieces: pieces.into_stream().boxed() }, version.or(found)))

@@ -110,6 +110,6 @@ impl From<StoreError> for PublishError {
             Trouble::Corrupted => Kind::Corrupted,
             Trouble::Local => Kind::Local,
         };
-        Self { status: error.status, ..Self::new(kind, error.to_string()) }
+        Self { status: error.status, retry_after: error.retry_after, ..Self::new(kind, error.to_string()) }
     }
 }

@@ -250,7 +250,7 @@ fn answers_of_a_hostile_hub_are_refused() {
     assert!(text.contains("does not take the file: too") && !text.contains(['\n', '\x1b']), "{text}");
 }
 
-/// Serves the hub to another client, which tests/publish/clients_test.py runs: it writes the hub's URL to the file that
+/// Serves the hub to another client, which tests/fetch/clients_test.py runs: it writes the hub's URL to the file that
 /// the variable names, until the file is removed. Then the files of the branch main are in the folder beside it.
 #[test]
 fn a_hub_for_another_client() {

@@ -4,7 +4,7 @@ use crate::error::{Kind, PublishError};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -370,20 +370,6 @@ fn lost(url: &Url, error: reqwest::Error) -> PublishError {
     PublishError { stalled, ..PublishError::unavailable(format!("{place}: {text}; {remedy}")) }
 }
 
-/// How long an answer asks to wait: seconds, or a date; or the time to the end of a hub's window (`RateLimit: ..;t=9`).
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
-    if let Some(value) = text(RETRY_AFTER.as_str()) {
-        if let Ok(seconds) = value.parse() {
-            return Some(Duration::from_secs(seconds));
-        }
-        let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
-        return Some(Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
-    }
-    let seconds = text("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t="))?;
-    seconds.parse().ok().map(Duration::from_secs)
-}
-
 /// The failure that a status means, for `what` was asked for. `remedy` is that of 401, 403 and 404.
 pub(crate) fn refusal(what: &str, answer: &Answer, detail: &str, remedy: &str) -> PublishError {
     let status = answer.status;
@@ -398,7 +384,7 @@ pub(crate) fn refusal(what: &str, answer: &Answer, detail: &str, remedy: &str) -
         409 | 412 => failure(Kind::Changed, "another client changed it meanwhile; try again"),
         _ => failure(Kind::Refused, "the server does not accept this request; correct what it names"),
     };
-    PublishError { status: Some(status), retry_after: retry_after(&answer.headers, Timestamp::now()), ..failure }
+    PublishError { status: Some(status), retry_after: store::retry_after(&answer.headers, Timestamp::now()), ..failure }
 }
 
 #[cfg(test)]
@@ -423,21 +409,6 @@ mod tests {
         assert_eq!(pause(None), Duration::from_secs(1));
         assert_eq!(pause(Some(Duration::from_secs(7))), Duration::from_secs(7));
         assert_eq!(pause(Some(Duration::from_secs(7000))), Duration::from_secs(9));
-    }
-
-    #[test]
-    fn servers_say_how_long_to_wait() {
-        let now = "2026-10-21T07:28:00Z".parse().unwrap();
-        let wait = |name: &'static str, value: &'static str| {
-            let name = http::HeaderName::from_static(name);
-            retry_after(&HeaderMap::from_iter([(name, HeaderValue::from_static(value))]), now)
-        };
-        assert_eq!(wait("retry-after", "7"), Some(Duration::from_secs(7)));
-        assert_eq!(wait("retry-after", "Wed, 21 Oct 2026 07:28:05 GMT"), Some(Duration::from_secs(5)));
-        assert_eq!(wait("retry-after", "Wed, 21 Oct 2026 07:27:05 GMT"), Some(Duration::ZERO));
-        assert_eq!(wait("ratelimit", "\"api\";r=0;t=42"), Some(Duration::from_secs(42)));
-        assert_eq!(wait("retry-after", "soon"), None);
-        assert_eq!(wait("ratelimit", "\"api\";r=0"), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -157,7 +158,9 @@ fn serve(mut stream: TcpStream, asked: &Mutex<Vec<Request>>, handler: &Handler) 
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     stream.write_all(format!("{head}\r\n").as_bytes())?;
-    stream.write_all(&reply.body)?;
+    if request.method != "HEAD" {
+        stream.write_all(&reply.body)?;
+    }
     stream.shutdown(std::net::Shutdown::Write)?;
     // Until the client has all of it: a reset would take it away.
     let _ = reader.read(&mut [0]);
@@ -247,9 +250,13 @@ impl Hub {
         if let ["storage", oid] = parts[..] {
             return self.complete(oid, request);
         }
+        if let ["stored", oid] = parts[..] {
+            assert!(!request.headers.contains_key("authorization"), "the token went to the file storage");
+            return Reply::new(200, self.objects[oid].clone());
+        }
         match request.headers.get("authorization").map(String::as_str) {
             Some(token) if token == format!("Bearer {TOKEN}") => {}
-            Some("Bearer hf_read") if request.method == "GET" => {}
+            Some("Bearer hf_read") if matches!(request.method.as_str(), "GET" | "HEAD") => {}
             Some("Bearer hf_read") => return fail(403, "", "you must have write access"),
             _ => return fail(401, "", "Invalid credentials in Authorization header"),
         }
@@ -286,7 +293,11 @@ impl Hub {
         let no_revision = |revision: &str| fail(404, "RevisionNotFound", &format!("Invalid rev id: {revision}"));
         match (kind, request.method.as_str(), rest) {
             ("api", "GET", ["revision", revision]) => match commit(self, revision) {
-                Some(sha) => Reply::json(&json!({"id": self.name, "sha": sha, "private": self.is_private})),
+                Some(sha) => {
+                    let siblings: Vec<Value> =
+                        self.commits[&sha].keys().map(|path| json!({"rfilename": path})).collect();
+                    Reply::json(&json!({"id": self.name, "sha": sha, "private": self.is_private, "siblings": siblings}))
+                }
                 None => no_revision(revision),
             },
             ("api", "POST", ["branch", branch]) => {
@@ -309,14 +320,25 @@ impl Hub {
                 let next = format!("<{}{}?recursive=true&cursor={}>; rel=\"next\"", self.url, request.path, from + 3);
                 if from + 3 < entries.len() { reply.with("link", next) } else { reply }
             }
-            ("", "GET", ["resolve", revision, path @ ..]) => {
+            ("", "GET" | "HEAD", ["resolve", revision, path @ ..]) => {
                 let Some(sha) = commit(self, revision) else { return no_revision(revision) };
                 match self.commits[&sha].get(&path.join("/")) {
                     // As the hub does it today.
                     Some(_) if !request.query.contains("cache") => {
                         Reply::new(307, "").with("location", format!("{}?cache", request.path))
                     }
-                    Some(content) => Reply::new(200, content.clone()).with("x-repo-commit", sha),
+                    Some(content) if content.len() as u64 >= LARGE => {
+                        // The file storage is at another host than the hub.
+                        let (oid, host) = (hex(&Sha256::digest(content)), self.url.replace("127.0.0.1", "localhost"));
+                        Reply::new(302, "redirected")
+                            .with("location", format!("{host}/stored/{oid}?signature=secret"))
+                            .with("x-repo-commit", sha)
+                            .with("x-linked-etag", format!("\"{oid}\""))
+                            .with("x-linked-size", content.len())
+                    }
+                    Some(content) => Reply::new(200, content.clone())
+                        .with("x-repo-commit", sha)
+                        .with("etag", format!("\"{}\"", git_sha1(content))),
                     None => fail(404, "EntryNotFound", "Entry not found"),
                 }
             }
@@ -439,8 +461,13 @@ fn entry(path: &str, content: &[u8]) -> Value {
     match size as u64 >= LARGE {
         true => json!({"type": "file", "oid": "0", "size": size, "path": path,
             "lfs": {"oid": hex(&Sha256::digest(content)), "size": size, "pointerSize": 134}}),
-        false => json!({"type": "file", "oid": "0", "size": size, "path": path}),
+        false => json!({"type": "file", "oid": git_sha1(content), "size": size, "path": path}),
     }
+}
+
+fn git_sha1(content: &[u8]) -> String {
+    let head = format!("blob {}\0", content.len());
+    hex(&Sha1::new().chain_update(head).chain_update(content).finalize())
 }
 
 fn decode(text: &str) -> String {

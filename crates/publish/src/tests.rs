@@ -28,7 +28,7 @@ pub(crate) fn until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = check() {
             return found;
         }
-        assert!(begin.elapsed() < Duration::from_secs(60), "waited for {what} in vain");
+        assert!(begin.elapsed() < Duration::from_secs(120), "waited for {what} in vain");
         thread::sleep(Duration::from_millis(2));
     }
 }

@@ -168,6 +168,7 @@ impl Access {
             ca_bundle: self.certificates(secret.as_ref())?,
             plain,
             google_hash: destination.scheme == Scheme::Gcs,
+            longest_pause: if self.patience.retries == 0 { Duration::ZERO } else { self.patience.retry_for },
         };
         let options = ClientOptions::new().with_allow_http(plain);
         let mut retry = RetryConfig {

@@ -2,10 +2,10 @@
 
 use crate::error::{StoreError, Trouble};
 use crate::folder::{Entry, Folder};
+use crate::read::RangeRead;
 use crate::room::Room;
 use address::{Destination, Scheme};
 use bytes::Bytes;
-use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::multipart::{MultipartStore, PartId};
@@ -74,6 +74,11 @@ pub(crate) struct Bucket {
     pub backend: Backend,
     /// Memory for what is read and sent.
     pub room: Room,
+}
+
+/// A tag without its quotes, which Azure leaves out in lists.
+fn bare_tag(tag: &str) -> &str {
+    tag.trim_start_matches("W/").trim_matches('"')
 }
 
 /// The bytes of a small object, with their share of the memory.
@@ -245,25 +250,37 @@ impl Bucket {
     }
 
     /// The bytes of a range that is not empty, if the object is still the one with `tag`.
-    pub async fn range(
-        &self,
-        relative: &str,
-        range: Range<u64>,
-        tag: Option<String>,
-    ) -> Result<BoxStream<'_, Result<Bytes>>> {
+    pub async fn range(&self, relative: &str, range: Range<u64>, tag: Option<String>) -> Result<RangeRead<'_>> {
+        let changed = || {
+            let uri = self.destination.uri(relative);
+            StoreError::new(Trouble::Changed, format!("{uri}: it was changed meanwhile"))
+        };
         match &self.backend {
             Backend::Cloud { objects, .. } => {
-                let options =
-                    GetOptions { range: Some(GetRange::Bounded(range)), if_match: tag, ..GetOptions::default() };
+                let if_match = tag.clone();
+                let options = GetOptions { range: Some(GetRange::Bounded(range)), if_match, ..GetOptions::default() };
                 let found = objects.get_opts(&self.key(relative)?, options).await;
                 let found = found.map_err(|error| self.failed(relative, &error))?;
-                let uri = self.destination.uri(relative);
-                Ok(found.into_stream().map_err(move |error| StoreError::of_store(&uri, &error)).boxed())
+                // Some servers do not know If-Match.
+                if let (Some(tag), Some(found)) = (&tag, &found.meta.e_tag)
+                    && bare_tag(tag) != bare_tag(found)
+                {
+                    return Err(changed());
+                }
+                let (uri, size) = (self.destination.uri(relative), found.meta.size);
+                let bytes = found.into_stream().map_err(move |error| StoreError::of_store(&uri, &error)).boxed();
+                Ok(RangeRead { size, bytes })
             }
             Backend::Folder(folder) => {
-                if tag.is_some() && self.head(relative).await?.and_then(|object| object.tag) != tag {
-                    let uri = self.destination.uri(relative);
-                    return Err(StoreError::new(Trouble::Changed, format!("{uri}: it was changed meanwhile")));
+                let gone = || match tag {
+                    Some(_) => changed(),
+                    None => {
+                        StoreError::new(Trouble::NotFound, format!("{}: it is gone", self.destination.uri(relative)))
+                    }
+                };
+                let object = self.head(relative).await?.ok_or_else(gone)?;
+                if tag.is_some() && object.tag != tag {
+                    return Err(changed());
                 }
                 let key = relative.to_owned();
                 let read = stream::try_unfold(range.start, move |at| {
@@ -278,7 +295,7 @@ impl Bucket {
                         Ok(Some((self.in_folder(&key, folder, read).await?, at + length)))
                     }
                 });
-                Ok(read.boxed())
+                Ok(RangeRead { size: object.size, bytes: read.boxed() })
             }
         }
     }

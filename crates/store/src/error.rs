@@ -1,10 +1,11 @@
 //! What went wrong with a store, and what a person can do about it.
 
-use crate::transport::OverlongAnswer;
+use crate::transport::{BusyAnswer, OverlongAnswer};
 use address::AddressError;
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 /// What kind of trouble it is: decides whether and how soon to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +37,8 @@ pub struct StoreError {
     pub trouble: Trouble,
     /// The HTTP status that the store has answered with.
     pub status: Option<u16>,
+    /// How long the store asks its clients to wait.
+    pub retry_after: Option<Duration>,
     message: String,
 }
 
@@ -55,7 +58,7 @@ impl From<AddressError> for StoreError {
 
 impl StoreError {
     pub fn new(trouble: Trouble, message: impl Into<String>) -> Self {
-        Self { trouble, status: None, message: message.into() }
+        Self { trouble, status: None, retry_after: None, message: message.into() }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -107,7 +110,13 @@ impl StoreError {
             true => "Check that the endpoint is that of the store",
             false => remedy(trouble, status, code, &text),
         };
-        Self { trouble, status, message: format!("{uri}: {}. {remedy}", said.join(": ").trim_end_matches('.')) }
+        let retry_after = sources(error).find_map(<dyn std::error::Error>::downcast_ref::<BusyAnswer>);
+        Self {
+            trouble,
+            status,
+            retry_after: retry_after.map(|busy| busy.retry_after),
+            message: format!("{uri}: {}. {remedy}", said.join(": ").trim_end_matches('.')),
+        }
     }
 }
 
@@ -171,8 +180,13 @@ fn trouble(error: &object_store::Error, status: Option<u16>, code: Option<&str>,
 }
 
 fn is_overlong(error: &object_store::Error) -> bool {
-    let first: &(dyn std::error::Error + 'static) = error;
-    std::iter::successors(Some(first), |error| error.source()).any(<dyn std::error::Error>::is::<OverlongAnswer>)
+    sources(error).any(<dyn std::error::Error>::is::<OverlongAnswer>)
+}
+
+/// An error and what it is made of.
+fn sources<'a>(error: &'a object_store::Error) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    let first: &'a (dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(first), |error| error.source())
 }
 
 /// Whether a store has compared what came with its checksum, and they differ.

@@ -44,9 +44,10 @@ pub use backend::{Object, Page};
 pub use error::{StoreError, Trouble};
 pub use journal::Journal;
 pub use manifest::{Layout, Manifest, Stored};
+pub use read::RangeRead;
 pub use remove::Listing;
 pub use room::Room;
-pub use transport::{LEAST_DATA, choose_tls};
+pub use transport::{LEAST_DATA, choose_tls, retry_after};
 pub use upload::part_length;
 
 use backend::Bucket;

@@ -7,6 +7,14 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use std::ops::Range;
 
+/// A range of an object that is being read.
+pub struct RangeRead<'a> {
+    /// The length of the whole object, in bytes.
+    pub size: u64,
+    /// The bytes of the range. They end with an error where the connection was cut.
+    pub bytes: BoxStream<'a, Result<Bytes, StoreError>>,
+}
+
 impl Store {
     /// One page of the list of all objects below the destination, which is about a thousand objects. The first page is
     /// asked for without a token, each further one with [`Page::next`]. The list is bounded by its reader alone.
@@ -27,16 +35,11 @@ impl Store {
     }
 
     /// The bytes of a range of the object at `key` below the prefix, if its tag still is `tag`. The range is not empty.
-    /// It is asked for once: the stream ends with an error where the connection was cut.
+    /// It is asked for once.
     ///
     /// # Errors
     /// [`Trouble::Changed`](crate::Trouble::Changed) if the object has another tag; and what the store answers.
-    pub async fn read(
-        &self,
-        key: &str,
-        range: Range<u64>,
-        tag: Option<String>,
-    ) -> Result<BoxStream<'_, Result<Bytes, StoreError>>, StoreError> {
+    pub async fn read(&self, key: &str, range: Range<u64>, tag: Option<String>) -> Result<RangeRead<'_>, StoreError> {
         self.bucket.range(key, range, tag).await
     }
 }

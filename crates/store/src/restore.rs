@@ -413,7 +413,7 @@ async fn stream_range<F: Future<Output = Result<(), StoreError>>>(
     while at < end {
         let before = at;
         let read = async {
-            let mut pieces = bucket.range(key, at..end, tag.clone()).await?;
+            let mut pieces = bucket.range(key, at..end, tag.clone()).await?.bytes;
             while let Some(piece) = pieces.try_next().await? {
                 let length = piece.len() as u64;
                 if length > end - at {

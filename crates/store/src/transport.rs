@@ -6,8 +6,9 @@
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http::header::{CONTENT_LENGTH, HeaderValue, RANGE};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, RANGE, RETRY_AFTER};
 use http_body_util::{BodyExt, StreamBody};
+use jiff::Timestamp;
 use object_store::ClientOptions;
 use object_store::client::{
     ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
@@ -53,6 +54,9 @@ pub(crate) struct Connector {
     pub plain: bool,
     /// Whether what is put there is given a checksum in Google's way, by which it refuses what was damaged on the way.
     pub google_hash: bool,
+    /// The longest pause that a busy store can ask for before a request is sent again here. Zero if the caller retries,
+    /// which finds the pause in the error.
+    pub longest_pause: Duration,
 }
 
 impl fmt::Debug for Connector {
@@ -86,8 +90,8 @@ impl HttpConnector for Connector {
             Err(_) if http => base().tls_certs_only([]).build(),
             other => other,
         };
-        let (silence, google_hash) = (self.silence, self.google_hash);
-        Ok(HttpClient::new(Watched { client: client.map_err(failed)?, silence, google_hash }))
+        let (silence, google_hash, longest_pause) = (self.silence, self.google_hash, self.longest_pause);
+        Ok(HttpClient::new(Watched { client: client.map_err(failed)?, silence, google_hash, longest_pause }))
     }
 }
 
@@ -96,6 +100,7 @@ struct Watched {
     client: Client,
     silence: Duration,
     google_hash: bool,
+    longest_pause: Duration,
 }
 
 fn silent(silence: Duration) -> HttpError {
@@ -116,6 +121,43 @@ impl fmt::Display for OverlongAnswer {
 }
 
 impl std::error::Error for OverlongAnswer {}
+
+/// A store is busy, and says when to ask again.
+#[derive(Debug)]
+pub(crate) struct BusyAnswer {
+    status: http::StatusCode,
+    pub retry_after: Duration,
+    body: String,
+}
+
+impl fmt::Display for BusyAnswer {
+    /// As the client of the store writes its own errors, which are read for the status.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server returned non-2xx status code: {}: {}", self.status, self.body)
+    }
+}
+
+impl std::error::Error for BusyAnswer {}
+
+/// The pause that a busy store asks for.
+fn pause_of(status: http::StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    let is_busy = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
+    is_busy.then(|| retry_after(headers, Timestamp::now())).flatten()
+}
+
+/// How long an answer asks to wait: seconds, or a date; or the time to the end of a hub's window (`RateLimit: ..;t=9`).
+pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    if let Some(value) = text(RETRY_AFTER.as_str()) {
+        if let Ok(seconds) = value.parse() {
+            return Some(Duration::from_secs(seconds));
+        }
+        let at = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+        return Some(Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
+    }
+    let seconds = text("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t="))?;
+    seconds.parse().ok().map(Duration::from_secs)
+}
 
 /// How an answer's body is read.
 #[derive(Clone, Copy)]
@@ -226,6 +268,10 @@ impl Watched {
             true if is_data => Reading::Data { waited: Duration::ZERO, came: 0 },
             true => Reading::Answer { left: LONGEST_ANSWER },
         };
+        let pause = pause_of(parts.status, &parts.headers);
+        if let Some(pause) = pause {
+            sleep(pause.min(self.longest_pause)).await;
+        }
         let silence = self.silence;
         let read = stream::unfold(Some((body, reading)), move |state| async move {
             let (mut body, mut reading) = state?;
@@ -249,8 +295,23 @@ impl Watched {
                 }
             }
         });
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(StreamBody::new(read.fuse()))))
+        let body = HttpResponseBody::new(StreamBody::new(read.fuse()));
+        let body = match pause {
+            Some(retry_after) => failing(parts.status, retry_after, body),
+            None => body,
+        };
+        Ok(HttpResponse::from_parts(parts, body))
     }
+}
+
+/// A body that ends with an error that has the pause: the client of the store drops the headers of an answer.
+fn failing(status: http::StatusCode, retry_after: Duration, body: HttpResponseBody) -> HttpResponseBody {
+    let read = async move {
+        let body = body.collect().await.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned());
+        let answer = BusyAnswer { status, retry_after, body: body.unwrap_or_default() };
+        Err::<_, HttpError>(HttpError::new(HttpErrorKind::Decode, answer))
+    };
+    HttpResponseBody::new(StreamBody::new(stream::once(read)))
 }
 
 /// The CRC-32C of a whole body, which is in memory. The object store client has no way to send it.
@@ -309,11 +370,57 @@ mod tests {
     }
 
     #[test]
+    fn servers_say_how_long_to_wait() {
+        let now = "2026-10-21T07:28:00Z".parse().unwrap();
+        let wait = |name: &'static str, value: &'static str| {
+            let name = http::HeaderName::from_static(name);
+            retry_after(&HeaderMap::from_iter([(name, HeaderValue::from_static(value))]), now)
+        };
+        assert_eq!(wait("retry-after", "7"), Some(Duration::from_secs(7)));
+        assert_eq!(wait("retry-after", "Wed, 21 Oct 2026 07:28:05 GMT"), Some(Duration::from_secs(5)));
+        assert_eq!(wait("retry-after", "Wed, 21 Oct 2026 07:27:05 GMT"), Some(Duration::ZERO));
+        assert_eq!(wait("ratelimit", "\"api\";r=0;t=42"), Some(Duration::from_secs(42)));
+        assert_eq!(wait("retry-after", "soon"), None);
+        assert_eq!(wait("ratelimit", "\"api\";r=0"), None);
+    }
+
+    #[test]
     fn a_checksum_is_written_as_google_reads_it() {
         for (bytes, text) in
             [([0, 0, 0, 0], "AAAAAA=="), ([0xff; 4], "/////w=="), ([0x4f, 0x7a, 0x1b, 0x9c], "T3obnA==")]
         {
             assert_eq!(base64(bytes), text);
         }
+    }
+
+    #[test]
+    fn a_busy_store_is_asked_again_after_its_pause() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let empty = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+            for (head, body) in [("503 x\r\nretry-after: 1", "<Error><Code>SlowDown</Code></Error>"), ("200 OK", empty)]
+            {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head_of_request = [0; 4096];
+                let _ = io::Read::read(&mut stream, &mut head_of_request).unwrap();
+                let length = body.len();
+                let answer = format!("HTTP/1.1 {head}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+                io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
+            }
+        });
+        let secret = tempfile::tempdir().unwrap();
+        for (name, value) in [("AWS_SKIP_SIGNATURE", "true"), ("AWS_REGION", "x")] {
+            std::fs::write(secret.path().join(name), value).unwrap();
+        }
+        let credentials = Some(secret.path().to_owned());
+        let access = crate::Access { endpoint: Some(url), credentials, ..crate::Access::default() };
+        let place = crate::Destination::parse("s3://bucket/x").unwrap();
+        let store = crate::Store::open(&place, &access, "test").unwrap();
+        let begin = std::time::Instant::now();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let page = runtime.block_on(store.page(None)).unwrap();
+        assert!(page.objects.is_empty() && begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+        server.join().unwrap();
     }
 }
