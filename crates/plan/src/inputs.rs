@@ -108,7 +108,8 @@ pub(super) fn resolve(
     pods: u32,
     no: &mut Refusals,
 ) -> (Vec<Input>, Option<Fetching>) {
-    let known = status.map(|status| status.data.as_slice()).unwrap_or_default();
+    let known = status.map(resolved).unwrap_or_default();
+    let known = known.as_slice();
     let mut inputs = Vec::new();
     let named = [
         ("model", &spec.model, paths::MODEL, ContentKind::Model),
@@ -129,6 +130,13 @@ pub(super) fn resolve(
     let Some(first) = inputs.iter().find(is_fetched) else { return (inputs, None) };
     let fetching = fetching(spec, first, pods, no);
     (inputs, Some(fetching))
+}
+
+/// Contents of which the revision is known. Nothing else of the status counts for the plan.
+#[must_use]
+pub fn resolved(status: &TrainingJobStatus) -> Vec<DataStatus> {
+    let resolved = status.data.iter().filter(|data| data.is_resolved());
+    resolved.map(|data| DataStatus { progress: None, ..data.clone() }).collect()
 }
 
 fn entry(field: &str, data: &Data, known: &[DataStatus], no: &mut Refusals) -> Input {

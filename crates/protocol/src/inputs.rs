@@ -53,5 +53,44 @@ pub struct FetchedContent {
     pub fetched_bytes: u64,
 }
 
+/// Progress of the fetch of one content, as the agent answers while it fetches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FetchProgress {
+    /// Name of the entry.
+    pub name: String,
+    /// Current activity.
+    pub stage: FetchStage,
+    /// Bytes in the cache so far, those of earlier tries included.
+    pub bytes: u64,
+    /// Size of all files in bytes; 0 until they are listed.
+    pub total_bytes: u64,
+    /// Files that are complete and verified.
+    pub files: u64,
+    /// Number of files; 0 until they are listed.
+    pub total_files: u64,
+    /// Bytes that arrive over the network per second.
+    pub bytes_per_second: u64,
+}
+
+/// Activity of a fetch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FetchStage {
+    /// The revision is resolved and the files are listed.
+    #[default]
+    Listing,
+    /// Another fetcher of the same content holds the lease.
+    Waiting,
+    /// Files are fetched.
+    Fetching,
+    /// The entry in the cache is checked.
+    Checking,
+    /// The content is complete in the cache.
+    Complete,
+    /// An activity that a newer agent reports.
+    #[serde(other)]
+    Unknown,
+}
+
 /// Folder of an entry with its files, below the entry's key.
 pub const DATA: &str = "data";
