@@ -120,7 +120,7 @@ impl Context {
             known.generation == job.metadata.generation
                 && *asked == plan::restart_requested(job)
                 && known.size == job.status.as_ref().and_then(|status| status.elastic.as_ref()).map(size)
-                && known.data == job.status.as_ref().map(|status| status.data.as_slice()).unwrap_or_default()
+                && known.data == job.status.as_ref().map(plan::resolved).unwrap_or_default()
         };
         known.filter(is_of).unwrap_or_else(|| {
             let wanted = Arc::new(wanted(job, &self.options.runtime));
@@ -156,7 +156,7 @@ fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
     let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
     let size = decided.map(|elastic| (elastic.workers, elastic.largest));
-    let data = job.status.as_ref().map(|status| status.data.clone()).unwrap_or_default();
+    let data = job.status.as_ref().map(plan::resolved).unwrap_or_default();
     Wanted { generation: job.metadata.generation, size, data, planned, refused, service: digests.0, config: digests.1 }
 }
 
@@ -336,9 +336,10 @@ impl Pass<'_, TrainingJob> {
             children = context.index.children(&self.key);
         }
         let agents = context.index.read(&self.key, |cell| {
-            (cell.agents.answer(), cell.agents.silent_since(), cell.agents.refusal().map(str::to_owned))
+            let refusal = cell.agents.refusal().map(str::to_owned);
+            (cell.agents.answer(), cell.agents.silent_since(), refusal, cell.fetch_answer())
         });
-        let (agent, agent_silent_since, agent_refusal) = agents.unwrap_or_default();
+        let (agent, agent_silent_since, agent_refusal, fetch) = agents.unwrap_or_default();
         let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
             plan,
             refused: wanted.refused.as_deref(),
@@ -348,6 +349,7 @@ impl Pass<'_, TrainingJob> {
             agent: agent.as_ref(),
             agent_silent_since,
             agent_refusal: agent_refusal.as_deref(),
+            fetch: fetch.as_ref(),
             now: lifecycle::whole_second(Timestamp::now()),
         });
         requeue.within(again);

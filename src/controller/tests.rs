@@ -675,7 +675,7 @@ async fn answer_over(agent: impl Fn(Nonce) -> (String, Option<String>) + Send + 
     let pod = ObservedPod { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..ObservedPod::default() };
     let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
     let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
-    let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None };
+    let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None, fetches: false };
     let polled = poll::poll(&context, &asked, Duration::from_secs(60)).await;
     (polled.is_news, context.index.read(&key(), |cell| cell.agents.clone()).unwrap())
 }

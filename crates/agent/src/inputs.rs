@@ -213,6 +213,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_complete_is_whole() {
+        let board = Board::default();
+        let first = board.begin("model");
+        first.rate.store(5, Ordering::Relaxed);
+        let at = |at: usize| board.progress().remove(at);
+        assert_eq!((at(0).stage, at(0).bytes_per_second), (FetchStage::Listing, 5));
+        // It was in the cache.
+        let (uri, key, revision) = ("hf://a/b@main".to_owned(), "key".to_owned(), "1".to_owned());
+        board.end(&Fetched { uri, key, revision, path: "/c".into(), bytes: 9, files: 2, from_network: 0, set_aside: None });
+        board.begin("dataset");
+        let FetchProgress { stage, bytes, total_bytes, files, total_files, bytes_per_second, .. } = at(0);
+        assert_eq!((stage, bytes, total_bytes, files, total_files), (FetchStage::Complete, 9, 9, 2, 2));
+        assert_eq!((bytes_per_second, at(1).stage, board.progress().len()), (0, FetchStage::Listing, 2));
+    }
+
+    #[test]
     fn last_words_fit_into_a_termination_message() {
         let one = |n: usize| FetchedContent {
             name: format!("{n:040}"),

@@ -1180,9 +1180,26 @@ fn the_only_worker_has_an_init_container_that_fetches() {
     );
     let fetch = pod.init_containers.unwrap().into_iter().find(|init| init.name == "trainingjob-fetch").unwrap();
     let paths: Vec<_> = fetch.volume_mounts.iter().flatten().map(|mount| mount.mount_path.clone()).collect();
-    assert_eq!(paths, ["/cache", "/etc/training-credentials/data"]);
+    assert_eq!(paths, ["/cache", "/etc/training-credentials/data", "/etc/training-config/.gang"]);
+    assert!(fetch.args.iter().flatten().any(|arg| arg == "--metrics-port=8080"), "{:?}", fetch.args);
+    let keys = pod.volumes.iter().flatten().find(|volume| volume.name == "trainingjob-answers").unwrap();
+    let items = keys.secret.as_ref().unwrap().items.clone().unwrap();
+    assert_eq!(items.iter().map(|item| item.key.as_str()).collect::<Vec<_>>(), ["answers"], "no key of the gang");
     let cache = pod.volumes.unwrap().into_iter().find(|volume| volume.name == "trainingjob-cache").unwrap();
     assert_eq!(cache.empty_dir.unwrap().size_limit.unwrap().0, (100_u64 << 30).to_string());
+}
+
+#[test]
+fn a_fetch_serves_nothing_without_monitoring() {
+    let spec = json!({
+        "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "cache": { "pvcName": "cache" },
+        "monitoring": { "enabled": false },
+    });
+    let job = upkeep(&plan_of("x", &spec), plan::Upkeep::Fetch).unwrap();
+    let pod = job.spec.unwrap().template.spec.unwrap();
+    let container = &pod.containers[0];
+    assert_eq!(container.args.as_ref().unwrap().len(), 2, "the command and its request: {:?}", container.args);
+    assert!(container.env.is_none() && pod.volumes.unwrap().len() == 1);
 }
 
 #[test]
