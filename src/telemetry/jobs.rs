@@ -3,7 +3,9 @@
 //! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
 //! thrown away.
 
-use api::{Condition, ConditionType, DataProgress, DataStatus, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
+use api::{
+    Condition, ConditionType, DataProgress, DataStatus, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus,
+};
 use exposition::{Page, labels, seconds};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -411,7 +413,14 @@ mod tests {
                 "trainingjob_early_stopping_evaluations_since_best{namespace=\"ns\",training_job=\"j0\"} 2",
             ],
         );
-        for absent in ["trainingjob_fetch", "throughput", "remaining_seconds", "trainingjob_epochs", "waiting", "failure_timestamp"] {
+        for absent in [
+            "trainingjob_fetch",
+            "throughput",
+            "remaining_seconds",
+            "trainingjob_epochs",
+            "waiting",
+            "failure_timestamp",
+        ] {
             assert!(!page.contains(absent), "{absent} was never reported, and is in\n{page}");
         }
     }

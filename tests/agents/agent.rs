@@ -1396,7 +1396,9 @@ fn a_fetch_answers_how_far_it_is() {
     let store = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", store.local_addr().unwrap());
     fs::create_dir(room.0.join("keys")).unwrap();
-    for (name, value) in [("AWS_ENDPOINT_URL", url.as_str()), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")] {
+    for (name, value) in
+        [("AWS_ENDPOINT_URL", url.as_str()), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")]
+    {
         room.write(&format!("keys/{name}"), value.as_bytes(), 0o644);
     }
     let request = serde_json::json!({
@@ -1409,8 +1411,7 @@ fn a_fetch_answers_how_far_it_is() {
     agent.args(["--metrics-port", &port.to_string(), "--answer-key", key.to_str().unwrap()]);
     let mut agent = Running(agent.env("POD_UID", "0c1f-uid").env("TRAINING_JOB_NAME", "x").spawn().unwrap());
     let nonce = Nonce::new([7; 16]);
-    let (head, body) =
-        until("an answer", DEADLINE, || whole_answer(port, &format!("/status?{}", nonce.to_query())));
+    let (head, body) = until("an answer", DEADLINE, || whole_answer(port, &format!("/status?{}", nonce.to_query())));
     let proof = head
         .lines()
         .find_map(|line| line.to_ascii_lowercase().strip_prefix("x-trainingjob-proof: ").map(str::to_owned));

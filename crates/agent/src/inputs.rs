@@ -221,7 +221,16 @@ mod tests {
         assert_eq!((at(0).stage, at(0).bytes_per_second), (FetchStage::Listing, 5));
         // It was in the cache.
         let (uri, key, revision) = ("hf://a/b@main".to_owned(), "key".to_owned(), "1".to_owned());
-        board.end(&Fetched { uri, key, revision, path: "/c".into(), bytes: 9, files: 2, from_network: 0, set_aside: None });
+        board.end(&Fetched {
+            uri,
+            key,
+            revision,
+            path: "/c".into(),
+            bytes: 9,
+            files: 2,
+            from_network: 0,
+            set_aside: None,
+        });
         board.begin("dataset");
         let FetchProgress { stage, bytes, total_bytes, files, total_files, bytes_per_second, .. } = at(0);
         assert_eq!((stage, bytes, total_bytes, files, total_files), (FetchStage::Complete, 9, 9, 2, 2));

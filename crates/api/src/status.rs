@@ -67,6 +67,7 @@ pub struct TrainingJobStatus {
     pub asked_restart: Option<AskedRestart>,
     /// Progress of the program, for example 45%.
     /// It is a percentage of the steps if their total is known, otherwise of the epochs.
+    /// Before the first start it is for example "fetching 45%" while content is fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
     /// Epoch as the program counts it, rounded down.

@@ -20,7 +20,12 @@ use std::ops::Range;
 /// The view of a job whose status was this.
 pub(super) fn take_in<'a>(input: &'a Input<'a>, status: TrainingJobStatus) -> View<'a> {
     let view = View::new(input, with_numbers(input, status)).after(with_start).after(with_gang);
-    let view = view.after(with_data).after(fetch::with_progress).after(with_progress).after(with_checkpoints).after(restart_request::accepted);
+    let view = view
+        .after(with_data)
+        .after(fetch::with_progress)
+        .after(with_progress)
+        .after(with_checkpoints)
+        .after(restart_request::accepted);
     let (elastic, resized) = elastic::decided(&view);
     let record = TrainingJobStatus { elastic, ..view.record.clone() };
     View { resized, ..view.with(record) }.after(with_loss)

@@ -62,9 +62,8 @@ impl Cell {
     /// The pod whose agent fetches content at present: that of the Job, or the only worker's in its init container.
     #[must_use]
     pub fn fetching_pod(&self) -> Option<ObservedPod> {
-        let is_fetch = |job: &&ObservedUpkeep| {
-            job.task == Upkeep::Fetch.as_str() && job.ended.is_none() && !job.deleting
-        };
+        let is_fetch =
+            |job: &&ObservedUpkeep| job.task == Upkeep::Fetch.as_str() && job.ended.is_none() && !job.deleting;
         if let Some(job) = self.children.upkeep.as_ref().filter(is_fetch) {
             let (uid, pod) = self.upkeep_pods.iter().find(|(_, pod)| pod.job == job.uid && pod.ip.is_some())?;
             let (uid, name, ip) = (uid.clone(), pod.name.clone(), pod.ip.clone());

@@ -117,7 +117,15 @@ fn answer(fetches: Vec<FetchProgress>) -> Option<AgentAnswer> {
 
 fn half(stage: FetchStage) -> FetchProgress {
     let name = "model".to_owned();
-    FetchProgress { name, stage, bytes: 1 << 20, total_bytes: 2 << 20, files: 1, total_files: 3, bytes_per_second: 1024 }
+    FetchProgress {
+        name,
+        stage,
+        bytes: 1 << 20,
+        total_bytes: 2 << 20,
+        files: 1,
+        total_files: 3,
+        bytes_per_second: 1024,
+    }
 }
 
 #[test]
