@@ -70,8 +70,8 @@ impl Cell {
             return Some(ObservedPod { uid, name, ip, ..ObservedPod::default() });
         }
         let number = self.children.job(RoleName::WORKER)?.incarnation;
-        let fetches = |pod: &&Box<ObservedPod>| pod.fetches && pod.incarnation == number && pod.is_alive();
-        self.children.pods.values().find(fetches).map(|pod| (**pod).clone())
+        let mut pods = self.children.pods.values().map(|pod| &**pod);
+        pods.find(|pod| pod.fetches && pod.incarnation == number && pod.is_alive()).cloned()
     }
 
     /// The last answer of the agent that fetches at present, unless it has been silent since for long.
