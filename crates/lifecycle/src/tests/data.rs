@@ -110,9 +110,9 @@ fn the_only_worker_fetches_in_its_own_pod() {
     assert_eq!(world.status.data[0].revision, "0123");
 }
 
-fn answer(fetches: Vec<FetchProgress>) -> Option<AgentAnswer> {
+fn answer(fetches: Vec<FetchProgress>) -> AgentAnswer {
     let status = AgentStatus { fetches, ..AgentStatus::default() };
-    Some(AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None })
+    AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None }
 }
 
 fn half(stage: FetchStage) -> FetchProgress {
@@ -136,7 +136,7 @@ fn progress_of_a_fetch_is_reported_while_it_runs() {
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
     world.step();
     let without = world.condition("Scheduled").2.to_owned();
-    world.fetch = answer(vec![half(FetchStage::Fetching)]);
+    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
     assert_eq!(world.step().actions, []);
     assert_eq!(
         world.condition("Scheduled"),
@@ -154,7 +154,7 @@ fn progress_of_a_fetch_is_reported_while_it_runs() {
     assert_eq!((progress.files, progress.bytes, progress.bytes_per_second), (1, 1 << 20, 1024));
     assert_eq!(world.status.progress.as_deref(), Some("fetching 50%"));
 
-    world.fetch = answer(vec![half(FetchStage::Waiting)]);
+    world.fetch = Some(answer(vec![half(FetchStage::Waiting)]));
     world.step();
     let (.., message) = world.condition("Scheduled");
     assert_eq!(message, "waiting for another job's fetch of hf://org/model@main into the same cache");
@@ -166,7 +166,7 @@ fn progress_of_a_fetch_is_reported_while_it_runs() {
     assert_eq!((world.status.data.len(), world.status.progress.as_deref()), (0, None));
 
     // Its bytes count once.
-    world.fetch = answer(vec![half(FetchStage::Fetching)]);
+    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
     world.step();
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, Some(true)));
     let words = Report { version: 1, fetched: vec![fetched("model", "key")], ..Report::default() };
@@ -187,7 +187,7 @@ fn progress_of_a_later_fetch_leaves_the_revision() {
     let known = DataStatus { name: "model".to_owned(), uri, revision, key: "key".to_owned(), ..DataStatus::default() };
     world.status.data = vec![known.clone()];
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
-    world.fetch = answer(vec![half(FetchStage::Checking)]);
+    world.fetch = Some(answer(vec![half(FetchStage::Checking)]));
     world.step();
     assert_eq!(world.condition("Scheduled").2, "checking hf://org/model@main in the cache before the workers are made");
     assert!(world.status.data[0].progress.is_some());
@@ -203,7 +203,7 @@ fn several_contents_are_counted() {
     world.spec.dataset = Some("s3://bucket/set".to_owned());
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
     let second = FetchProgress { name: "dataset".to_owned(), stage: FetchStage::Listing, ..FetchProgress::default() };
-    world.fetch = answer(vec![half(FetchStage::Complete), second]);
+    world.fetch = Some(answer(vec![half(FetchStage::Complete), second]));
     world.step();
     let (.., message) = world.condition("Scheduled");
     assert_eq!(
@@ -222,7 +222,7 @@ fn the_only_worker_reports_its_fetch() {
     world.see(Some(job(1)), [ObservedPod { fetches: true, ..placed(0, 1) }]);
     world.step();
     assert_eq!(world.condition("Running").1, "Starting");
-    world.fetch = answer(vec![half(FetchStage::Fetching)]);
+    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
     world.step();
     let (status, reason, message) = world.condition("Running");
     assert_eq!((status, reason), ("False", "Fetching"));
