@@ -688,7 +688,7 @@ mod tests {
             pod.status = serde_json::from_value(json!({ "phase": phase, "podIP": "10.0.0.7" })).unwrap();
             pod
         };
-        let fetching = || index.read(&key(), |cell| cell.fetching_pod()).flatten().map(|pod| pod.ip.unwrap());
+        let fetching = || index.read(&key(), Cell::fetching_pod).flatten().map(|pod| pod.ip.unwrap());
         index.job(&Event::Apply(upkeep_job("job-1", json!([]))));
         assert_eq!(fetching(), None, "no pod yet");
         index.pod(&Event::Apply(upkeep_pod("Pending", "job-1")));
