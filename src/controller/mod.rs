@@ -7,6 +7,7 @@
 
 mod apply;
 mod ask;
+mod cache;
 mod delivery;
 mod error;
 mod events;
@@ -35,7 +36,7 @@ use futures::future::{self, Either};
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
 use lifecycle::{self, Action, Input, Verdict};
 use observe::{Blocked, Cell, ChildKey, Children, Index, JobKey, Wanted, digest};
@@ -48,7 +49,7 @@ use protocol::role::RoleName;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tracing::{Instrument, debug, info, info_span, warn};
@@ -96,6 +97,8 @@ pub(crate) struct Context {
     /// How long the answer to a write may take.
     patience: Duration,
     index: Arc<Index>,
+    /// All TrainingJobs, once they are watched.
+    jobs: OnceLock<Store<Guarded>>,
     asker: ask::Asker,
     deliveries: delivery::Deliveries,
     event_reads: events::EventReads,
@@ -183,6 +186,7 @@ pub async fn run(
         options,
         patience: error::WRITE,
         index: Arc::default(),
+        jobs: OnceLock::new(),
         asker: ask::Asker::new(),
         event_reads: events::EventReads::new(),
         publisher: events::Publisher::new(Duration::from_secs(1)),
@@ -193,6 +197,7 @@ pub async fn run(
         full: Notify::new(),
     });
     let watch::Watches { children, jobs, store, relisted, synced } = watch::start(&context);
+    let _ = context.jobs.set(store.clone());
     let polling = poll::run(context.clone(), store.clone());
     metrics.observe(store.clone(), context.index.clone());
     let stop = stop.shared();

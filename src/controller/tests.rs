@@ -102,6 +102,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         options: Options { agent_access, ..Options::default() },
         patience: error::WRITE,
         index: Arc::default(),
+        jobs: std::sync::OnceLock::new(),
         asker: ask::Asker::new(),
         deliveries: delivery::Deliveries::default(),
         event_reads: events::EventReads::new(),

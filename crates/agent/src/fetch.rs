@@ -332,7 +332,17 @@ mod tests {
     fn one(uri: &str) -> Fetched {
         let (key, revision) = ("0".repeat(32), "1".repeat(40));
         let path = "/cache/data".into();
-        Fetched { uri: uri.to_owned(), key, revision, path, bytes: 5, files: 2, from_network: 5, set_aside: None }
+        Fetched {
+            uri: uri.to_owned(),
+            key,
+            revision,
+            path,
+            bytes: 5,
+            files: 2,
+            from_network: 5,
+            set_aside: None,
+            removed: Vec::new(),
+        }
     }
 
     #[test]

@@ -5,9 +5,12 @@ use crate::fetch::{LAST_WRITES, Stops, Watch, watched};
 use crate::serve::ports::listen;
 use crate::serve::serve_fetch;
 use clap::Args;
-use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Options, Stage, link};
+use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Limit, Options, Stage, link};
+use jiff::Timestamp;
 use parking_lot::Mutex;
-use protocol::inputs::{DATA, FetchItem, FetchProgress, FetchRequest, FetchStage, FetchedContent};
+use protocol::inputs::{
+    CacheLimit, CacheUses, DATA, FetchItem, FetchProgress, FetchRequest, FetchStage, FetchedContent,
+};
 use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
 use std::fs;
 use std::io;
@@ -159,6 +162,9 @@ fn fetch_all(
         if let Some(why) = &one.set_aside {
             eprintln!("agent: {address}: the entry in the cache was damaged and was fetched again: {why}");
         }
+        if !one.removed.is_empty() {
+            eprintln!("agent: {address}: removed {} from the cache to make room", one.removed.join(", "));
+        }
         if let Some(links) = &request.links {
             make_folder(Path::new(links))?;
             link(&cache.join(&one.key).join(DATA), &Path::new(links).join(&item.name))?;
@@ -175,7 +181,15 @@ fn options(request: &FetchRequest, item: &FetchItem) -> Options {
     options.credentials = request.credentials.as_ref().map(PathBuf::from);
     options.revision.clone_from(&item.revision);
     options.safetensors_only = request.safetensors_only;
+    options.limit = request.limit.as_ref().map(limit);
     options
+}
+
+fn limit(limit: &CacheLimit) -> Limit {
+    // The clocks of the two nodes may differ, by less than the hour for which each entry stays.
+    let age = |uses: &CacheUses| Timestamp::now().duration_since(uses.time).try_into().unwrap_or_default();
+    let uses = limit.uses.as_ref();
+    Limit { bytes: limit.bytes, used: uses.map(|uses| uses.jobs.clone()), age: uses.map(age).unwrap_or_default() }
 }
 
 fn make_folder(path: &Path) -> Result<(), FetchError> {
@@ -213,6 +227,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_list_of_uses_ages() {
+        let time = Timestamp::now() - jiff::SignedDuration::from_hours(2);
+        let uses = CacheUses { time, jobs: [("key".to_owned(), "x".to_owned())].into() };
+        let known = limit(&CacheLimit { bytes: 5, uses: Some(uses.clone()) });
+        assert_eq!((known.bytes, known.used, known.age.as_secs() / 60), (5, Some(uses.jobs.clone()), 120));
+        // The clock of the node is behind that of the operator.
+        let ahead = CacheUses { time: Timestamp::now() + jiff::SignedDuration::from_hours(2), ..uses };
+        assert!(limit(&CacheLimit { bytes: 5, uses: Some(ahead) }).age.is_zero());
+        assert_eq!(limit(&CacheLimit { bytes: 5, uses: None }).used, None);
+    }
+
+    #[test]
     fn what_is_complete_is_whole() {
         let board = Board::default();
         let first = board.begin("model");
@@ -230,6 +256,7 @@ mod tests {
             files: 2,
             from_network: 0,
             set_aside: None,
+            removed: Vec::new(),
         });
         board.begin("dataset");
         let FetchProgress { stage, bytes, total_bytes, files, total_files, bytes_per_second, .. } = at(0);

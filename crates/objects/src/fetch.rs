@@ -13,7 +13,7 @@ use plan::storage::paths;
 use plan::template::FETCH;
 use plan::{CacheVolume, Fetching, Input, Plan, Source, Upkeep};
 use protocol::gang::LISTEN_ADDRESS;
-use protocol::inputs::{DATA, FetchItem, FetchRequest};
+use protocol::inputs::{CacheLimit, CacheUses, DATA, FetchItem, FetchRequest};
 
 /// Tries again after a failure that is not final. Kubernetes spaces them 10, 20, 40 s apart.
 const TRIES_AGAIN: i32 = 3;
@@ -23,8 +23,11 @@ const FINAL: i32 = 2;
 const LINKS: &str = "links";
 
 /// The Job that fetches the content into the cache. `None` if nothing is fetched by a Job.
-pub(super) fn job(plan: &Plan) -> Option<Job> {
-    let request = request(plan)?;
+///
+/// `uses` is what jobs use of the cache. Without it nothing is removed from a cache that is full.
+#[must_use]
+pub fn fetch_job(plan: &Plan, uses: Option<CacheUses>) -> Option<Job> {
+    let request = request(plan, uses)?;
     if request.links.is_some() {
         return None;
     }
@@ -58,7 +61,7 @@ pub(super) fn job(plan: &Plan) -> Option<Job> {
 
 /// The init container that fetches the content. `None` if nothing is fetched by one.
 pub(super) fn init_container(plan: &Plan) -> Option<Container> {
-    let request = request(plan).filter(|request| request.links.is_some())?;
+    let request = request(plan, None).filter(|request| request.links.is_some())?;
     Some(Container {
         name: FETCH.to_owned(),
         image: Some(plan.runtime.agent_image.clone()),
@@ -111,7 +114,7 @@ fn has_job(plan: &Plan) -> bool {
 }
 
 /// What is fetched. `None` if nothing is.
-fn request(plan: &Plan) -> Option<FetchRequest> {
+fn request(plan: &Plan, uses: Option<CacheUses>) -> Option<FetchRequest> {
     let storage = &plan.storage;
     let fetching = storage.fetching.as_ref()?;
     let below = match &fetching.cache {
@@ -131,6 +134,7 @@ fn request(plan: &Plan) -> Option<FetchRequest> {
         credentials: storage.credentials_secret.as_ref().map(|_| paths::DATA_CREDENTIALS.to_owned()),
         safetensors_only: fetching.safetensors_only,
         links: (!fetching.has_job()).then(|| format!("{}/{LINKS}", paths::CACHE)),
+        limit: fetching.limit.map(|bytes| CacheLimit { bytes, uses }),
         items: items.collect(),
     })
 }

@@ -1190,6 +1190,26 @@ fn the_only_worker_has_an_init_container_that_fetches() {
 }
 
 #[test]
+fn a_limit_of_a_shared_cache_reaches_its_fetch() {
+    let spec = |cache: serde_json::Value| json!({ "model": "hf://org/model", "numWorkers": 1, "gpusPerWorker": 0, "cache": cache });
+    let request = |job: Job| {
+        let args = job.spec.unwrap().template.spec.unwrap().containers[0].args.clone().unwrap();
+        serde_json::from_str::<serde_json::Value>(args[1].strip_prefix("--request=").unwrap()).unwrap()
+    };
+    let limited = plan_of("x", &spec(json!({ "pvcName": "cache", "limit": "1Ki" })));
+    let uses =
+        protocol::inputs::CacheUses { jobs: [("key".to_owned(), "other".to_owned())].into(), ..Default::default() };
+    let found = request(fetch_job(&limited, Some(uses)).unwrap());
+    assert_eq!((&found["limit"]["bytes"], &found["limit"]["uses"]["jobs"]), (&json!(1024), &json!({ "key": "other" })));
+    let unknown = request(fetch_job(&limited, None).unwrap());
+    assert!(unknown["limit"]["uses"].is_null());
+    let unlimited = request(fetch_job(&plan_of("x", &spec(json!({ "pvcName": "cache" }))), None).unwrap());
+    assert!(unlimited["limit"].is_null());
+    // Without a claim it is the size of a folder of the pod.
+    assert_eq!(fetch_job(&plan_of("x", &spec(json!({ "limit": "1Ki" }))), None), None);
+}
+
+#[test]
 fn a_fetch_serves_nothing_without_monitoring() {
     let spec = json!({
         "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "cache": { "pvcName": "cache" },

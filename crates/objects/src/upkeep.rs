@@ -30,7 +30,7 @@ const ERRAND: &str = labels::CHECKPOINTS;
 #[must_use]
 pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
     if task == Upkeep::Fetch {
-        return fetch::job(plan);
+        return fetch::fetch_job(plan, None);
     }
     let checkpoint = plan.storage.checkpoint.as_ref()?;
     let mut metadata = metadata(plan, names::upkeep_name(&plan.identity.name));

@@ -82,6 +82,8 @@ impl Input {
 pub struct Fetching {
     /// Where the content is kept.
     pub cache: CacheVolume,
+    /// Bytes that the contents in the folder of a claim may have, if there is a limit.
+    pub limit: Option<u64>,
     /// Whether pickled weights of the hub's models are left out.
     pub safetensors_only: bool,
 }
@@ -251,8 +253,11 @@ fn fetching(spec: &TrainingJobSpec, first: &Input, pods: u32, no: &mut Refusals)
             format!("is needed, because {what} of the job read {name}: name a claim that all of them can mount"),
         );
     }
-    let empty_dir = CacheVolume::EmptyDir { limit: limit.unwrap_or(EMPTY_DIR_LIMIT) };
-    Fetching { cache: claim.map_or(empty_dir, CacheVolume::Claim), safetensors_only: spec.safetensors_only() }
+    let (cache, limit) = match claim {
+        Some(claim) => (CacheVolume::Claim(claim), limit),
+        None => (CacheVolume::EmptyDir { limit: limit.unwrap_or(EMPTY_DIR_LIMIT) }, None),
+    };
+    Fetching { cache, limit, safetensors_only: spec.safetensors_only() }
 }
 
 fn is_mountable(path: &str) -> bool {

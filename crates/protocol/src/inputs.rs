@@ -1,6 +1,8 @@
 //! Content that the agent fetches before a gang starts: the request to it, and its report.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What is fetched, as an argument of `agent inputs`.
 ///
@@ -18,8 +20,32 @@ pub struct FetchRequest {
     /// Folder in which a link of the entry's name leads to the content, for pods that can't know its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<String>,
+    /// Limit of the cache, if jobs share it and it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<CacheLimit>,
     /// The content.
     pub items: Vec<FetchItem>,
+}
+
+/// Limit of a cache that jobs share. Entries that no job uses are removed for content that does not fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CacheLimit {
+    /// Size of all entries in bytes.
+    pub bytes: u64,
+    /// Entries in use, as the operator sees them. Without it nothing is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uses: Option<CacheUses>,
+}
+
+/// Entries of a cache that jobs use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CacheUses {
+    /// Time at which the operator made the list.
+    pub time: Timestamp,
+    /// Name of a job that uses the entry, by the entry's key.
+    pub jobs: BTreeMap<String, String>,
 }
 
 /// Content to fetch.
