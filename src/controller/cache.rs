@@ -61,8 +61,8 @@ mod tests {
         in_use(jobs.iter()).map(|found| found.into_iter().collect())
     }
 
-    fn pairs(pairs: &[(&str, &str)]) -> Option<Vec<(String, String)>> {
-        Some(pairs.iter().map(|(key, job)| ((*key).to_owned(), (*job).to_owned())).collect())
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(key, job)| ((*key).to_owned(), (*job).to_owned())).collect()
     }
 
     #[test]
@@ -75,8 +75,8 @@ mod tests {
             job("e", "Failed", &["5"]),
             job("f", "OfANewerOperator", &["6"]),
         ];
-        assert_eq!(uses(&jobs), pairs(&[("1", "a"), ("2", "b"), ("3", "c"), ("6", "f")]));
-        assert_eq!(uses(&[]), pairs(&[]));
+        assert_eq!(uses(&jobs), Some(pairs(&[("1", "a"), ("2", "b"), ("3", "c"), ("6", "f")])));
+        assert_eq!(uses(&[]), Some(pairs(&[])));
     }
 
     #[test]

@@ -1210,6 +1210,20 @@ fn a_limit_of_a_shared_cache_reaches_its_fetch() {
 }
 
 #[test]
+fn a_network_policy_lets_the_operator_ask_a_fetch() {
+    let spec =
+        json!({ "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "cache": { "pvcName": "cache" } });
+    let plan = plan_of("x", &spec);
+    let policy = network_policy(&plan).unwrap().spec.unwrap();
+    let labels = upkeep(&plan, plan::Upkeep::Fetch).unwrap().spec.unwrap().template.metadata.unwrap().labels.unwrap();
+    let selector = policy.pod_selector.unwrap().match_labels.unwrap();
+    assert!(selector.iter().all(|(key, value)| labels.get(key) == Some(value)), "{selector:?} of {labels:?}");
+    let open = policy.ingress.into_iter().flatten().filter(|rule| rule.from.is_none());
+    let ports: Vec<_> = open.flat_map(|rule| rule.ports.unwrap()).filter_map(|port| port.port).collect();
+    assert_eq!(ports, [k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(8080)]);
+}
+
+#[test]
 fn a_fetch_serves_nothing_without_monitoring() {
     let spec = json!({
         "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "cache": { "pvcName": "cache" },
