@@ -914,7 +914,7 @@ fn a_limited_cache_removes_what_no_job_uses() {
     }
     room.options.limit = limit(&[(&a.key, "first")]);
     let c = room.fetch("s3://bucket/c").unwrap();
-    assert_eq!(c.removed, [b.key.clone()]);
+    assert_eq!(c.removed, [b.key.as_str()]);
     assert!(!room.options.cache.join(&b.key).exists() && content(&a.path).len() == 1);
     room.is_tidy();
 
