@@ -263,9 +263,10 @@ impl Pass<'_, TrainingJob> {
 
     /// Makes the Job that looks after the checkpoints.
     pub(super) async fn create_upkeep(&self, plan: &Plan, task: Upkeep) -> Result<(), Error> {
-        let wanted = match task {
-            Upkeep::Fetch => objects::fetch_job(plan, self.context.cache_uses(&plan.identity.namespace)),
-            Upkeep::Check | Upkeep::Copy => objects::upkeep(plan, task),
+        let wanted = if task == Upkeep::Fetch {
+            objects::fetch_job(plan, self.context.cache_uses(&plan.identity.namespace))
+        } else {
+            objects::upkeep(plan, task)
         };
         let Some(wanted) = wanted else { return Ok(()) };
         match self.create(&wanted).await? {

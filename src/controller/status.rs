@@ -200,7 +200,7 @@ impl Parts {
             metrics,
             early_stopping
         );
-        // Of content that is being fetched: how far it is, here and in the words of the condition.
+        // The progress of a fetch is in its entry and in the message of the condition.
         progress.data = rest.data.iter().filter(|data| data.progress.is_some()).cloned().collect();
         rest.data = plan::resolved(&rest);
         for condition in rest.conditions.iter_mut().filter(|one| one.reason == Reason::Fetching.as_str()) {

@@ -251,7 +251,7 @@ fn fetch_all(
     Ok(())
 }
 
-/// How far a fetch is, for readers beside it.
+/// Progress of a fetch, for concurrent readers.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     pub progress: Progress,

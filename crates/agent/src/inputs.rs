@@ -66,7 +66,7 @@ pub fn run(args: &InputsArgs) -> u8 {
     code
 }
 
-/// Answers the operator while this fetches. A fetch that can't be asked is a fetch all the same.
+/// Serves the progress while this fetches. A failure to serve it does not fail the fetch.
 fn serve(args: &InputsArgs, runtime: &Runtime, board: &Arc<Board>) {
     if args.metrics_port == 0 {
         return;
@@ -83,7 +83,7 @@ fn serve(args: &InputsArgs, runtime: &Runtime, board: &Arc<Board>) {
     }
 }
 
-/// The contents that are fetched, for those who ask how far that is.
+/// The contents that are fetched, with their progress.
 #[derive(Default)]
 pub(crate) struct Board(Mutex<Vec<Shown>>);
 
@@ -108,7 +108,7 @@ impl Board {
         }
     }
 
-    /// How far each of them is.
+    /// Progress of each content.
     pub(crate) fn progress(&self) -> Vec<FetchProgress> {
         self.0.lock().iter().map(Shown::progress).collect()
     }

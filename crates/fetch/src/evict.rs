@@ -7,9 +7,9 @@
 //! # Races
 //!
 //! - *An entry is used while it is being removed.* It is first renamed into `.fetching`, under a name with a digest of its
-//!   `used`. If that has changed by then, the entry is renamed back. Whoever found the entry whole has replaced `used`
-//!   before the rename, so that the change is seen.
-//! - *The one that makes room dies.* The next one finds the renamed entries, and treats each of them in the same way.
+//!   `used`. If that has changed by then, the entry is renamed back. A fetcher that found the entry whole has replaced
+//!   `used` before the rename, so that the change is seen.
+//! - *A fetcher that makes room dies.* The next one finds the renamed entries, and treats each of them in the same way.
 //! - *A job has found its entry, and its status does not say so yet.* Entries stay that were used within the last hour. Of a
 //!   list of uses that is older, those stay as well that were used since. All times of files are those of the cache's own
 //!   clock.
@@ -34,7 +34,7 @@ const LONGEST: u64 = 256;
 /// An entry that was used more recently than this stays: its job may not have said so yet.
 const RECENT: Duration = Duration::from_secs(3600);
 /// Entries that are named to a person.
-const NAMED: usize = 5;
+const NAMED: usize = 3;
 
 /// How much a cache may hold, and what of it must stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Cache {
             file.write_all(unique().as_bytes())?;
             file.sync_all()
         });
-        // It is not there, or another user's. The jobs' own words protect it then.
+        // The entry is not there, or belongs to another user. The list of uses protects it then.
         drop(written);
     }
 

@@ -9,7 +9,7 @@ use text::bytes;
 /// Start of `status.progress` while content is fetched, and no program has run.
 const FETCHING: &str = "fetching";
 
-/// Takes in how far the fetches are. Nothing stays of fetches that no agent reports any more.
+/// Records the progress of the fetches. The progress that no agent reports any more is removed.
 pub(super) fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
     record.data.retain(DataStatus::is_resolved);
     record.data.iter_mut().for_each(|data| data.progress = None);

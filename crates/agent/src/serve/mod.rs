@@ -105,13 +105,13 @@ async fn status_json(State(source): State<Arc<StatusSource>>, RawQuery(query): R
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], proof, json)
 }
 
-/// The header that proves an answer to who asks with a nonce. People ask without one.
+/// The header that proves an answer to a request with a nonce. Requests of people have none.
 fn proof(query: Option<&str>, key: Option<&AnswerKey>, body: &str) -> Option<[(&'static str, String); 1]> {
     let nonce = query.and_then(Nonce::in_query);
     nonce.zip(key).map(|(nonce, key)| [(PROOF_HEADER, key.prove(nonce, body.as_bytes()))])
 }
 
-/// Serves how far the fetches of `board` are, in the runtime of the caller.
+/// Serves the progress of the fetches of `board`, in the runtime of the caller.
 pub(crate) fn serve_fetch(listener: TcpListener, board: Arc<Board>, key: Option<AnswerKey>) {
     let answer = async move |RawQuery(query): RawQuery| {
         let json = serde_json::to_string(&status::of_fetch(board.progress())).unwrap_or_default();
