@@ -4,6 +4,7 @@ use super::Context;
 use api::{Guarded, State};
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
+use observe::{Cell, JobKey};
 use protocol::inputs::CacheUses;
 use std::collections::BTreeMap;
 
@@ -17,23 +18,33 @@ impl Context {
         let time = Timestamp::now();
         let of_namespace =
             jobs.iter().map(|job| &**job).filter(|job| job.meta().namespace.as_deref() == Some(namespace));
-        in_use(of_namespace).map(|jobs| CacheUses { time, jobs })
+        // What a Job has fetched may not be in the status yet, for example after the operator was away.
+        let reported = |job: &Guarded| {
+            let words = |cell: &Cell| {
+                let words = cell.children.upkeep_words.as_ref();
+                words.map(|(_, words)| words.fetched.iter().map(|content| content.key.clone()).collect())
+            };
+            self.index.read(&JobKey::of(job.meta()), words).flatten().unwrap_or_default()
+        };
+        in_use(of_namespace.map(|job| (job, reported(job)))).map(|jobs| CacheUses { time, jobs })
     }
 }
 
 /// The keys of the content that these jobs use or will use, each with the name of a job.
 ///
 /// The cache that a job names is not compared. Content of the same key in another cache may stay longer for it.
-fn in_use<'a>(jobs: impl Iterator<Item = &'a Guarded>) -> Option<BTreeMap<String, String>> {
+fn in_use<'a>(jobs: impl Iterator<Item = (&'a Guarded, Vec<String>)>) -> Option<BTreeMap<String, String>> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
-    for job in jobs {
+    for (job, reported) in jobs {
         // What a job uses that can't be read is not known.
         let job = job.0.as_ref().ok()?;
-        let Some(status) = job.status.as_ref().filter(|status| !status.state.is_some_and(State::is_finished)) else {
+        let status = job.status.as_ref();
+        if status.is_some_and(|status| status.state.is_some_and(State::is_finished)) {
             continue;
-        };
-        for data in status.data.iter().filter(|data| data.is_resolved()) {
-            let name = found.entry(data.key.clone()).or_insert_with(|| job.name_any());
+        }
+        let recorded = status.iter().flat_map(|status| &status.data).filter(|data| data.is_resolved());
+        for key in recorded.map(|data| data.key.clone()).chain(reported) {
+            let name = found.entry(key).or_insert_with(|| job.name_any());
             // The same one each time, whatever the order.
             *name = job.name_any().min(std::mem::take(name));
         }
@@ -58,7 +69,7 @@ mod tests {
 
     fn uses(jobs: &[Value]) -> Option<Vec<(String, String)>> {
         let jobs: Vec<Guarded> = jobs.iter().map(|job| serde_json::from_value(job.clone()).unwrap()).collect();
-        in_use(jobs.iter()).map(|found| found.into_iter().collect())
+        in_use(jobs.iter().map(|job| (job, Vec::new()))).map(|found| found.into_iter().collect())
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -89,6 +100,14 @@ mod tests {
         assert_eq!(uses(&[job("a", "Running", &keys)]), None, "a part of them would be worse than none");
         let list = CacheUses { time: Timestamp::now(), jobs: in_use_of(&keys[1..]) };
         assert!(serde_json::to_string(&list).unwrap().len() < 100_000);
+    }
+
+    #[test]
+    fn content_that_was_fetched_is_in_use_before_the_status_says_so() {
+        let jobs = ["Pending", "Completed"].map(|state| serde_json::from_value(job(state, state, &[])).unwrap());
+        let reported: Vec<(&Guarded, Vec<String>)> =
+            jobs.iter().zip(["1", "2"]).map(|(job, key)| (job, vec![key.to_owned()])).collect();
+        assert_eq!(in_use(reported.into_iter()).unwrap(), BTreeMap::from([("1".to_owned(), "Pending".to_owned())]));
     }
 
     /// The longest names of jobs.
