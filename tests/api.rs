@@ -557,6 +557,7 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
     let fields = json!({
         "numWorkers": 4096, "gpusPerWorker": 0,
         "model": format!("pvc://c/{}", "a/".repeat(507) + "a"), "dataset": format!("pvc://c/{}", "a/".repeat(507) + "a"),
+        "output": format!("s3://{}/{}", "b".repeat(60), "p/".repeat(450) + "p"),
         "env": list(1024, &|index| json!({ "name": name(index, 253), "value": "v".repeat(256) })),
         "args": list(1024, &|index| json!(name(index, 256))),
         "resources": { "requests": devices, "limits": devices },
@@ -579,7 +580,7 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
         "monitoring": {
             "progress": { "patterns": list(16, &|index| json!(format!("(?P<a>){}", name(index, 1017)))) },
             "mlflowTrackingUri": format!("http://{}", "a".repeat(2041)), "mlflowExperiment": "e".repeat(500),
-            "wandbProject": "w".repeat(128), "trackerSecret": "t".repeat(253), "tensorboardImage": "i".repeat(1024),
+            "mlflowRegisteredModel": "m".repeat(256), "wandbProject": "w".repeat(128), "trackerSecret": "t".repeat(253), "tensorboardImage": "i".repeat(1024),
         },
     });
     let largest = create(&client, &job(&"a".repeat(49), fields), false).await.expect("the largest job is admitted");

@@ -19,7 +19,7 @@ use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 /// An S3 server that pods reach by an address of this machine, with a proxy before it that can break what goes between.
 pub struct Bucket {
     pub server: Server,
-    proxy: Proxy,
+    pub proxy: Proxy,
 }
 
 impl Bucket {

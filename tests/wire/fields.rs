@@ -157,6 +157,15 @@ fn cases() -> Vec<Case> {
             json!("a"),
             json!("b"),
         ),
+        with(
+            json!({
+                "output": "s3://results/x", "checkpoint": { "storage": { "type": "pvc" } },
+                "monitoring": { "mlflowTrackingUri": "http://mlflow.test" },
+            }),
+            "monitoring.mlflowRegisteredModel",
+            json!("a"),
+            json!("b"),
+        ),
         case("monitoring.mlflowTrackingUri", json!("http://a.test"), json!("http://b.test")),
         case("monitoring.progress.patterns", json!(["(?P<loss>a)"]), json!(["(?P<loss>b)"])),
         with(pvc(), "monitoring.tensorboardEnabled", json!(true), json!(false)),

@@ -102,6 +102,26 @@ impl Address {
         }
     }
 
+    /// Reads the address of a result that is published.
+    ///
+    /// # Errors
+    /// What is wrong, and how it is written. A single file, a commit and what nothing can be written to are refused.
+    pub fn parse_result(uri: &str) -> Result<Self> {
+        let address = Self::parse(uri, ContentKind::Model)?;
+        let refused = |why: &str| Err(AddressError(format!("{address}: {why}")));
+        match &address {
+            Self::Web(_) => refused("nothing can be published by HTTPS; write s3://, gs://, az://, oci:// or hf://"),
+            Self::Image(_) => refused("no image is pushed to a registry; write s3://, gs://, az://, oci://n/ or hf://"),
+            Self::Hub(hub) if !hub.path.is_empty() => {
+                refused("a result is a whole branch; write hf://NAMESPACE/NAME[@BRANCH] without a path")
+            }
+            Self::Hub(hub) if is_hex(&hub.revision, 40) || hub.revision.starts_with("refs/") => {
+                refused("a commit or reference can't be written to; write a branch as hf://NAMESPACE/NAME@BRANCH")
+            }
+            Self::Hub(_) | Self::Objects(_) => Ok(address),
+        }
+    }
+
     /// What the content is identified by, together with its revision: the address without one.
     #[must_use]
     pub fn without_revision(&self) -> String {

@@ -32,6 +32,7 @@ mod message;
 mod observations;
 mod open_files;
 pub mod output;
+pub mod outputs;
 mod places;
 pub mod progress;
 pub mod publish;

@@ -8,6 +8,7 @@ use agent::hang;
 use agent::inputs::InputsArgs;
 use agent::install;
 use agent::keeper::{commands as keeper, read_policy};
+use agent::outputs::OutputsArgs;
 use agent::publish::PublishArgs;
 use agent::remote::{call::call, serve::serve};
 use agent::serve::local::ask;
@@ -105,6 +106,9 @@ Exit code:
     /// Fetch what the workers of a job read, before they start; leaves the result as last words
     #[command(hide = true)]
     Inputs(InputsArgs),
+    /// Publish the result of a job after its programs have ended; leaves the record as last words
+    #[command(hide = true)]
+    Outputs(OutputsArgs),
     /// Publish the result of a job under a URI, with its record
     ///
     /// URI is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, oci://n/NAMESPACE/b/BUCKET/o/PREFIX (Oracle
@@ -459,6 +463,10 @@ fn main() -> ExitCode {
             ExitCode::from(agent::fetch::run(&args, stdin_ended))
         }
         Command::Inputs(args) => ExitCode::from(agent::inputs::run(&args)),
+        Command::Outputs(args) => {
+            end_when_told();
+            ExitCode::from(agent::outputs::run(&args))
+        }
         Command::Publish(args) => {
             end_when_told();
             ExitCode::from(agent::publish::run(&args))

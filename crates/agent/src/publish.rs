@@ -2,21 +2,16 @@
 
 use clap::Args;
 use publish::{
-    Kind, Options, Origin, Progress, PublishError, Published, Reading, Registration, Registry, ResultRecord, Stage,
-    parse_address, publish, register,
+    Address, Kind, Options, Origin, Progress, PublishError, Published, Reading, Registry, Stage, publish, register,
 };
 use serde::Serialize;
-use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::sleep;
 
 /// Between two lines of progress.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
-/// What a kubelet reads of a termination message, in bytes.
-const LONGEST_MESSAGE: usize = 4096;
-/// A longer error is cut in it, in bytes of JSON.
-const LONGEST_ERROR: usize = 1500;
 
 /// What is published, and how.
 #[derive(Args)]
@@ -59,9 +54,6 @@ pub struct PublishArgs {
     /// Print progress and errors as JSON, too
     #[arg(long)]
     json: bool,
-    /// Also write the record without its files, or the error, to FILE: JSON of at most 4096 bytes
-    #[arg(long, value_name = "FILE")]
-    termination_log: Option<PathBuf>,
 }
 
 /// A failure, for a program.
@@ -75,41 +67,19 @@ struct Failure {
     is_final: bool,
 }
 
-/// What is printed, and left in the termination log.
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Message {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    record: Option<ResultRecord>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    registered: Option<Registration>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failure: Option<Failure>,
-}
-
-/// Publishes the result: the exit code.
+/// Publishes the result: the exit code, which is 2 if another try fails in the same way.
 pub fn run(args: &PublishArgs) -> u8 {
-    let mut message = Message::default();
-    let failed = publish_and_register(args, &mut message).err();
-    let code = failed.as_ref().map_or(0, |error| if error.is_final() { 2 } else { 1 });
-    message.failure =
-        failed.map(|error| Failure { error: error.to_string(), status: error.status, is_final: error.is_final() });
-    if let Some(failure) = &message.failure {
-        match serde_json::to_string(failure) {
-            Ok(line) if args.json => eprintln!("{line}"),
-            _ => eprintln!("agent: {}", failure.error),
-        }
+    let Err(error) = publish_and_register(args) else { return 0 };
+    let failure = Failure { error: error.to_string(), status: error.status, is_final: error.is_final() };
+    match serde_json::to_string(&failure) {
+        Ok(line) if args.json => eprintln!("{line}"),
+        _ => eprintln!("agent: {}", failure.error),
     }
-    if let Some(file) = &args.termination_log
-        && let Err(error) = fs::write(file, shortened(message))
-    {
-        eprintln!("agent: {}: {error}", file.display());
-    }
-    code
+    if failure.is_final { 2 } else { 1 }
 }
 
-fn publish_and_register(args: &PublishArgs, message: &mut Message) -> Result<(), PublishError> {
-    let address = parse_address(&args.to)?;
+fn publish_and_register(args: &PublishArgs) -> Result<(), PublishError> {
+    let address = Address::parse_result(&args.to)?;
     let mut options = Options::new(&args.from, &args.name);
     options.credentials.clone_from(&args.credentials);
     options.endpoint.clone_from(&args.endpoint);
@@ -125,15 +95,9 @@ fn publish_and_register(args: &PublishArgs, message: &mut Message) -> Result<(),
         Registry::open(uri, model, args.credentials.as_deref(), args.ca_bundle.as_deref(), options.patience)
     });
     let registry = registry.transpose()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| PublishError::new(Kind::Local, error.to_string()))?;
-    let uri = address.to_string();
-    let progress = Progress::default();
-    let work = publish(&address, &options, &progress);
-    let published = runtime.block_on(watched(&uri, work, &progress, args.json))?;
-    let Published { record, sent, was_published } = published;
+    let runtime = runtime()?;
+    let Published { record, sent, was_published } = runtime.block_on(watched(&address, &options, args.json))?;
     let record = record.without_files();
-    message.record = Some(record.clone());
     let line = serde_json::json!({"record": record, "sent": sent, "wasPublished": was_published});
     println!("{line}");
     if let Some(registry) = &registry {
@@ -141,18 +105,19 @@ fn publish_and_register(args: &PublishArgs, message: &mut Message) -> Result<(),
         if let Ok(line) = serde_json::to_string(&registration) {
             println!("{{\"registered\":{line}}}");
         }
-        message.registered = Some(registration);
     }
     Ok(())
 }
 
+/// A runtime for one publication.
+pub(crate) fn runtime() -> Result<Runtime, PublishError> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| PublishError::new(Kind::Local, error.to_string()))
+}
+
 /// Publishes, and prints how far it is.
-async fn watched(
-    uri: &str,
-    work: impl Future<Output = Result<Published, PublishError>>,
-    progress: &Progress,
-    json: bool,
-) -> Result<Published, PublishError> {
+pub(crate) async fn watched(address: &Address, options: &Options, json: bool) -> Result<Published, PublishError> {
+    let (uri, progress) = (address.to_string(), Progress::default());
     let print = async {
         let mut last = (Instant::now(), progress.now());
         loop {
@@ -160,12 +125,12 @@ async fn watched(
             let now = (Instant::now(), progress.now());
             let seconds = (now.0 - last.0).as_secs_f64();
             let rate = (now.1.sent - last.1.sent) as f64 / seconds.max(0.001);
-            eprintln!("{}", progress_line(uri, &now.1, rate, json));
+            eprintln!("{}", progress_line(&uri, &now.1, rate, json));
             last = now;
         }
     };
     tokio::select! {
-        result = work => result,
+        result = publish(address, options, &progress) => result,
         () = print => Err(PublishError::new(Kind::Local, "the progress has ended")),
     }
 }
@@ -193,69 +158,9 @@ fn progress_line(uri: &str, reading: &Reading, rate: f64, json: bool) -> String 
     format!("agent: {uri}: {text}")
 }
 
-/// The message as it fits into a termination log. What is longest and least needed goes first.
-fn shortened(mut message: Message) -> String {
-    if let Some(failure) = &mut message.failure {
-        failure.error = text::start_of(&failure.error, LONGEST_ERROR).to_owned();
-    }
-    let mut step = 0;
-    loop {
-        let text = serde_json::to_string(&message).unwrap_or_default();
-        if text.len() <= LONGEST_MESSAGE {
-            return text;
-        }
-        if let Some(record) = &mut message.record {
-            match step {
-                0 => record.origin.metrics.clear(),
-                1 => record.origin.base_models.clear(),
-                // Whatever else the operator wrote into the record, it knows.
-                2 => record.origin = Origin::default(),
-                _ => message.record = None,
-            }
-        }
-        step += 1;
-        if step > 4 {
-            return text;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use publish::BaseModel;
-
-    fn record() -> ResultRecord {
-        serde_json::from_value(serde_json::json!({
-            "version": 1, "uri": "s3://b/out/n", "name": "n", "digest": "0".repeat(64), "fileCount": 2, "bytes": 5,
-            "published": "2026-11-26T20:00:00Z", "job": "digits",
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn messages_fit_into_a_termination_log() {
-        let message = |record, failure| Message { record: Some(record), registered: None, failure };
-        assert_eq!(
-            shortened(message(record(), None)),
-            format!(
-                concat!(
-                    r#"{{"record":{{"version":1,"uri":"s3://b/out/n","name":"n","digest":"{}","fileCount":2,"bytes":5,"#,
-                    r#""published":"2026-11-26T20:00:00Z","job":"digits"}}}}"#
-                ),
-                "0".repeat(64)
-            )
-        );
-        let mut long = record();
-        long.origin.metrics = (0..500).map(|n| (format!("metric {n}"), 0.1)).collect();
-        long.origin.base_models = vec![BaseModel { uri: "hf://a/b".to_owned(), revision: None }];
-        let failure = || Failure { error: "\u{1}".repeat(5000), status: Some(403), is_final: true };
-        let text = shortened(message(long.clone(), Some(failure())));
-        assert!(text.len() <= LONGEST_MESSAGE && text.contains("hf://a/b") && text.contains(r#""isFinal":true"#));
-        long.origin.image = Some("x".repeat(5000));
-        let text = shortened(message(long, Some(failure())));
-        assert!(text.len() <= LONGEST_MESSAGE && text.contains(r#""uri":"s3://b/out/n""#), "{text}");
-    }
 
     #[test]
     fn progress_is_one_line() {

@@ -27,6 +27,8 @@ pub enum ConditionType {
     ProgressStalled,
     /// No problem with the checkpoints is known.
     CheckpointsHealthy,
+    /// The result is published under the address of `output`.
+    ResultPublished,
     /// The requested TensorBoard can read what the workers write.
     TensorBoard,
 }
@@ -48,6 +50,7 @@ impl ConditionType {
             Self::LossFinite => "LossFinite",
             Self::ProgressStalled => "ProgressStalled",
             Self::CheckpointsHealthy => "CheckpointsHealthy",
+            Self::ResultPublished => "ResultPublished",
             Self::TensorBoard => "TensorBoard",
         }
     }

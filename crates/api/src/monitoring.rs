@@ -30,6 +30,11 @@ pub struct Monitoring {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 500))]
     pub mlflow_experiment: Option<String>,
+    /// Registered model on the MLflow server that gets a version for the published result, up to 256 characters.
+    /// It is created if it is missing. Requires `mlflowTrackingUri`, and an address in `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub mlflow_registered_model: Option<String>,
     /// Weights & Biases project (`WANDB_PROJECT`), up to 128 characters. Each run is named `<job>-attempt-<number>`.
     /// The API key comes from `trackerSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

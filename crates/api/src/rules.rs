@@ -394,10 +394,20 @@ pub const RULES: &[Rule] = &[
     Rule {
         at: "spec.output",
         field: "",
-        rule: "self.startsWith('pvc://')",
-        wrong: "output must be a place that the workers can mount",
-        remedy: "write pvc://CLAIM/PATH; the program finds it at /out",
+        rule: "self.matches('^(pvc|hf|s3|gs|az|abfss|oci)://')",
+        wrong: "output has no scheme under which a result can be kept",
+        remedy: "begin with pvc:// to mount a claim, or with hf://, s3://, gs://, az://, abfss:// or oci:// to publish the result",
         example: "output-scheme",
+    },
+    Rule {
+        at: "spec",
+        field: ".output",
+        rule: "!has(self.output) || self.output.startsWith('pvc://') || !self.output.contains('://') || \
+               $(checkpoint.enabled) && has(self.checkpoint) && has(self.checkpoint.storage) && \
+               self.checkpoint.storage.type in ['pvc', 'nfs']",
+        wrong: "output is an address, and there is no volume for the result until it is published",
+        remedy: "set checkpoint.storage to type pvc or nfs, and leave checkpoint.enabled true",
+        example: "output-volume",
     },
     Rule {
         at: "spec.output",
@@ -1025,6 +1035,31 @@ pub const RULES: &[Rule] = &[
         wrong: "mlflowExperiment without a server",
         remedy: "set mlflowTrackingUri, or remove mlflowExperiment",
         example: "mlflow-experiment-alone",
+    },
+    Rule {
+        at: "spec.monitoring",
+        field: ".mlflowRegisteredModel",
+        rule: "!has(self.mlflowRegisteredModel) || has(self.mlflowTrackingUri)",
+        wrong: "mlflowRegisteredModel without a server",
+        remedy: "set mlflowTrackingUri, or remove mlflowRegisteredModel",
+        example: "mlflow-model-alone",
+    },
+    Rule {
+        at: "spec.monitoring.mlflowRegisteredModel",
+        field: "",
+        rule: "self.matches('^[^/:\"\\'`[:cntrl:]]+$')",
+        wrong: "mlflowRegisteredModel holds a slash, a colon or a quote, which the model registry can't have in a name",
+        remedy: "write a name such as llama-support",
+        example: "mlflow-model-name",
+    },
+    Rule {
+        at: "spec",
+        field: ".monitoring.mlflowRegisteredModel",
+        rule: "!has(self.monitoring) || !has(self.monitoring.mlflowRegisteredModel) || has(self.output) && \
+               !self.output.startsWith('pvc://')",
+        wrong: "mlflowRegisteredModel needs a result that is published",
+        remedy: "write an address such as s3://BUCKET/PREFIX in output, or remove mlflowRegisteredModel",
+        example: "mlflow-model-without-result",
     },
     Rule {
         at: "spec.monitoring.wandbProject",

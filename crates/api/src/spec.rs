@@ -192,7 +192,10 @@ pub struct TrainingJobSpec {
     #[schemars(schema_with = "schema::pod_template")]
     pub pod_template: Option<serde_json::Value>,
 
-    /// Destination of the results: `pvc://CLAIM/PATH`, mounted read-write at `/out`.
+    /// Destination of the results, which the program writes to `OUTPUT_DIR` (`/out`).
+    /// `pvc://CLAIM/PATH` is mounted there.
+    /// Under `s3://`, `gs://`, `az://`, `oci://n/` or `hf://NAMESPACE/NAME` they are published once the programs have succeeded.
+    /// Until then they are on the volume of `checkpoint.storage`, which must be of type pvc or nfs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub output: Option<String>,

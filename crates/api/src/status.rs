@@ -3,6 +3,7 @@
 use super::{Inherited, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use protocol::attempt::{AttemptEnd, RestartHistory};
+use protocol::result::ResultRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ pub struct TrainingJobStatus {
     pub state: Option<State>,
     /// Conditions of the job, each with reason and message.
     /// The types are Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded and Failed.
-    /// Further types are AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy and TensorBoard.
+    /// Further types are AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, ResultPublished and TensorBoard.
     /// Only those that apply are present.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -95,6 +96,9 @@ pub struct TrainingJobStatus {
     /// Checkpoints of the job, as last reported by the agent of the first worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
+    /// The result that was published under the address of `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<ResultStatus>,
     /// State of early stopping, across all attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStoppingStatus>,
@@ -188,6 +192,18 @@ pub struct DataProgress {
     pub bytes: i64,
     /// Bytes that arrive over the network per second.
     pub bytes_per_second: i64,
+}
+
+/// The published result of the job.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResultStatus {
+    /// Its record, as in the file `trainingjob-result.json` beside the result.
+    #[serde(flatten)]
+    pub record: ResultRecord,
+    /// Version that it became of `monitoring.mlflowRegisteredModel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered_version: Option<String>,
 }
 
 /// State of a job.

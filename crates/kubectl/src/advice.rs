@@ -316,6 +316,17 @@ pub const ADVICE: &[(&str, &str)] = &[
          job/{job}-upkeep. Without a cache the only worker fetches: kubectl logs -n {namespace} -l training-job={job} -c \
          trainingjob-fetch",
     ),
+    (
+        "Publishing",
+        "Nothing: no GPU is held while the result is published. To see how far it is: kubectl logs -n {namespace} \
+         job/{job}-upkeep",
+    ),
+    (
+        "PublishFailed",
+        "The programs have succeeded, and their result is on the volume of checkpoint.storage. The message names the \
+         address, the answer of its server and the remedy. Correct the Secret or the destination, then publish again: \
+         kubectl trainingjob restart {job} -n {namespace}. The program does not run again.",
+    ),
     ("PodFailed", "The pod failed before its program started. Check its node and the node's devices."),
     (
         "Disrupted",

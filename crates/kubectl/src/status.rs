@@ -23,6 +23,7 @@ pub fn render(facts: &Facts, diagnosis: &Diagnosis, look: Look) -> String {
     metrics(&mut screen, facts);
     workers(&mut screen, facts);
     checkpoints(&mut screen, facts);
+    result(&mut screen, facts);
     restarts(&mut screen, facts);
     events(&mut screen, facts);
     for unread in &facts.unread {
@@ -59,7 +60,7 @@ fn state(screen: &mut Screen, facts: &Facts, diagnosis: &Diagnosis) {
     screen.field("State", &parts);
     let label = match diagnosis.verdict {
         Verdict::Failed | Verdict::Restarting => "Why",
-        Verdict::Pending | Verdict::Starting | Verdict::Unnoticed => "Waits for",
+        Verdict::Pending | Verdict::Starting | Verdict::Publishing | Verdict::Unnoticed => "Waits for",
         Verdict::Slow => return slow(screen, diagnosis),
         Verdict::Running | Verdict::Completed | Verdict::Suspended | Verdict::Deleting => return,
     };
@@ -301,6 +302,12 @@ fn checkpoints(screen: &mut Screen, facts: &Facts) {
     }
     if let Some(bad) = facts.is("CheckpointsHealthy", false) {
         screen.long_field("", Style::Bad, &format!("{}: {}", bad.reason, bad.message));
+    }
+}
+
+fn result(screen: &mut Screen, facts: &Facts) {
+    if let Some(published) = facts.is("ResultPublished", true) {
+        screen.long_field("Result", Style::Good, &published.message);
     }
 }
 

@@ -889,6 +889,7 @@ fn there_is_advice_for_every_reason_of_the_documentation() {
         "TargetAccuracyReached",
         "TargetLossReached",
         "CheckpointsGood",
+        "Published",
     ];
     let mut reasons = BTreeSet::new();
     for (title, column) in [("Conditions and their reasons", 3), ("Why a job failed or restarted", 1)] {

@@ -37,6 +37,8 @@ pub enum Verdict {
     Running,
     /// It runs, and something holds it up.
     Slow,
+    /// Its programs have succeeded, and their result has yet to be published.
+    Publishing,
     /// It was asked to stop.
     Suspended,
     /// It ended well.
@@ -254,7 +256,18 @@ impl Diagnosis {
         self.advise_on_reason(facts);
     }
 
+    /// The programs have succeeded, and what they wrote has yet to be published.
+    fn publishing(&mut self, facts: &Facts, condition: &Condition) {
+        self.verdict = Verdict::Publishing;
+        self.say(format!("The programs of {} have succeeded, and their result is not published yet.", facts.name));
+        self.waits_by(facts, condition);
+        self.advise_on_reason(facts);
+    }
+
     fn running(&mut self, facts: &Facts) {
+        if let Some(unpublished) = facts.is("ResultPublished", false) {
+            return self.publishing(facts, unpublished);
+        }
         let status = &facts.status;
         let ran = facts.since.map_or(0, |since| facts.time.duration_since(since).as_secs());
         let mut no_progress = None;
@@ -379,6 +392,9 @@ impl Diagnosis {
         if let Some(succeeded) = facts.is("Succeeded", true) {
             self.decided_by(succeeded);
             self.say(sentence(&format!("{}: {}", succeeded.reason, succeeded.message)));
+        }
+        if let Some(published) = facts.is("ResultPublished", true) {
+            self.say(sentence(&published.message));
         }
         self.restarted(facts);
     }
@@ -549,7 +565,7 @@ pub fn style(verdict: Verdict) -> Style {
         Verdict::Running | Verdict::Completed => Style::Good,
         Verdict::Failed | Verdict::Unnoticed => Style::Bad,
         Verdict::Suspended | Verdict::Deleting => Style::Dim,
-        Verdict::Pending | Verdict::Starting | Verdict::Restarting | Verdict::Slow => Style::Busy,
+        Verdict::Pending | Verdict::Starting | Verdict::Restarting | Verdict::Slow | Verdict::Publishing => Style::Busy,
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::ending::late_in;
 use super::lost::release;
-use super::phase::{Phase, Silence};
+use super::phase::{Phase, Publication, Silence};
 use super::upkeep;
 use super::verdict::Action;
 use super::view::{View, seconds};
 use api::{State, TrainingJobStatus};
 use jiff::SignedDuration;
 use observe::{ChildKey, ObservedJob, ObservedPod};
+use plan::Upkeep;
 use protocol::gang::GangPast;
 use std::time::Duration;
 
@@ -100,25 +101,33 @@ impl View<'_> {
 
     /// Nothing but this happens after the end.
     fn clean_up(&self, status: &TrainingJobStatus) -> Effects {
-        let unfinished = self.any_jobs().filter(|job| !job.complete && job.failed.is_none());
-        let done = unfinished.map(|job| self.end_job(job)).fold(Effects::of(self.news_of_end()), Effects::and);
         let copying = upkeep::copying(self);
-        let done = done.and(copying.effects);
+        let done_job = self.input.children.upkeep.as_ref().filter(|job| {
+            // That of a result which could not be published stays for its log.
+            job.task == Upkeep::Publish.as_str() && self.record.result.is_some()
+        });
+        let done = self.end_gang().and(copying.effects).and(Effects::of(done_job.and_then(upkeep::deletion)));
+        let is_only_here = self.unpublished_since().is_some() || upkeep::words_on_uncopied(self, status).is_some();
         match self.ttl_left() {
             // Its ConfigMap and its claim may go with it.
-            Some(..=0) if copying.is_under_way || upkeep::words_on_uncopied(self, status).is_some() => {
-                done.waking(Some(60))
-            }
+            Some(..=0) if copying.is_under_way || is_only_here => done.waking(Some(60)),
             Some(..=0) => done.and(Effects::of([Action::DeleteOwner])),
             left => done.waking(left),
         }
+    }
+
+    /// Ends what is left of a gang whose programs have ended.
+    fn end_gang(&self) -> Effects {
+        let unfinished = self.any_jobs().filter(|job| !job.complete && job.failed.is_none());
+        unfinished.map(|job| self.end_job(job)).fold(Effects::of(self.news_of_end()), Effects::and)
     }
 
     /// Ends what is left of a Job of a job that is over. What else is in the pods of programs that are done has a moment to end by
     /// itself, since with the pods their logs go; then it must not hold GPUs any longer.
     fn end_job(&self, job: &ObservedJob) -> Effects {
         let has_failed = self.record.state == Some(State::Failed);
-        let left = SIDE_CARS - self.record.completion_time.as_ref().map_or(0, |end| self.since(end.0));
+        let ended = self.record.completion_time.as_ref().map(|end| end.0).or(self.unpublished_since());
+        let left = SIDE_CARS - ended.map_or(0, |end| self.since(end));
         let lives = self.pods.iter().any(|pod| pod.role == job.role && pod.is_alive());
         let is_due = !job.deleting && (has_failed || (lives && left <= 0));
         let end = is_due.then(|| Action::EndJob { name: job.name.clone(), uid: job.uid.clone() });
@@ -153,7 +162,13 @@ impl View<'_> {
                 let kept = self.leaves_queue().into_iter().chain([Action::Ensure]);
                 jobs().and(upkeep::copying(self).effects).and(Effects::of(kept))
             }
-            Phase::Failed { judged: None, .. } => deletions(self.any_jobs()),
+            // Pods of programs that have succeeded stay for their logs.
+            Phase::Failed { judged: None, .. } if !self.has_succeeded() => deletions(self.any_jobs()),
+            Phase::Completed { published: Some((job, _)), .. } => Effects::of(upkeep::deletion(job)),
+            Phase::Publishing { work } => {
+                let ended = self.end_gang();
+                if let Publication::Job(work) = work { ended.and(upkeep::prepare(self, work)) } else { ended }
+            }
             Phase::Ending { end: Some(end), follows } => Effects::default().waking(self.ends_in(end, *follows)),
             Phase::Queued { job } if self.current.attempt > job.first_attempt => jobs(),
             Phase::Replacing => {

@@ -83,7 +83,10 @@ impl Look<'_, '_> {
         let asked = self.new.asked_restart.as_ref().filter(|_| self.new.asked_restart != self.old.asked_restart);
         let request = match (self.phase, asked.map(|asked| asked.attempt)) {
             (Phase::StartingAgain { .. }, _) => {
-                let note = format!("attempt {attempt} starts, as was asked for, with a new budget");
+                let note = match self.view.unpublished_since() {
+                    Some(_) => "the result is published again, as was asked for".to_owned(),
+                    None => format!("attempt {attempt} starts, as was asked for, with a new budget"),
+                };
                 return vec![normal("RestartRequested", note)];
             }
             (Phase::Over, Some(_)) => {
@@ -154,6 +157,13 @@ impl Look<'_, '_> {
         let resumed = resumed.map(|_| normal("Resumed", format!("attempt {} starts", self.attempt)));
         let enough = self.becomes(C::Stopping, true);
         let enough = enough.map(|c| normal("GoodEnough", format!("the workers are stopped: {}", c.message)));
+        let publishes = self.becomes(C::ResultPublished, false).map(|c| normal("Publishing", &*c.message));
+        let published = self.becomes(C::ResultPublished, true).map(|c| normal("ResultPublished", &*c.message));
+        let failing = condition_is(&new.conditions, C::ResultPublished, false)
+            .filter(|c| c.reason == Reason::PublishFailed.as_str() && new.state == Some(State::Running));
+        let before = condition(&self.old.conditions, C::ResultPublished);
+        let failing = failing.filter(|c| before.is_none_or(|before| before.reason != c.reason));
+        let failing = failing.map(|c| warning("PublishFailed", &*c.message));
         let state = match new.state.filter(|_| new.state != self.old.state) {
             Some(State::Suspended) => Some(normal("Suspended", "no worker runs; checkpoints stay")),
             Some(State::Completed) => {
@@ -168,7 +178,7 @@ impl Look<'_, '_> {
             }
             _ => None,
         };
-        [created, resumed, enough, state].into_iter().flatten().collect()
+        [created, resumed, enough, publishes, failing, published, state].into_iter().flatten().collect()
     }
 }
 

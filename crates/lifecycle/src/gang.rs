@@ -186,7 +186,8 @@ impl<'a> View<'a> {
         self.has_lost_job().then(|| self.judged(self.end_by_deleted_job()))
     }
 
-    /// Whether every program exited with code 0 that decides. The Job says so itself only with its next sync, up to a second later;
+    /// Whether every program exited with code 0 that decides. From then on the status tells it, until the result is published:
+    /// its pods may go meanwhile. The Job says so itself only with its next sync, up to a second later;
     /// and of a pod with side-cars that fail, or never end, it would say something else.
     pub(super) fn has_succeeded(&self) -> bool {
         let decides = || {
@@ -196,7 +197,7 @@ impl<'a> View<'a> {
             }
             self.input.plan.gang.deciding().all(|place| self.done.contains(&place))
         };
-        self.worker_job().is_some_and(|job| job.complete) || decides()
+        self.unpublished_since().is_some() || self.worker_job().is_some_and(|job| job.complete) || decides()
     }
 
     pub(super) fn completed(&self) -> Option<Phase<'a>> {
@@ -212,7 +213,7 @@ impl<'a> View<'a> {
                 let deciding = deciding.collect::<Vec<_>>().join(" and ");
                 (Reason::Completed, format!("{deciding} exited with code 0"))
             });
-            Phase::Completed { reason, message }
+            self.done(reason, message)
         })
     }
 
@@ -225,10 +226,6 @@ impl<'a> View<'a> {
     pub(super) fn stopping_early(&self) -> Option<Phase<'a>> {
         let (reason, message) = self.enough()?;
         let stops = !self.jobs.is_empty() || self.all_pods.iter().any(|pod| pod.is_alive());
-        Some(if stops {
-            Phase::StoppingEarly { until: None, reason, message }
-        } else {
-            Phase::Completed { reason, message }
-        })
+        Some(if stops { Phase::StoppingEarly { until: None, reason, message } } else { self.done(reason, message) })
     }
 }

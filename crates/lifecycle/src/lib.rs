@@ -33,6 +33,7 @@ mod history;
 mod lost;
 mod phase;
 mod progress;
+mod publishing;
 mod queue;
 mod record;
 mod reports;

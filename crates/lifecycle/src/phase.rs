@@ -18,8 +18,11 @@ pub(super) enum Phase<'a> {
     Over,
     /// The job has failed and a person has requested a restart: the next attempt follows, with a new budget.
     StartingAgain { request: String },
-    /// The programs that decide have exited with code 0, or all have stopped for the success policy.
-    Completed { reason: Reason, message: String },
+    /// The programs that decide have exited with code 0, or all have stopped for the success policy. A result that has been
+    /// published at this look is at hand.
+    Completed { reason: Reason, message: String, published: Option<Published<'a>> },
+    /// The programs have succeeded, and their result is published.
+    Publishing { work: Publication<'a> },
     /// The success policy is met and the workers are stopping.
     StoppingEarly { until: Option<Box<Phase<'a>>>, reason: Reason, message: String },
     /// `spec.suspend` is true and the workers are stopping.
@@ -88,7 +91,7 @@ pub(super) enum Silence<'a> {
     MayRun,
 }
 
-/// How the work of an upkeep Job stands that precedes the workers.
+/// How the work of an upkeep Job stands that precedes the workers, or publishes their result.
 pub(super) enum Preparation<'a> {
     /// There is no Job for it yet.
     Missing(Upkeep),
@@ -98,8 +101,10 @@ pub(super) enum Preparation<'a> {
     Checked(&'a ObservedUpkeep),
     /// The content is in the cache.
     Fetched(&'a ObservedUpkeep, &'a [FetchedContent]),
-    /// The checkpoint can't be used, or the content can't be fetched: the job fails.
+    /// The checkpoint can't be used, or the content can't be fetched or published: the job fails.
     Bad,
+    /// The result is published.
+    Published(Published<'a>),
     /// It could not be done, for this reason, and is tried again.
     TriedAgain(&'a ObservedUpkeep, Why),
     /// An upkeep Job for something else, or of before, has to go first.
@@ -107,6 +112,17 @@ pub(super) enum Preparation<'a> {
     /// The workers start when this upkeep Job is gone.
     GoingOn(&'a ObservedUpkeep),
 }
+
+/// How the publication of a result stands.
+pub(super) enum Publication<'a> {
+    /// The status has yet to tell that the programs have succeeded, or pods have yet to end.
+    NotBegun,
+    /// It is the work of an upkeep Job.
+    Job(Preparation<'a>),
+}
+
+/// A result that is published, by this Job.
+pub(super) type Published<'a> = (&'a ObservedUpkeep, &'a protocol::result::Publication);
 
 type Rule<'a> = fn(&View<'a>) -> Option<Phase<'a>>;
 

@@ -77,7 +77,7 @@ impl<'a> View<'a> {
 
     /// What Kueue is to know when the job is over.
     pub(super) fn news_of_end(&self) -> Option<Action> {
-        let succeeded = self.record.state == Some(State::Completed);
+        let succeeded = self.record.state != Some(State::Failed);
         let is_news = self.workload().is_some_and(|workload| !workload.finished);
         is_news.then_some(Action::TellWorkload(News::Ended { succeeded }))
     }

@@ -241,20 +241,27 @@ impl<'a> View<'a> {
 /// The record of a job that has failed and is started again, as was requested.
 pub(super) fn started_again(view: &View<'_>, request: String) -> TrainingJobStatus {
     let mut record = view.record.clone();
+    // The time between the two does not count.
+    let ended = record.completion_time.take();
+    record.suspended_at = record.start_time.as_ref().and(ended.clone());
+    let (reason, message) = (record.failure_reason.take(), record.failure_message.take());
+    (record.duration, record.goodput) = (None, None);
+    if view.unpublished_since().is_some() {
+        // The programs have succeeded: no attempt follows.
+        record.asked_restart = Some(restart_request::heeded(view, request, view.current.attempt));
+        record.state = Some(State::Running);
+        return record;
+    }
     // Why the job had failed stays to be read, also where no attempt of it did.
-    if let Some(reason) = record.failure_reason.take() {
-        let message = record.failure_message.take().unwrap_or_default();
-        let time = record.completion_time.as_ref().map_or(view.now(), |end| end.0);
+    if let Some(reason) = reason {
+        let message = message.unwrap_or_default();
+        let time = ended.map_or(view.now(), |end| end.0);
         let end = AttemptEnd { time: Some(time), ..AttemptEnd::new(view.current.attempt, reason, message) };
         ending::add(&mut record.restarts, end);
     }
     let next: Incarnation = view.current.next();
     (record.incarnation, record.attempt) = (Some(next.number), Some(next.attempt));
     record.asked_restart = Some(restart_request::heeded(view, request, next.attempt));
-    // The time between the two does not count.
-    let ended = record.completion_time.take();
-    record.suspended_at = record.start_time.as_ref().and(ended);
-    (record.duration, record.goodput, record.failure_message) = (None, None, None);
     let RestartHistory { step, .. } = history::of(&record);
     let judged = next.attempt.saturating_sub(1);
     record = history::with(record, RestartHistory { judged, step, ..RestartHistory::default() });

@@ -259,32 +259,51 @@ impl<'a> View<'a> {
 
     /// How the upkeep Job stands that has this task before the workers are made.
     fn prepared_by(&self, task: Upkeep) -> Phase<'a> {
-        let Some(job) = self.input.children.upkeep.as_ref() else {
-            return Phase::Preparing(Preparation::Missing(task));
-        };
-        if job.task != task.as_str() || self.precedes_request(job) {
-            return Phase::Preparing(Preparation::AfterOther(job));
+        match self.work_of_upkeep(task) {
+            Ok(preparation) => Phase::Preparing(preparation),
+            Err(Why { reason, message }) => {
+                // Its log says more: the Job stays as long as the TrainingJob.
+                let until = Some(Box::new(Phase::Preparing(Preparation::Bad)));
+                Phase::Failed { until, reason, message, judged: None }
+            }
         }
-        let words = self.words_of_upkeep(job);
-        Phase::Preparing(match job.ended {
-            None => Preparation::UnderWay(task),
-            Some(true) if task == Upkeep::Check => Preparation::Checked(job),
-            Some(true) => match words.filter(|words| !words.fetched.is_empty()) {
-                Some(words) => Preparation::Fetched(job, &words.fetched),
-                // Its pod was deleted before anybody read its last words. What it has fetched is in the cache.
-                None => Preparation::AfterOther(job),
-            },
-            Some(false) => return Self::not_prepared(task, job, words.and_then(|words| words.error.as_ref())),
-        })
     }
 
-    fn not_prepared(task: Upkeep, job: &'a ObservedUpkeep, error: Option<&LaunchError>) -> Phase<'a> {
+    /// How the work of the upkeep Job stands that has this task. The error is one for which the job fails.
+    pub(super) fn work_of_upkeep(&self, task: Upkeep) -> Result<Preparation<'a>, Why> {
+        let Some(job) = self.input.children.upkeep.as_ref() else { return Ok(Preparation::Missing(task)) };
+        if job.task != task.as_str() || self.precedes_request(job) {
+            return Ok(Preparation::AfterOther(job));
+        }
+        let words = self.words_of_upkeep(job);
+        let done = || match (task, words) {
+            (Upkeep::Check | Upkeep::Copy, _) => Some(Preparation::Checked(job)),
+            (Upkeep::Fetch, words) => {
+                words.filter(|words| !words.fetched.is_empty()).map(|words| Preparation::Fetched(job, &words.fetched))
+            }
+            (Upkeep::Publish, words) => words?.published.as_ref().map(|result| Preparation::Published((job, result))),
+        };
+        match job.ended {
+            None => Ok(Preparation::UnderWay(task)),
+            // Its pod may be deleted before anybody reads its last words. Another one finds what is in the cache, or published.
+            Some(true) => Ok(done().unwrap_or(Preparation::AfterOther(job))),
+            Some(false) => Self::not_done(task, job, words.and_then(|words| words.error.as_ref())),
+        }
+    }
+
+    fn not_done(task: Upkeep, job: &'a ObservedUpkeep, error: Option<&LaunchError>) -> Result<Preparation<'a>, Why> {
         let (bad, kind, retried, what) = match task {
             Upkeep::Fetch => (
                 Reason::FetchFailed,
                 LaunchErrorKind::ContentRefused,
                 Reason::FetchFailed,
                 "the content was not fetched",
+            ),
+            Upkeep::Publish => (
+                Reason::PublishFailed,
+                LaunchErrorKind::ContentRefused,
+                Reason::PublishFailed,
+                "the result was not published",
             ),
             // A store that can't be reached comes back.
             Upkeep::Check | Upkeep::Copy => (
@@ -297,11 +316,9 @@ impl<'a> View<'a> {
         let unknown = || format!("{what}: see the log of Job {}", job.name);
         let message = error.map_or_else(unknown, |error| error.message.clone());
         if error.is_some_and(|error| error.kind == kind) {
-            // Its log says more: the Job stays as long as the TrainingJob.
-            let until = Some(Box::new(Phase::Preparing(Preparation::Bad)));
-            return Phase::Failed { until, reason: bad, message, judged: None };
+            return Err(Why { reason: bad, message });
         }
-        Phase::Preparing(Preparation::TriedAgain(job, Why { reason: retried, message }))
+        Ok(Preparation::TriedAgain(job, Why { reason: retried, message }))
     }
 
     /// Another upkeep Job would write to the volume beside the workers, and may hold one that only one node can mount.

@@ -3,7 +3,8 @@
 use super::conditions::{Told, condition, condition_is};
 use super::elastic::EVERY_WORKER_HAS_A_NODE;
 use super::ending::file;
-use super::phase::{Phase, Preparation, Silence};
+use super::phase::{Phase, Preparation, Publication, Silence};
+use super::publishing::words_on_result;
 use super::view::{View, number_in, seconds};
 use super::waiting::Why;
 use super::{checkpoints, fetch, history, progress, record, upkeep};
@@ -43,6 +44,8 @@ pub(super) fn after_restart(record: &TrainingJobStatus) -> bool {
     record.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
         && condition_is(&record.conditions, ConditionType::Restarting, true).is_some()
 }
+
+const PROGRAMS_HAVE_ENDED: &str = "every worker's program has ended";
 
 /// A status that is being written.
 struct Writing<'v, 'a> {
@@ -103,7 +106,16 @@ impl Writing<'_, '_> {
         }
         match phase {
             Phase::StartingAgain { request } => self.starting_again(request),
-            Phase::Completed { reason, message } => self.completed(reason, message),
+            Phase::Completed { reason, message, published } => {
+                if let Some((_, published)) = published {
+                    let result = self.view.result(published);
+                    self.set(C::ResultPublished, true, Reason::Published, &words_on_result(&result));
+                    self.status.result = Some(result);
+                    self.take_up_again();
+                }
+                self.completed(reason, message);
+            }
+            Phase::Publishing { work } => self.publishing(work),
             Phase::StoppingEarly { reason, message, .. } => {
                 self.set(C::Stopping, true, reason.clone(), message);
                 let stopping = "the job is good enough: its workers are stopping, with their grace period".to_owned();
@@ -233,12 +245,31 @@ impl Writing<'_, '_> {
         self.end();
         // They may have had nodes unseen.
         self.set(C::Scheduled, true, Reason::Scheduled, EVERY_WORKER_HAS_A_NODE);
-        self.set(C::Running, false, reason.clone(), "every worker's program has ended");
+        self.set(C::Running, false, reason.clone(), PROGRAMS_HAVE_ENDED);
         self.set(C::Succeeded, true, reason.clone(), message);
         self.close([C::Restarting, C::Stopping, C::ProgressStalled], reason);
     }
 
+    /// The state stays as it is until the result is published. Its time does not count: no GPU is held.
+    fn publishing(&mut self, work: &Publication<'_>) {
+        if !self.view.has_succeeded() {
+            self.drop_end();
+        }
+        self.status.state = Some(State::Running);
+        self.set_aside();
+        self.set(C::Scheduled, true, Reason::Scheduled, EVERY_WORKER_HAS_A_NODE);
+        self.set(C::Running, false, Reason::Publishing, PROGRAMS_HAVE_ENDED);
+        self.close([C::Restarting, C::ProgressStalled], &Reason::Publishing);
+        if let Some(Why { reason, message }) = self.view.words_on_publication(work) {
+            self.set(C::ResultPublished, false, reason, &message);
+        }
+    }
+
     fn failed(&mut self, reason: &Reason, message: &str) {
+        if self.view.unpublished_since().is_some() {
+            self.set(C::ResultPublished, false, reason.clone(), message);
+            self.take_up_again();
+        }
         self.status.state = Some(State::Failed);
         self.status.failure_reason = Some(reason.clone());
         self.status.failure_message = Some(message.to_owned());
@@ -461,7 +492,7 @@ impl Writing<'_, '_> {
             Preparation::Missing(task) | Preparation::UnderWay(task) if self.view.input.children.blocked.is_empty() => {
                 match task {
                     Upkeep::Fetch => (Reason::Fetching, fetch::message(self.view, &job)),
-                    Upkeep::Check | Upkeep::Copy => {
+                    Upkeep::Check | Upkeep::Copy | Upkeep::Publish => {
                         let message = format!(
                             "checking checkpoint.resumeFrom before the workers are made (Job {job}; kubectl describe job \
                              {job} if that takes long)"

@@ -35,7 +35,10 @@ pub(super) fn copying(view: &View<'_>) -> Copying {
     if copies.is_none() || view.input.refused.is_some() {
         return copying;
     }
-    let upkeep = view.input.children.upkeep.as_ref().filter(|job| job.task == Upkeep::Copy.as_str());
+    let (upkeep, other) = match view.input.children.upkeep.as_ref() {
+        Some(job) if job.task == Upkeep::Copy.as_str() => (Some(job), None),
+        other => (None, other),
+    };
     let ended = upkeep.filter(|job| job.ended.is_some());
     let report = ended.and_then(|job| view.words_of_upkeep(job)).and_then(|words| words.checkpoints.clone());
     if let Some(mut report) = report {
@@ -63,7 +66,9 @@ pub(super) fn copying(view: &View<'_>) -> Copying {
         }
         None => pending.is_some(),
     };
-    if let (Some(path), None, false) = (pending, upkeep, lives) {
+    if let (Some(_), Some(other)) = (pending, other) {
+        copying.effects = Effects::of(deletion(other));
+    } else if let (Some(path), None, false) = (pending, upkeep, lives) {
         copying.effects = Effects::of([Action::Ensure, Action::CreateUpkeep(Upkeep::Copy)]);
         copying.blocked = view.input.children.blocked.get(&ChildKey::UPKEEP).map(|blocked| {
             let job = plan::names::upkeep_name(&plan.identity.name);
@@ -89,12 +94,13 @@ pub(super) fn words_on_uncopied(view: &View<'_>, status: &TrainingJobStatus) -> 
     ))
 }
 
-/// What is done for what precedes the workers.
+/// What is done for what precedes the workers, or publishes their result.
 pub(super) fn prepare(view: &View<'_>, preparation: &Preparation<'_>) -> Effects {
     match preparation {
         Preparation::Missing(task) => Effects::of([Action::Ensure, Action::CreateUpkeep(*task)]),
         Preparation::UnderWay(_) | Preparation::Bad => Effects::default(),
-        Preparation::Checked(job)
+        Preparation::Published((job, _))
+        | Preparation::Checked(job)
         | Preparation::Fetched(job, _)
         | Preparation::AfterOther(job)
         | Preparation::GoingOn(job) => Effects::of(deletion(job)),

@@ -31,8 +31,23 @@ pub fn fetch_job(plan: &Plan, uses: Option<CacheUses>) -> Option<Job> {
     if request.links.is_some() {
         return None;
     }
+    let parts = AgentJob {
+        mounts: Mounts::of_fetch(plan),
+        args: args(plan, &request),
+        env: env(plan),
+        // Without a GPU it waits in no queue for GPUs, and a file of many GB may take days.
+        queue: false,
+        deadline: None,
+        resources: little("1", "512Mi"),
+        user: as_nobody(),
+    };
+    Some(transfer(plan, Upkeep::Fetch, parts))
+}
+
+/// A Job that moves data over a network. It ends at once if no other try helps.
+pub(super) fn transfer(plan: &Plan, task: Upkeep, parts: AgentJob) -> Job {
     let mut metadata = metadata(plan, names::upkeep_name(&plan.identity.name));
-    let labels = labels::of_upkeep(plan, Upkeep::Fetch);
+    let labels = labels::of_upkeep(plan, task);
     metadata.labels.get_or_insert_default().extend(labels.clone());
     let is_final =
         PodFailurePolicyOnExitCodesRequirement { container_name: None, operator: "In".to_owned(), values: vec![FINAL] };
@@ -46,17 +61,7 @@ pub fn fetch_job(plan: &Plan, uses: Option<CacheUses>) -> Option<Job> {
         pod_failure_policy: Some(PodFailurePolicy { rules: vec![rule] }),
         ..JobSpec::default()
     };
-    let parts = AgentJob {
-        mounts: Mounts::of_fetch(plan),
-        args: args(plan, &request),
-        env: env(plan),
-        // Without a GPU it waits in no queue for GPUs, and a file of many GB may take days.
-        queue: false,
-        deadline: None,
-        resources: little("1", "512Mi"),
-        user: as_nobody(),
-    };
-    Some(agent_job(plan, metadata, labels, parts, spec))
+    agent_job(plan, metadata, labels, parts, spec)
 }
 
 /// The init container that fetches the content. `None` if nothing is fetched by one.

@@ -22,6 +22,7 @@ mod group;
 mod isolation;
 mod job;
 mod pod;
+mod publish;
 mod service;
 mod tensorboard;
 mod trackers;

@@ -15,8 +15,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use plan::storage::{VOLUME_PREFIX, paths};
 use plan::template::{AGENT, TRAINING};
 use plan::{
-    CacheVolume, Checkpoint, CheckpointVolume, ClaimPath, Delivery, Fetching, Incarnation, Input, Plan, Pod, Role,
-    Source,
+    CacheVolume, Checkpoint, CheckpointVolume, ClaimPath, Delivery, Fetching, Incarnation, Input, Output, Plan, Pod,
+    Publishing, Role, Source,
 };
 use protocol::checkpoints::POLICY_FILE;
 use protocol::gang::{GangPast, KILLED};
@@ -252,8 +252,36 @@ impl Mounts {
         if streams(plan) {
             it.add_credentials("data", paths::DATA_CREDENTIALS, plan.storage.credentials_secret.clone());
         }
-        it.add_claim("output", OUTPUT, false, plan.storage.output.as_ref());
+        match &plan.storage.output {
+            Some(Output::Claim(output)) => it.add_claim("output", OUTPUT, false, Some(output)),
+            Some(Output::Published(publishing)) => it.mount_result(publishing),
+            None => {}
+        }
         it
+    }
+
+    /// The folder of the result, and the credentials with which it is published.
+    pub(super) fn of_publishing(plan: &Plan, publishing: &Publishing) -> Self {
+        let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
+        if let Some(checkpoint) = &plan.storage.checkpoint {
+            it.volumes.push(checkpoints(plan, checkpoint));
+            it.mount_result(publishing);
+        }
+        it.add_credentials("data", paths::DATA_CREDENTIALS, plan.storage.credentials_secret.clone());
+        if publishing.register.is_some() {
+            it.add_credentials("tracker", paths::TRACKER_CREDENTIALS, plan.monitoring.tracker_secret.clone());
+        }
+        it
+    }
+
+    /// A folder of the volume of the checkpoints: what they don't take for a checkpoint.
+    fn mount_result(&mut self, publishing: &Publishing) {
+        self.mounts.push(VolumeMount {
+            name: volume_name("checkpoints"),
+            mount_path: OUTPUT.to_owned(),
+            sub_path: Some(publishing.folder.clone()),
+            ..VolumeMount::default()
+        });
     }
 
     /// The cache, and the credentials with which it is filled.
@@ -314,18 +342,7 @@ impl Mounts {
     }
 
     fn add_checkpoints(&mut self, plan: &Plan, checkpoint: &Checkpoint) {
-        let volume = match &checkpoint.volume {
-            CheckpointVolume::EmptyDir => {
-                Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
-            }
-            CheckpointVolume::Claim(name) => claim(name),
-            CheckpointVolume::New { .. } => claim(&names::claim_name(&plan.identity.name)),
-            CheckpointVolume::Nfs { server, path } => Volume {
-                nfs: Some(NFSVolumeSource { server: server.clone(), path: path.clone(), read_only: None }),
-                ..Volume::default()
-            },
-        };
-        self.add("checkpoints", CHECKPOINTS, false, volume);
+        self.add("checkpoints", CHECKPOINTS, false, checkpoints(plan, checkpoint));
         self.add_credentials("store", paths::STORE_CREDENTIALS, checkpoint.store_secret.clone());
         self.add_credentials("backup", paths::BACKUP_CREDENTIALS, checkpoint.backup_secret.clone());
     }
@@ -383,6 +400,20 @@ impl Mounts {
             mount.sub_path.clone_from(&source.path);
         }
     }
+}
+
+/// The volume of checkpoints.
+fn checkpoints(plan: &Plan, checkpoint: &Checkpoint) -> Volume {
+    let volume = match &checkpoint.volume {
+        CheckpointVolume::EmptyDir => Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() },
+        CheckpointVolume::Claim(name) => claim(name),
+        CheckpointVolume::New { .. } => claim(&names::claim_name(&plan.identity.name)),
+        CheckpointVolume::Nfs { server, path } => Volume {
+            nfs: Some(NFSVolumeSource { server: server.clone(), path: path.clone(), read_only: None }),
+            ..Volume::default()
+        },
+    };
+    Volume { name: volume_name("checkpoints"), ..volume }
 }
 
 /// The volume of fetched content.

@@ -1,7 +1,7 @@
 //! Short Jobs that look after a job's data while no worker runs: the same agent, without GPUs.
 
 use super::pod::{Mounts, TERMINATION_BY_FILE, little};
-use super::{environment, fetch, labels, metadata, names};
+use super::{environment, fetch, labels, metadata, names, publish};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, EnvVar, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
@@ -26,12 +26,17 @@ const PLUGIN: &str = "kubectl-trainingjob";
 /// What an errand is for.
 const ERRAND: &str = labels::CHECKPOINTS;
 
-/// The Job for a task of the operator's. `None` for a job that keeps no checkpoints, or fetches nothing.
+/// The Job for a task of the operator's. `None` for a job that has nothing to do for it.
 #[must_use]
 pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
-    if task == Upkeep::Fetch {
-        return fetch::fetch_job(plan, None);
+    match task {
+        Upkeep::Fetch => fetch::fetch_job(plan, None),
+        Upkeep::Publish => publish::job(plan),
+        Upkeep::Check | Upkeep::Copy => look_after_checkpoints(plan, task),
     }
+}
+
+fn look_after_checkpoints(plan: &Plan, task: Upkeep) -> Option<Job> {
     let checkpoint = plan.storage.checkpoint.as_ref()?;
     let mut metadata = metadata(plan, names::upkeep_name(&plan.identity.name));
     let labels = labels::of_upkeep(plan, task);
@@ -216,6 +221,6 @@ fn capabilities(is_root: bool) -> Capabilities {
 }
 
 /// As whom the programs write nobody can tell where the spec doesn't: the image decides. Root reads it all.
-fn as_root() -> PodSecurityContext {
+pub(super) fn as_root() -> PodSecurityContext {
     PodSecurityContext { run_as_user: Some(0), ..PodSecurityContext::default() }
 }

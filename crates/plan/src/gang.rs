@@ -1,6 +1,6 @@
 //! The gang as a value: its roles, and the rendezvous of their processes.
 
-use super::{Checkpoint, ClaimPath, Fetching, Input};
+use super::{Checkpoint, Fetching, Input, Output};
 use api::{Backend, Framework, HostNames, Scheduling};
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, LocalObjectReference, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
@@ -263,8 +263,8 @@ pub struct Storage {
     pub fetching: Option<Fetching>,
     /// Secret with the credentials for the addresses of `inputs`.
     pub credentials_secret: Option<String>,
-    /// Destination of the results.
-    pub output: Option<ClaimPath>,
+    /// Where the program writes its results.
+    pub output: Option<Output>,
     /// Checkpoint storage; `None` if checkpoints are disabled.
     pub checkpoint: Option<Checkpoint>,
 }
@@ -278,6 +278,8 @@ pub enum Upkeep {
     Copy,
     /// Fetch the content that the workers read into the cache, before they hold any GPU.
     Fetch,
+    /// Publish the result, after the programs have succeeded.
+    Publish,
 }
 
 impl Upkeep {
@@ -288,6 +290,7 @@ impl Upkeep {
             Self::Check => "check",
             Self::Copy => "copy",
             Self::Fetch => "fetch",
+            Self::Publish => "publish",
         }
     }
 }

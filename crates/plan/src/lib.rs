@@ -23,6 +23,7 @@ mod inputs;
 pub mod labels;
 mod monitoring;
 pub mod names;
+mod output;
 mod own_image;
 mod placement;
 mod policy;
@@ -43,6 +44,7 @@ pub use hyperparameters::Hyperparameter;
 pub use inputs::{CacheVolume, ClaimPath, Fetching, Input, Source, resolved};
 pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
+pub use output::{Output, Publishing, Registering};
 pub use own_image::{OwnImage, own_image};
 pub use policy::{Failure, Policy, Success, restart_requested};
 pub use refusal::{Refusal, Refusals};
@@ -163,7 +165,6 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
 
     let pods = spec.roles.iter().map(|role| u32::from(role.replicas())).sum::<u32>() + u32::from(most);
     let (inputs, fetching) = inputs::resolve(spec, job.status.as_ref(), pods, &mut no);
-    let output = spec.output.as_deref().and_then(|uri| ClaimPath::resolve("spec.output", uri, &mut no));
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let of_job = CheckpointPolicy {
         uid: uid.clone(),
@@ -174,6 +175,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     };
     let checkpoint = storage::resolve(&spec.checkpoint, of_job, &format!("{namespace}/{name}"), &mut no);
     let credentials_secret = spec.credentials_secret.clone();
+    let output = output::resolve(job, &effective, &inputs, &mut no);
     let storage = Storage { inputs, fetching, credentials_secret, output, checkpoint };
     let policy = policy::resolve(spec, restart_requested(job), &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);

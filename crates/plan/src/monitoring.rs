@@ -1,7 +1,7 @@
 //! Progress metrics, TensorBoard and experiment trackers of the job.
 
 use super::storage::paths;
-use super::{CheckpointVolume, ClaimPath, Policy, Refusals, Storage, Success, dns_subdomain, names};
+use super::{CheckpointVolume, ClaimPath, Output, Policy, Refusals, Storage, Success, dns_subdomain, names};
 use api::{self, EarlyStopping, LOSSES, TrainingJobSpec};
 use protocol::progress_pattern::ProgressPatterns;
 
@@ -208,7 +208,10 @@ fn tensorboard(name: &str, spec: &TrainingJobSpec, storage: &Storage) -> TensorB
         CheckpointVolume::New { .. } => Some(whole(names::claim_name(name))),
         CheckpointVolume::Nfs { server, path } => Some(BoardVolume::Nfs { server: server.clone(), path: path.clone() }),
     });
-    let of_output = || storage.output.as_ref().map(|output| (BoardVolume::Claim(output.clone()), paths::OUTPUT));
+    let of_output = || match &storage.output {
+        Some(Output::Claim(output)) => Some((BoardVolume::Claim(output.clone()), paths::OUTPUT)),
+        Some(Output::Published(_)) | None => None,
+    };
     let Some((volume, mounted_at)) = of_checkpoints.map(|v| (v, paths::CHECKPOINTS)).or_else(of_output) else {
         return TensorBoard::NoStorage;
     };

@@ -21,12 +21,16 @@ pub mod paths {
     pub const MODEL: &str = "/models";
     pub const DATASET: &str = "/data";
     pub const OUTPUT: &str = "/out";
+    /// Folder of the checkpoints' volume that has the results to be published, one folder for each job.
+    pub const RESULTS: &str = ".trainingjob/results";
     pub const SHM: &str = "/dev/shm";
     /// Credentials of the store for checkpoints. [`BACKUP_CREDENTIALS`] has those of the backup.
     pub const STORE_CREDENTIALS: &str = "/etc/training-credentials/store";
     pub const BACKUP_CREDENTIALS: &str = "/etc/training-credentials/backup";
     /// Credentials for the addresses of model, dataset and data.
     pub const DATA_CREDENTIALS: &str = "/etc/training-credentials/data";
+    /// Credentials of the MLflow server, in the pod that registers a result.
+    pub const TRACKER_CREDENTIALS: &str = "/etc/training-credentials/tracker";
     /// Volume of the cache, in pods that fetch.
     pub const CACHE: &str = "/cache";
     /// Keys by which the gang's members authenticate each other and the agent proves its answers. The folder is hidden in

@@ -157,7 +157,7 @@ fn sources_are_names_or_folders_on_claims() {
     let folder = |claim: &str, path: Option<&str>| ClaimPath { claim: claim.to_owned(), path: path.map(str::to_owned) };
     assert_eq!(input(&plan, "model").source, Source::Claim(folder("models", Some("llama/8b"))));
     assert_eq!(input(&plan, "dataset").source, Source::Claim(folder("data", None)));
-    assert_eq!(plan.storage.output, Some(folder("out", Some("runs/1"))));
+    assert_eq!(plan.storage.output, Some(Output::Claim(folder("out", Some("runs/1")))));
 
     refused(
         &json!({ "dataset": "pvc://My_Claim/x" }),

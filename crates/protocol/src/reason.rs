@@ -87,6 +87,7 @@ reasons! {
     // Why a job failed that no attempt of it did.
     DeadlineExceeded,
     InvalidSpec,
+    PublishFailed,
 
     // What a job waits for.
     Scheduling,
@@ -104,6 +105,7 @@ reasons! {
     Starting,
     Waiting,
     Fetching,
+    Publishing,
     NameTaken,
     OldObject,
     Forbidden,
@@ -131,6 +133,7 @@ reasons! {
     TargetLossReached,
     EarlyStopped,
     Completed,
+    Published,
     Failed,
 
     // What its agents and programs tell.

@@ -7,6 +7,7 @@ use crate::hang::{self, Hang};
 use crate::inputs::FetchedContent;
 use crate::number;
 use crate::progress::{LOSS, Progress};
+use crate::result::Publication;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -90,6 +91,9 @@ pub struct Report {
     /// Content that an agent without a program has fetched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fetched: Vec<FetchedContent>,
+    /// Result that an agent without a program has published.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published: Option<Publication>,
     /// Reason for a failed start of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<LaunchError>,
@@ -244,9 +248,9 @@ pub enum LaunchErrorKind {
     FolderInUse,
     /// The job has checkpoints, and none of them can be used.
     NoUsableCheckpoint,
-    /// Content can't be fetched: another try fails in the same way.
+    /// Content can't be fetched or published: another try fails in the same way.
     ContentRefused,
-    /// Content could not be fetched for now.
+    /// Content could not be fetched or published for now.
     ContentUnavailable,
     /// An agent option is invalid, such as a malformed regular expression.
     InvalidOption,

@@ -1,8 +1,8 @@
 //! The files of a folder that are published, found and read without ever leaving it.
 
 use crate::error::{Kind, PublishError};
-use crate::record::RECORD_NAME;
 use checkpoint::folder::Folder;
+use protocol::result::RECORD_NAME;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, Metadata};
 use std::io;

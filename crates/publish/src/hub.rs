@@ -10,7 +10,7 @@ use crate::ledger::Ledger;
 use crate::network::{Answer, Ask, Network, Payload, Tries, check_target, refusal};
 use crate::progress::{Progress, Stage};
 use crate::read::{range, sha256};
-use crate::record::{LONGEST, Origin, RECORD_NAME, RecordFile, ResultRecord};
+use crate::record::{self, LONGEST};
 use crate::{Published, blocking};
 use address::{ContentKind, HubAddress, key};
 use base64::Engine;
@@ -20,6 +20,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LINK};
+use protocol::result::{Origin, RECORD_NAME, RecordFile, ResultRecord};
 use reqwest::Url;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -171,7 +172,7 @@ impl Hub<'_> {
         let old = self.old_record(&head).await?;
         let found = self.tree(&head).await?;
         let files = self.hash(&items).await?;
-        let mut record = ResultRecord::new(self.uri.clone(), self.name, self.origin, files);
+        let mut record = record::new(self.uri.clone(), self.name, self.origin, files);
         if let Some(old) = old.as_ref().filter(|old| old.name == self.name) {
             if old.digest != record.digest {
                 let digest = one_line(&old.digest);
@@ -351,7 +352,7 @@ impl Hub<'_> {
         let url = self.url(&[self.prefix(), &[namespace, name, "resolve", head, RECORD_NAME]].concat())?;
         let answer = self.get(&url, LONGEST as usize).await?;
         match answer.status {
-            200 => ResultRecord::parse(&format!("{}/{RECORD_NAME}", self.uri), &answer.body).map(Some),
+            200 => record::parse(&format!("{}/{RECORD_NAME}", self.uri), &answer.body).map(Some),
             404 => Ok(None),
             _ => Err(self.refused(&self.uri, &answer)),
         }

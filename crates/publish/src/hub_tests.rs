@@ -1,5 +1,6 @@
 //! Publications into a hub that stands in for the real one.
 
+use crate::record;
 use crate::stand_in::{CHUNK, Hub, LARGE, Reply, Request, Server, TOKEN};
 use crate::tests::{bytes, folder, run};
 use crate::{Kind, Options, Patience, Progress, PublishError, Published, RECORD_NAME, ResultRecord};
@@ -49,7 +50,7 @@ impl Room {
     }
 
     fn publish_with(uri: &str, options: &Options) -> Result<Published, PublishError> {
-        run(crate::publish(&crate::parse_address(uri)?, options, &Progress::default()))
+        run(crate::publish(&address::Address::parse_result(uri)?, options, &Progress::default()))
     }
 
     /// How many requests since the last look had this in their line.
@@ -81,7 +82,7 @@ fn a_private_repository_gets_one_commit_with_the_record() {
         assert!(files[path] == content, "{path}");
     }
     assert!(files.contains_key(".gitattributes") && files.len() == 8);
-    let record = ResultRecord::parse("x", &files[RECORD_NAME]).unwrap();
+    let record = record::parse("x", &files[RECORD_NAME]).unwrap();
     assert_eq!(record.revision, None);
     assert_eq!(published.record.revision.as_ref(), Some(&hub.branches["main"]));
     assert_eq!(ResultRecord { revision: None, ..published.record.clone() }, record);

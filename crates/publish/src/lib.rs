@@ -42,7 +42,7 @@ pub use error::{Kind, PublishError};
 pub use mlflow::{Registration, Registry, register};
 pub use network::Patience;
 pub use progress::{Progress, Reading, Stage};
-pub use record::{BaseModel, Origin, RECORD_NAME, RecordFile, ResultRecord, VERSION};
+pub use protocol::result::{BaseModel, Origin, RECORD_NAME, RecordFile, ResultRecord};
 
 use address::{HubAddress, ObjectsAddress};
 use content::Content;
@@ -129,26 +129,6 @@ pub struct Published {
     pub was_published: bool,
 }
 
-/// Reads the address of a result.
-///
-/// # Errors
-/// What is wrong, and how it is written: a single file, a commit and what nothing can be written to are refused.
-pub fn parse_address(uri: &str) -> Result<Address, PublishError> {
-    let address = Address::parse(uri, ContentKind::Model)?;
-    let refused = |why: &str| Err(PublishError::refused(format!("{address}: {why}")));
-    match &address {
-        Address::Web(_) => refused("nothing can be published by HTTPS; write s3://, gs://, az://, oci:// or hf://"),
-        Address::Image(_) => refused("no image is pushed to a registry; write s3://, gs://, az://, oci://n/ or hf://"),
-        Address::Hub(hub) if !hub.path.is_empty() => {
-            refused("a result is a whole branch; write hf://NAMESPACE/NAME[@BRANCH] without a path")
-        }
-        Address::Hub(hub) if address::key::is_hex(&hub.revision, 40) || hub.revision.starts_with("refs/") => {
-            refused("a commit or reference can't be written to; write a branch as hf://NAMESPACE/NAME@BRANCH")
-        }
-        _ => Ok(address),
-    }
-}
-
 /// Publishes the files of a folder, unless they are published. `progress` shows how far it is.
 ///
 /// The future may be dropped at any await. The next call resumes.
@@ -160,9 +140,9 @@ pub async fn publish(address: &Address, options: &Options, progress: &Progress) 
     match address {
         Address::Objects(address) => to_objects(address, options, progress).await,
         Address::Hub(address) => to_hub(address, options, progress).await,
-        Address::Web(_) | Address::Image(_) => parse_address(&address.to_string()).and_then(|address| {
+        Address::Web(_) | Address::Image(_) => {
             Err(PublishError::refused(format!("{address}: nothing can be published there; write s3:// or hf://")))
-        }),
+        }
     }
 }
 

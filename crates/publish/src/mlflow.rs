@@ -2,12 +2,12 @@
 
 use crate::error::PublishError;
 use crate::network::{Answer, Ask, Network, Patience, Payload, Tries, refusal};
-use crate::record::ResultRecord;
 use crate::{secret, unreadable};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
+use protocol::result::ResultRecord;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

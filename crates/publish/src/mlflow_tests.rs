@@ -2,7 +2,7 @@
 
 use crate::stand_in::{Reply, Request, Server};
 use crate::tests::{folder, run};
-use crate::{Kind, Origin, Patience, PublishError, Registration, Registry, ResultRecord, register};
+use crate::{Kind, Origin, Patience, PublishError, Registration, Registry, ResultRecord, record, register};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -57,7 +57,7 @@ fn record(uri: &str, revision: &str) -> ResultRecord {
         spec_digest: Some("ab12".to_owned()),
         ..Origin::default()
     };
-    let record = ResultRecord::new(uri.to_owned(), "digits-5f0e", &origin, Vec::new());
+    let record = record::new(uri.to_owned(), "digits-5f0e", &origin, Vec::new());
     ResultRecord { revision: Some(revision.to_owned()), ..record }
 }
 

@@ -5,11 +5,12 @@ use crate::error::{Kind, PublishError};
 use crate::ledger::Ledger;
 use crate::progress::{Progress, Stage};
 use crate::read::{Part, Reader, sha256};
-use crate::record::{LONGEST, Origin, RECORD_NAME, RecordFile, ResultRecord};
+use crate::record::{self, LONGEST};
 use crate::{Published, blocking};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
+use protocol::result::{Origin, RECORD_NAME, RecordFile, ResultRecord};
 use std::collections::{HashMap, HashSet};
 use store::{Room, Store, StoreError, Trouble, part_length};
 use text::one_line;
@@ -57,7 +58,7 @@ impl Objects<'_> {
         let stored = self.remove_old(stored, &files).await?;
         self.verify(&files, &stored)?;
         self.progress.enter(Stage::Recording);
-        let record = ResultRecord::new(self.uri.clone(), self.name, self.origin, files);
+        let record = record::new(self.uri.clone(), self.name, self.origin, files);
         self.write(&record).await?;
         self.ledger.remove();
         Ok(Published { record, sent: self.progress.now().sent, was_published: false })
@@ -81,7 +82,7 @@ impl Objects<'_> {
     /// The record that is there.
     async fn record(&self) -> Result<Option<ResultRecord>> {
         let json = self.store.read_object(RECORD_NAME, LONGEST).await.map_err(|error| self.failed(error))?;
-        json.map(|json| ResultRecord::parse(&self.place(RECORD_NAME), &json)).transpose()
+        json.map(|json| record::parse(&self.place(RECORD_NAME), &json)).transpose()
     }
 
     /// Sizes by path of what is in the store.
@@ -117,7 +118,7 @@ impl Objects<'_> {
             .buffered(FILES)
             .try_collect()
             .await?;
-        let own = ResultRecord::new(self.uri.clone(), self.name, self.origin, files);
+        let own = record::new(self.uri.clone(), self.name, self.origin, files);
         if own.digest != record.digest {
             return Err(self.is_taken(&record));
         }

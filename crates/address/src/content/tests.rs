@@ -174,3 +174,23 @@ fn credentials_are_refused_and_not_repeated() {
         assert!(!error.contains("hunter2"), "{error}");
     }
 }
+
+#[test]
+fn addresses_of_results_that_can_not_be_written_are_refused_with_the_remedy() {
+    for (uri, remedy) in [
+        ("https://h/f#sha256=", "64 hexadecimal"),
+        (&format!("https://h/f#sha256={}", "0".repeat(64)), "write s3://"),
+        ("hf://a/b/file", "without a path"),
+        (&format!("hf://a/b@{}", "0".repeat(40)), "write a branch"),
+        ("hf://a/b@refs/pr/1", "write a branch"),
+        ("file:///x", "object store"),
+        ("s3://k:secret@b/x", "Secret"),
+    ] {
+        let error = Address::parse_result(uri).unwrap_err();
+        assert!(error.to_string().contains(remedy), "{uri}: {error}");
+        assert!(!error.to_string().contains("k:secret"), "{error}");
+    }
+    for uri in ["s3://b-c/x", "gs://bucket", "az://container/x", "oci://n/ns/b/bucket/o/x", "hf://a/b@run%2F1"] {
+        assert!(Address::parse_result(uri).is_ok(), "{uri}");
+    }
+}

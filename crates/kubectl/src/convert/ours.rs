@@ -155,12 +155,15 @@ impl Ours {
                 self.set(field, answer.as_str());
             }
         }
-        self.set("checkpoint.enabled", false);
-        self.notes.note(
-            "spec.checkpoint",
-            "is switched off: the program keeps its checkpoints where it did. With checkpoint.storage the operator would \
-             keep, check and resume them",
-        );
+        // A result that is published is on the volume of the checkpoints first.
+        if self.get("checkpoint.storage").is_none() {
+            self.set("checkpoint.enabled", false);
+            self.notes.note(
+                "spec.checkpoint",
+                "is switched off: the program keeps its checkpoints where it did. With checkpoint.storage the operator \
+                 would keep, check and resume them",
+            );
+        }
         self.shorten();
         self.spec.retain(|_, value| !is_nothing(value));
         let spec: TrainingJobSpec =

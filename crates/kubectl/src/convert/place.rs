@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 /// The claim that is named as the cache, which theirs does not have: each of their jobs has a volume of its own.
 const CACHE: &str = "cache";
 
+/// Size of the claim that has a result until it is published, which theirs does not have.
+const VOLUME: &str = "50Gi";
+
 /// A dataset or a model: a claim is mounted, an address that can be fetched is, and a name is passed to the program.
 pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
     if let Some(claim) = claim(uri) {
@@ -63,10 +66,18 @@ pub(super) fn output(ours: &mut Ours, field: &str, uri: &str) {
             ours.set("output", claim);
             ours.notes.note(field, "is mounted at /out, also in OUTPUT_DIR");
         }
-        None => {
-            let says = format!("nothing writes to {uri} here: a claim can be mounted, as output: pvc://CLAIM/PATH");
-            ours.notes.lost(field, says);
-        }
+        None => match Address::parse_result(uri) {
+            Ok(address) => {
+                ours.set("output", address.to_string());
+                ours.set("checkpoint.storage", json!({ "type": "pvc", "size": VOLUME }));
+                let says = format!(
+                    "what the program writes to OUTPUT_DIR is published there when it has succeeded. Until then it is on the \
+                     volume of checkpoint.storage, a claim of {VOLUME} that is made for the job"
+                );
+                ours.notes.note(field, says);
+            }
+            Err(error) => ours.notes.lost(field, format!("nothing is published there: {error}")),
+        },
     }
 }
 

@@ -12,9 +12,11 @@ use protocol::agent_status::AgentStatus;
 use protocol::checkpoints::{Checkpoints, Kept, Problem, ProblemKind};
 use protocol::gang::{GangEnd, GangPhase, GangStatus};
 use protocol::hang::Stall;
+use protocol::inputs::FetchedContent;
 use protocol::metric_history::{MetricHistory, NumberedReading};
 use protocol::progress::{Progress, Reading, Source};
 use protocol::report::{LaunchError, LaunchErrorKind, Reached, Report};
+use protocol::result::Publication;
 use protocol::role::RoleName;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -109,6 +111,13 @@ impl World {
             if rng.one_in(2) {
                 spec["checkpoint"]["backup"] = json!({ "destination": "s3://b/y" });
             }
+            if rng.one_in(2) {
+                spec["output"] = json!("s3://bucket/results");
+            }
+        }
+        if rng.one_in(4) {
+            spec["model"] = json!("s3://bucket/model");
+            spec["cache"] = json!({ "pvcName": "cache" });
         }
         if rng.one_in(3) {
             spec["successPolicy"] = json!({ "targetLoss": 0.1, "targetAccuracy": 0.9 });
@@ -197,6 +206,7 @@ impl World {
         }
         if self.rng.one_in(8) {
             let kind = *self.rng.pick(&[
+                LaunchErrorKind::ContentRefused,
                 LaunchErrorKind::CheckpointUnusable,
                 LaunchErrorKind::StorageUnavailable,
                 LaunchErrorKind::NoUsableCheckpoint,
@@ -700,6 +710,11 @@ impl World {
                 if self.rng.one_in(2) {
                     report.checkpoints = Some(self.checkpoints());
                 }
+                if self.rng.below(4) > 0 {
+                    let model = FetchedContent { name: "model".to_owned(), ..FetchedContent::default() };
+                    report.fetched = vec![model];
+                    report.published = Some(Publication::default());
+                }
                 let deleting = self.rng.one_in(8);
                 if let Some(upkeep) = &mut self.children.upkeep {
                     (upkeep.ended, upkeep.deleting) = (ended, deleting);
@@ -775,7 +790,13 @@ fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), Stri
         "what has ended stays so unless a restart is requested",
     )?;
     let is_ending = new.restarts.iter().any(|end| Some(end.attempt) == new.attempt);
-    rule(new.state != Some(State::Running) || is("Running") || is_ending, "a job in state Running has the condition")?;
+    let publishes = |status: &TrainingJobStatus| condition_is(&status.conditions, "ResultPublished", false).is_some();
+    let is_over = is_ending || publishes(new);
+    rule(new.state != Some(State::Running) || is("Running") || is_over, "a job in state Running has the condition")?;
+    let has_result = new.result.is_some() || plan.storage.output.is_none();
+    rule(new.state != Some(State::Completed) || has_result, "a job is completed once its result is published")?;
+    rule(!publishes(old) || publishes(new) || new.result.is_some(), "a result is published before it is forgotten")?;
+    rule(old.result.is_none() || old.result == new.result, "a result that is published stays")?;
     rule(new.state != Some(State::Completed) || is("Succeeded"), "a completed job has succeeded")?;
     rule(new.state != Some(State::Failed) || is("Failed"), "a failed job has failed")?;
     rule(!ended(new) || new.completion_time.is_some(), "an end has a time")?;
@@ -785,6 +806,7 @@ fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), Stri
         rule(!verdict.actions[..at].contains(action), "each action once")?;
         match action {
             Action::CreateJobs(incarnation, _) => {
+                rule(!publishes(new) && new.result.is_none(), "what has succeeded does not run again")?;
                 let is_old = |number: u32| number < incarnation.number;
                 let lives = world.children.pods.values().any(|pod| is_old(pod.incarnation) && pod.is_alive());
                 let is_there = world.children.jobs.values().any(|job| is_old(job.incarnation));

@@ -1,0 +1,187 @@
+//! A result that is published before its job is completed.
+
+use super::checkpoints::{delete_upkeep, upkeep};
+use super::*;
+use api::{Checkpoint, Storage};
+use plan::Upkeep;
+use protocol::report::{LaunchError, LaunchErrorKind};
+use protocol::result::{Publication, ResultRecord};
+
+const CREATE: Action = Action::CreateUpkeep(Upkeep::Publish);
+
+/// A job that runs and has an address as output.
+fn world() -> World {
+    let mut world = World::to_running();
+    world.spec.output = Some("s3://results/x".to_owned());
+    let storage: Option<Storage> = serde_json::from_value(json!({ "type": "pvc", "pvcName": "c" })).ok();
+    world.spec.checkpoint = Checkpoint { storage, ..Checkpoint::default() };
+    world
+}
+
+/// Both programs have exited with code 0, and the status says so.
+fn succeeded() -> World {
+    let mut world = world();
+    world.second = 70;
+    world.see(Some(job(1)), [ended(0, 1, 0, 60), ended(1, 1, 0, 60)]);
+    assert_eq!(world.step().actions, []);
+    world
+}
+
+fn said(world: &mut World, ended: bool, report: Report) {
+    world.children.upkeep = Some(upkeep(Upkeep::Publish, Some(ended)));
+    world.children.upkeep_words = Some(("upkeep-1".into(), Report { version: 1, ..report }));
+}
+
+fn published() -> Report {
+    let record = ResultRecord {
+        version: 1,
+        uri: "s3://results/x/x-uid".to_owned(),
+        digest: "d".repeat(64),
+        file_count: 2,
+        bytes: 7,
+        ..ResultRecord::default()
+    };
+    Report { published: Some(Publication { record, registered_version: Some("3".to_owned()) }), ..Report::default() }
+}
+
+fn refused(kind: LaunchErrorKind) -> Report {
+    let message = "s3://results/x: 403 Forbidden; correct the Secret".to_owned();
+    Report { error: Some(LaunchError { kind, message }), ..Report::default() }
+}
+
+#[test]
+fn a_job_is_completed_once_its_result_is_published() {
+    let mut world = succeeded();
+    assert_eq!(world.status.state, Some(State::Running), "until then the state stays as it is");
+    let (status, reason, message) = world.condition("ResultPublished");
+    assert_eq!((status, reason), ("False", "Publishing"));
+    assert!(message.contains("s3://results/x"), "{message}");
+    assert_eq!(world.condition("Running").0, "False", "no program runs");
+    assert_eq!(world.status.resources.as_ref().map_or(0, |held| held.allocated_gpus), 0, "no GPU is held");
+
+    assert_eq!(world.step().actions, [Action::Ensure, CREATE]);
+    world.children.upkeep = Some(upkeep(Upkeep::Publish, None));
+    world.second = 500;
+    assert_eq!(world.step().actions, []);
+    assert!(world.condition("ResultPublished").2.contains("job/x-upkeep"));
+
+    said(&mut world, true, published());
+    let verdict = world.step();
+    assert_eq!(verdict.actions, [delete_upkeep()]);
+    assert_eq!(reasons(&verdict), ["ResultPublished", "Completed"]);
+    assert_eq!((world.status.state, world.condition("ResultPublished").0), (Some(State::Completed), "True"));
+    let result = world.status.result.clone().unwrap();
+    assert_eq!((result.record.file_count, result.registered_version.as_deref()), (2, Some("3")));
+    assert_eq!(result.record.origin.job.as_deref(), Some("x"), "the operator knows where it comes from");
+    assert_eq!(
+        world.status.goodput.as_deref(),
+        Some("92%"),
+        "of 65 s 60 were seen; those of the publication don't count"
+    );
+    assert_eq!(world.step().actions, [delete_upkeep()], "what is over stays over, and the Job goes");
+}
+
+/// Nodes that go, and people who delete Jobs, do not start a training again that has succeeded.
+#[test]
+fn what_has_succeeded_is_published_without_its_pods() {
+    let mut world = succeeded();
+    world.children.jobs.clear();
+    world.children.pods.clear();
+    assert_eq!(world.step().actions, [Action::Ensure, CREATE]);
+    assert_eq!((world.status.state, world.status.attempt), (Some(State::Running), Some(1)));
+    said(&mut world, true, published());
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+}
+
+#[test]
+fn a_suspension_does_not_hold_up_the_publication() {
+    let mut world = succeeded();
+    world.spec.suspend = true;
+    assert_eq!(world.step().actions, [Action::Ensure, CREATE]);
+}
+
+/// A side-car has a moment to end. The volume may be one that only one node can mount.
+#[test]
+fn the_publication_waits_for_the_last_pod() {
+    let mut world = world();
+    world.second = 70;
+    let beside = ObservedPod { ended: None, ..ended(1, 1, 0, 60) };
+    world.see(Some(job(1)), [ended(0, 1, 0, 60), beside]);
+    world.step();
+    assert_eq!(world.step().actions, []);
+    world.second = 101;
+    let end = Action::EndJob { name: "x-training".into(), uid: "job-1".into() };
+    assert_eq!(world.step().actions, [end], "then it is ended");
+    world.see(Some(job(1)), [ended(1, 1, 0, 60)]);
+    assert!(world.step().actions.contains(&CREATE));
+}
+
+#[test]
+fn a_result_that_is_refused_fails_the_job_and_a_restart_publishes_it_again() {
+    let mut world = succeeded();
+    world.step();
+    said(&mut world, false, refused(LaunchErrorKind::ContentRefused));
+    let verdict = world.step();
+    assert_eq!((world.status.state, verdict.actions), (Some(State::Failed), vec![]), "the pods stay for their logs");
+    assert_eq!(world.status.failure_reason, Some(Reason::PublishFailed));
+    assert_eq!(world.condition("ResultPublished").1, "PublishFailed");
+    // What is nowhere else is not deleted.
+    world.spec.ttl_seconds_after_finished = Some(1);
+    world.second = 10_000;
+    assert!(!world.step().actions.contains(&Action::DeleteOwner));
+
+    world.asked = Some("again");
+    let verdict = world.step();
+    assert_eq!(verdict.actions, [delete_upkeep()]);
+    assert_eq!(world.status.state, Some(State::Running));
+    assert!(verdict.events[0].note.contains("published again"), "{:?}", verdict.events);
+    world.children.upkeep = None;
+    assert_eq!(world.step().actions, [Action::Ensure, CREATE], "the program does not run again");
+    said(&mut world, true, published());
+    // That of the new Job is younger than the request.
+    if let Some(job) = &mut world.children.upkeep {
+        job.created = Some(at(10_001));
+    }
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+}
+
+#[test]
+fn a_store_that_is_away_is_asked_again() {
+    let mut world = succeeded();
+    world.step();
+    said(&mut world, false, refused(LaunchErrorKind::ContentUnavailable));
+    let verdict = world.step();
+    assert_eq!((world.status.state, reasons(&verdict)), (Some(State::Running), vec!["PublishFailed"]));
+    let (status, reason, message) = world.condition("ResultPublished");
+    assert_eq!((status, reason), ("False", "PublishFailed"));
+    assert!(message.contains("403 Forbidden") && message.contains("tried again"), "{message}");
+    world.second = 700;
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+}
+
+/// Another Job's last words say where the result is.
+#[test]
+fn a_publication_whose_last_words_are_lost_is_made_again() {
+    let mut world = succeeded();
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Publish, Some(true)));
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+    world.children.upkeep = None;
+    assert_eq!(world.step().actions, [Action::Ensure, CREATE]);
+}
+
+/// The last checkpoint is copied after the publication, by another Job of the same name.
+#[test]
+fn checkpoints_are_copied_after_the_publication() {
+    let mut world = succeeded();
+    world.spec.checkpoint.backup = serde_json::from_value(json!({ "destination": "s3://copies/x" })).ok();
+    world.status.checkpoint.get_or_insert_default().pending_backup = Some("step-9".to_owned());
+    world.step();
+    said(&mut world, true, published());
+    world.step();
+    assert_eq!(world.step().actions, [delete_upkeep()]);
+    world.children.upkeep = None;
+    assert!(world.step().actions.contains(&Action::CreateUpkeep(Upkeep::Copy)));
+}
