@@ -263,7 +263,12 @@ impl Pass<'_, TrainingJob> {
 
     /// Makes the Job that looks after the checkpoints.
     pub(super) async fn create_upkeep(&self, plan: &Plan, task: Upkeep) -> Result<(), Error> {
-        let Some(wanted) = objects::upkeep(plan, task) else { return Ok(()) };
+        let wanted = if task == Upkeep::Fetch {
+            objects::fetch_job(plan, self.context.cache_uses(&plan.identity.namespace))
+        } else {
+            objects::upkeep(plan, task)
+        };
+        let Some(wanted) = wanted else { return Ok(()) };
         match self.create(&wanted).await? {
             Created::Made(job) | Created::Found(job) => {
                 self.block(ChildKey::UPKEEP, None);

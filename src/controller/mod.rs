@@ -7,6 +7,7 @@
 
 mod apply;
 mod ask;
+mod cache;
 mod delivery;
 mod error;
 mod events;
@@ -29,16 +30,16 @@ pub use error::Error;
 pub use operator_key::{OPERATOR_KEY_SECRET, operator_key};
 
 use crate::telemetry::Metrics;
-use api::{ElasticStatus, Guarded, State, TrainingJob, TrainingJobStatus, Unreadable};
+use api::{Guarded, State, TrainingJob, TrainingJobStatus, Unreadable};
 use futures::channel::mpsc;
 use futures::future::{self, Either};
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
 use lifecycle::{self, Action, Input, Verdict};
-use observe::{Blocked, Cell, ChildKey, Children, Index, JobKey, Wanted, digest};
+use observe::{Basis, Blocked, Cell, ChildKey, Children, Index, JobKey, Wanted, digest};
 use parking_lot::Mutex;
 use pass::Pass;
 use plan::{self, AgentDelivery, Incarnation, Runtime};
@@ -48,7 +49,7 @@ use protocol::role::RoleName;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tracing::{Instrument, debug, info, info_span, warn};
@@ -96,6 +97,8 @@ pub(crate) struct Context {
     /// How long the answer to a write may take.
     patience: Duration,
     index: Arc<Index>,
+    /// All TrainingJobs, once they are watched.
+    jobs: OnceLock<Store<Guarded>>,
     asker: ask::Asker,
     deliveries: delivery::Deliveries,
     event_reads: events::EventReads,
@@ -116,12 +119,9 @@ impl Context {
         let known = self.index.read(key, |cell| cell.wanted.clone()).flatten();
         let is_of = |known: &Arc<Wanted>| {
             let asked = &known.planned.plan.policy.restart_requested;
-            let size = |elastic: &ElasticStatus| (elastic.workers, elastic.largest);
             known.generation == job.metadata.generation
                 && *asked == plan::restart_requested(job)
-                && known.size == job.status.as_ref().and_then(|status| status.elastic.as_ref()).map(size)
-                && known.data == job.status.as_ref().map(|status| status.data.as_slice()).unwrap_or_default()
-                && known.publishes == job.status.as_ref().is_some_and(lifecycle::publishes)
+                && known.basis == basis(job.status.as_ref())
         };
         known.filter(is_of).unwrap_or_else(|| {
             let wanted = Arc::new(wanted(job, &self.options.runtime));
@@ -150,10 +150,14 @@ impl Context {
     }
 }
 
-/// Whether a plan that rests on one status is that of the other.
-fn plans_alike(one: &TrainingJobStatus, other: &TrainingJobStatus) -> bool {
-    let size = |status: &TrainingJobStatus| status.elastic.as_ref().map(|elastic| (elastic.workers, elastic.largest));
-    one.data == other.data && size(one) == size(other) && lifecycle::publishes(one) == lifecycle::publishes(other)
+/// What the plan rests on besides the spec.
+fn basis(status: Option<&TrainingJobStatus>) -> Basis {
+    let Some(status) = status else { return Basis::default() };
+    Basis {
+        size: status.elastic.as_ref().map(|elastic| (elastic.workers, elastic.largest)),
+        data: plan::resolved(status),
+        publishes: lifecycle::publishes(status),
+    }
 }
 
 fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
@@ -161,12 +165,9 @@ fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     let refused = planned.accepted().err().map(ToString::to_string);
     let objects = planned.accepted().ok().map(|plan| objects::objects(plan, Incarnation::FIRST, &GangPast::default()));
     let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
-    let decided = job.status.as_ref().and_then(|status| status.elastic.as_ref());
-    let size = decided.map(|elastic| (elastic.workers, elastic.largest));
-    let data = job.status.as_ref().map(|status| status.data.clone()).unwrap_or_default();
-    let publishes = job.status.as_ref().is_some_and(lifecycle::publishes);
+    let basis = basis(job.status.as_ref());
     let (service, config) = digests;
-    Wanted { generation: job.metadata.generation, size, data, publishes, planned, refused, service, config }
+    Wanted { generation: job.metadata.generation, basis, planned, refused, service, config }
 }
 
 /// How long an operator that ends waits for its last Events; less than a standby waits for its lease.
@@ -192,6 +193,7 @@ pub async fn run(
         options,
         patience: error::WRITE,
         index: Arc::default(),
+        jobs: OnceLock::new(),
         asker: ask::Asker::new(),
         event_reads: events::EventReads::new(),
         publisher: events::Publisher::new(Duration::from_secs(1)),
@@ -202,6 +204,7 @@ pub async fn run(
         full: Notify::new(),
     });
     let watch::Watches { children, jobs, store, relisted, synced } = watch::start(&context);
+    let _ = context.jobs.set(store.clone());
     let polling = poll::run(context.clone(), store.clone());
     metrics.observe(store.clone(), context.index.clone());
     let stop = stop.shared();
@@ -289,7 +292,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
         // The watch may have yet to show what was written last, such as what was fetched.
         let newest = pass.current_status();
         let whole = match &whole.status {
-            Some(status) if plans_alike(status, &newest) => Cow::Borrowed(&*whole),
+            Some(status) if basis(Some(status)) == basis(Some(&newest)) => Cow::Borrowed(&*whole),
             status => {
                 let inherited =
                     status.as_ref().and_then(|status| status.inherited.clone()).or(newest.inherited.clone());
@@ -358,9 +361,10 @@ impl Pass<'_, TrainingJob> {
             children = context.index.children(&self.key);
         }
         let agents = context.index.read(&self.key, |cell| {
-            (cell.agents.answer(), cell.agents.silent_since(), cell.agents.refusal().map(str::to_owned))
+            let refusal = cell.agents.refusal().map(str::to_owned);
+            (cell.agents.answer(), cell.agents.silent_since(), refusal, cell.fetch_answer())
         });
-        let (agent, agent_silent_since, agent_refusal) = agents.unwrap_or_default();
+        let (agent, agent_silent_since, agent_refusal, fetch) = agents.unwrap_or_default();
         let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
             plan,
             refused: wanted.refused.as_deref(),
@@ -370,6 +374,7 @@ impl Pass<'_, TrainingJob> {
             agent: agent.as_ref(),
             agent_silent_since,
             agent_refusal: agent_refusal.as_deref(),
+            fetch: fetch.as_ref(),
             now: lifecycle::whole_second(Timestamp::now()),
         });
         requeue.within(again);

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use kube::runtime::reflector::{ObjectRef, Store};
-use observe::{AgentPolls, JobKey, ObservedPod};
+use observe::{AgentPolls, Cell, JobKey, ObservedPod};
 use plan::Gang;
 use protocol::agent_status::AgentStatus;
 use protocol::checkpoints::{Checkpoints, Kept, ProblemKind};
@@ -30,6 +30,15 @@ pub(super) struct Asked {
     pub port: u16,
     pub first: Box<ObservedPod>,
     pub other: Option<Box<ObservedPod>>,
+    /// Whether it fetches content, and no program runs yet.
+    pub fetches: bool,
+}
+
+impl Asked {
+    /// Where its answers are filed.
+    fn polls<'a>(&self, cell: &'a mut Cell) -> &'a mut AgentPolls {
+        if self.fetches { &mut cell.fetch } else { &mut cell.agents }
+    }
 }
 
 /// What came of asking.
@@ -80,10 +89,15 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
         if job.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let (port, first, other) = context.index.read(&key, |cell| {
+        let (port, first, other, fetches) = context.index.read(&key, |cell| {
             let plan = &cell.wanted.as_ref()?.planned.plan;
             let port = plan.monitoring.metrics_port?;
             let status = status::newest(job, &cell.writes).0?;
+            if !status.state.is_some_and(State::is_finished)
+                && let Some(pod) = cell.fetching_pod()
+            {
+                return is_due(&pod.uid).then_some((port, pod, None, true));
+            }
             if !matches!(status.state, Some(State::Running | State::Initializing)) {
                 return None;
             }
@@ -93,10 +107,11 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
                 cell.children.pods.values().find(|pod| runs(pod))
             };
             let first = pod(Place::FIRST_WORKER).filter(|pod| is_due(&pod.uid))?.clone();
-            Some((port, first, other(&plan.gang).and_then(pod).cloned()))
+            Some((port, *first, other(&plan.gang).and_then(pod).cloned(), false))
         })??;
         let (pod, namespace) = (first.uid.clone(), key.namespace.clone());
-        Some(Due { pod, namespace, whom: Asked { key, job: ObjectRef::from_obj(&*object), port, first, other } })
+        let (job, first) = (ObjectRef::from_obj(&*object), Box::new(first));
+        Some(Due { pod, namespace, whom: Asked { key, job, port, first, other, fetches } })
     };
     store.state().into_iter().filter_map(running).collect()
 }
@@ -120,7 +135,7 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
         let asking = context.asker.ask(context, &job, pod, asked.port);
         tokio::time::timeout(patience, asking).await.unwrap_or_else(|_| Err("no answer in time".into()))
     };
-    let before = context.index.read(&asked.key, |cell| cell.agents.answer()).flatten();
+    let before = context.index.update_known(&asked.key, |cell| asked.polls(cell).answer()).flatten();
     let answer = match (ask(&asked.first).await, &asked.other) {
         (Ok(status), Some(other)) if status.progress.last().is_none() => {
             let other = ask(other).await.ok().filter(|other| other.progress.last().is_some());
@@ -143,8 +158,9 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
             let (since, is_to_be_told) = context
                 .index
                 .update_known(&asked.key, |cell| {
-                    cell.agents.failed(&asked.first.uid, refusal);
-                    (cell.agents.silent_since(), cell.agents.is_to_be_told())
+                    let polls = asked.polls(cell);
+                    polls.failed(&asked.first.uid, refusal);
+                    (polls.silent_since(), polls.is_to_be_told())
                 })
                 .unwrap_or_default();
             if is_to_be_told {
@@ -161,12 +177,13 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
         before.failing_since.is_some()
             || old.gang != status.gang
             || old.progress != status.progress
+            || old.fetches != status.fetches
             || old.histories != status.histories
             || old.report.error_patterns != status.report.error_patterns
             || suspicion(old) != suspicion(&status)
             || folder(old) != folder(&status)
     });
-    context.index.update_known(&asked.key, |cell| cell.agents.answered(status));
+    context.index.update_known(&asked.key, |cell| asked.polls(cell).answered(status));
     Polled { is_up: true, is_news }
 }
 

@@ -68,7 +68,9 @@ impl Pass<'_, TrainingJob> {
             }
             Haste::Progress => {
                 let told = |parts: &Parts| parts.progress.last_progress_time.as_ref().map(|time| time.0);
-                let news = told(&new).filter(|_| told(&new) != told(&old));
+                let is_fetch = old.progress.data != new.progress.data;
+                let fetched = is_fetch.then(Timestamp::now);
+                let news = fetched.or(told(&new).filter(|_| told(&new) != told(&old)));
                 let wait = index.update_known(&self.key, |cell| cell.writes.progress.wait(news, Instant::now()));
                 wait.unwrap_or(Duration::ZERO)
             }
@@ -198,6 +200,13 @@ impl Parts {
             metrics,
             early_stopping
         );
+        // The progress of a fetch is in its entry and in the message of the condition.
+        progress.data = rest.data.iter().filter(|data| data.progress.is_some()).cloned().collect();
+        rest.data = plan::resolved(&rest);
+        for condition in rest.conditions.iter_mut().filter(|one| one.reason == Reason::Fetching.as_str()) {
+            progress.conditions.push(condition.clone());
+            condition.message.clear();
+        }
         Self { progress, rest }
     }
 }
@@ -210,7 +219,7 @@ pub(super) fn is_echo(object: &Guarded, writes: &Writes) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::{ProgramMetrics, Workers};
+    use api::{DataProgress, DataStatus, ProgramMetrics, Workers};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     #[test]
@@ -226,6 +235,14 @@ mod tests {
         assert_eq!(with(|s| s.progress = Some("4%".into())), Haste::Progress);
         assert_eq!(with(|s| s.metrics = Some(ProgramMetrics::default())), Haste::Progress);
         assert_eq!(with(|s| s.total_epochs = Some(3)), Haste::Progress, "known before the program runs");
+        let fetching = |s: &mut TrainingJobStatus| {
+            s.data = vec![DataStatus { progress: Some(DataProgress::default()), ..DataStatus::default() }];
+        };
+        assert_eq!(with(fetching), Haste::Progress);
+        let fetched = |s: &mut TrainingJobStatus| {
+            s.data = vec![DataStatus { key: "key".into(), ..DataStatus::default() }];
+        };
+        assert_eq!(with(fetched), Haste::Now);
         assert_eq!(with(|s| s.last_progress_time = Some(Time(Timestamp::now()))), Haste::Now, "its first word");
         let both = |s: &mut TrainingJobStatus| {
             s.progress = Some("4%".into());

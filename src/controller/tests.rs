@@ -102,6 +102,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         options: Options { agent_access, ..Options::default() },
         patience: error::WRITE,
         index: Arc::default(),
+        jobs: std::sync::OnceLock::new(),
         asker: ask::Asker::new(),
         deliveries: delivery::Deliveries::default(),
         event_reads: events::EventReads::new(),
@@ -656,6 +657,14 @@ fn proven(nonce: Nonce, body: String) -> (String, Option<String>) {
 
 /// Whatever answers behind the API server's proxy: a body and a proof, for a nonce.
 async fn answer_over(agent: impl Fn(Nonce) -> (String, Option<String>) + Send + Sync + 'static) -> (bool, AgentPolls) {
+    let (is_news, cell) = poll_over(agent, false).await;
+    (is_news, cell.agents)
+}
+
+async fn poll_over(
+    agent: impl Fn(Nonce) -> (String, Option<String>) + Send + Sync + 'static,
+    fetches: bool,
+) -> (bool, Cell) {
     let agent = Arc::new(agent);
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let agent = agent.clone();
@@ -675,9 +684,22 @@ async fn answer_over(agent: impl Fn(Nonce) -> (String, Option<String>) + Send + 
     let pod = ObservedPod { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..ObservedPod::default() };
     let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
     let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
-    let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None };
+    let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None, fetches };
     let polled = poll::poll(&context, &asked, Duration::from_secs(60)).await;
-    (polled.is_news, context.index.read(&key(), |cell| cell.agents.clone()).unwrap())
+    (polled.is_news, context.index.read(&key(), Cell::clone).unwrap())
+}
+
+/// The agent of a fetch says nothing of the program's.
+#[tokio::test]
+async fn answers_of_a_fetch_are_filed_apart() {
+    const BODY: &str = r#"{"podUid":"pod-0","fetches":[{"name":"model","stage":"Fetching","bytes":5,"totalBytes":9}]}"#;
+    let (is_news, cell) = poll_over(|nonce| proven(nonce, BODY.to_owned()), true).await;
+    let answer = cell.fetch.answer().unwrap();
+    assert!(is_news && answer.status.fetches[0].bytes == 5);
+    assert_eq!(cell.agents.is_up(), None);
+    // An agent of another operator, or none at all.
+    let (_, cell) = poll_over(|_| (BODY.to_owned(), None), true).await;
+    assert_eq!((cell.fetch.is_up(), cell.agents.is_up()), (Some(false), None));
 }
 
 /// Who is on the way between the operator and an agent, or answers in its stead, decides nothing.

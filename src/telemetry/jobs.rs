@@ -3,7 +3,9 @@
 //! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
 //! thrown away.
 
-use api::{Condition, ConditionType, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus};
+use api::{
+    Condition, ConditionType, DataProgress, DataStatus, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus,
+};
 use exposition::{Page, labels, seconds};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -60,7 +62,7 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
 /// The series of which a job has one, or none where the value was never reported.
-const GAUGES: [Gauge; 23] = [
+const GAUGES: [Gauge; 25] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
     }),
@@ -145,6 +147,12 @@ const GAUGES: [Gauge; 23] = [
         let status = job.status.checkpoint.as_ref()?;
         let copies = status.last_backup_time.is_some() || status.pending_backup.is_some();
         copies.then(|| f64::from(u8::from(status.pending_backup.is_some())))
+    }),
+    ("trainingjob_fetch_bytes", "Bytes in the cache so far of the content that is being fetched.", |job| {
+        job.fetch(|_, progress| progress.bytes)
+    }),
+    ("trainingjob_fetch_total_bytes", "Size of the content that is being fetched, as far as it is listed.", |job| {
+        job.fetch(|data, _| data.bytes)
     }),
     (
         "trainingjob_early_stopping_evaluations_since_best",
@@ -257,6 +265,13 @@ impl<'a> Job<'a> {
     ) -> Option<f64> {
         let (agent, status) = (self.answer.as_ref().and_then(|seen| by_agent(&seen.status)), by_status(self.status));
         if self.runs() { agent.or(status) } else { status.or(agent) }
+    }
+
+    /// A sum over the contents that are being fetched, if there are any.
+    fn fetch(&self, of: impl Fn(&DataStatus, &DataProgress) -> i64) -> Option<f64> {
+        let fetched: Vec<_> =
+            self.status.data.iter().filter_map(|data| Some(of(data, data.progress.as_ref()?))).collect();
+        (!fetched.is_empty()).then(|| fetched.into_iter().fold(0, i64::saturating_add) as f64)
     }
 
     /// Counts by verdict: by the agent while it runs, afterwards what the status has kept.
@@ -398,7 +413,14 @@ mod tests {
                 "trainingjob_early_stopping_evaluations_since_best{namespace=\"ns\",training_job=\"j0\"} 2",
             ],
         );
-        for absent in ["throughput", "remaining_seconds", "trainingjob_epochs", "waiting", "failure_timestamp"] {
+        for absent in [
+            "trainingjob_fetch",
+            "throughput",
+            "remaining_seconds",
+            "trainingjob_epochs",
+            "waiting",
+            "failure_timestamp",
+        ] {
             assert!(!page.contains(absent), "{absent} was never reported, and is in\n{page}");
         }
     }
@@ -448,7 +470,11 @@ mod tests {
             json!({ "state": "Initializing", "conditions": [condition("Running", "ImagePull")] }),
             json!({ "state": "Failed", "failureReason": "OOMKilled", "completionTime": "1970-01-01T00:01:00Z",
                     "conditions": [condition("Running", "Failed"), condition("CheckpointsHealthy", "BackupFailing")] }),
-            Value::Null,
+            json!({ "state": "Pending", "data": [
+                { "name": "a", "uri": "", "revision": "", "key": "", "bytes": 10, "progress": { "files": 1, "bytes": 4, "bytesPerSecond": 1 } },
+                { "name": "b", "uri": "", "revision": "", "key": "", "bytes": 5, "progress": { "files": 1, "bytes": 5, "bytesPerSecond": 0 } },
+                { "name": "c", "uri": "", "revision": "r", "key": "k", "bytes": 7 },
+            ] }),
             json!({ "state": "Pending", "conditions": [condition("Accepted", "RuntimeNotFound")] }),
             json!({ "state": "Running", "conditions": [condition("Accepted", "InvalidSpec")] }),
         ];
@@ -457,6 +483,8 @@ mod tests {
             &page,
             &[
                 "trainingjob_total{namespace=\"ns\",state=\"Pending\"} 3",
+                "trainingjob_fetch_bytes{namespace=\"ns\",training_job=\"j3\"} 9",
+                "trainingjob_fetch_total_bytes{namespace=\"ns\",training_job=\"j3\"} 15",
                 "trainingjob_waiting{namespace=\"ns\",training_job=\"j0\",condition=\"Scheduled\",reason=\"QuotaExceeded\"} 1",
                 "trainingjob_waiting{namespace=\"ns\",training_job=\"j1\",condition=\"Running\",reason=\"ImagePull\"} 1",
                 "trainingjob_waiting{namespace=\"ns\",training_job=\"j4\",condition=\"Accepted\",reason=\"RuntimeNotFound\"} 1",

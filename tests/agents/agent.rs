@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::agent_status::AgentStatus;
 use protocol::attempt::AttemptEnd;
+use protocol::inputs::FetchStage;
 use protocol::progress::{Progress, Source};
 use protocol::proof::{AnswerKey, Nonce};
 use protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
@@ -1383,6 +1384,45 @@ fn an_answer_to_a_nonce_is_proven() {
         let error = room.report().error.unwrap();
         assert!(error.kind == LaunchErrorKind::LaunchFailed && error.message.contains(words), "{error:?}");
     }
+}
+
+/// The operator can't read the log of the pod that fetches.
+#[test]
+fn a_fetch_answers_how_far_it_is() {
+    let room = Room::new("fetch-answers");
+    let (port, text) = (free_port(), "3c".repeat(32));
+    let key = room.write("answers", text.as_bytes(), 0o644);
+    // A store that takes connections and is silent.
+    let store = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", store.local_addr().unwrap());
+    fs::create_dir(room.0.join("keys")).unwrap();
+    for (name, value) in
+        [("AWS_ENDPOINT_URL", url.as_str()), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")]
+    {
+        room.write(&format!("keys/{name}"), value.as_bytes(), 0o644);
+    }
+    let request = serde_json::json!({
+        "cache": room.0.join("cache"), "credentials": room.0.join("keys"), "safetensorsOnly": true,
+        "items": [{ "name": "model", "uri": "s3://bucket/model" }],
+    });
+    let mut agent = Command::new("/usr/bin/env");
+    agent.args(["--default-signal", binary("agent"), "inputs", "--request", &request.to_string()]);
+    agent.arg("--termination-log").arg(room.0.join("words"));
+    agent.args(["--metrics-port", &port.to_string(), "--answer-key", key.to_str().unwrap()]);
+    let mut agent = Running(agent.env("POD_UID", "0c1f-uid").env("TRAINING_JOB_NAME", "x").spawn().unwrap());
+    let nonce = Nonce::new([7; 16]);
+    let (head, body) = until("an answer", DEADLINE, || whole_answer(port, &format!("/status?{}", nonce.to_query())));
+    let proof = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("x-trainingjob-proof: ").map(str::to_owned));
+    let proof = proof.unwrap_or_else(|| panic!("no proof: {head}"));
+    assert!(AnswerKey::parse(text.as_bytes()).unwrap().is_proof(proof.as_bytes(), nonce, body.as_bytes()), "{head}");
+    let status: AgentStatus = serde_json::from_str(&body).unwrap();
+    assert_eq!((status.pod_uid.as_deref(), status.training_job.as_deref()), (Some("0c1f-uid"), Some("x")));
+    let [fetch] = status.fetches.as_slice() else { panic!("{body}") };
+    assert_eq!((fetch.name.as_str(), fetch.stage, fetch.bytes), ("model", FetchStage::Listing, 0));
+    kill(Pid::from_raw(agent.0.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(agent.exit_code(), Some(1), "another try may succeed");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt;
 use serde_json::{Value, json};
+use std::net::TcpListener;
 use testkit::servers::{BUCKET, KEY, SECRET};
 
 const READS: &str = "echo $MODEL; cat $MODEL/config.json $MODEL/weights/a.safetensors";
@@ -74,6 +75,34 @@ async fn a_model_is_fetched_once_and_before_the_workers_are_made() {
     assert_eq!(status.failure_reason.as_ref().map(ToString::to_string).as_deref(), Some("FetchFailed"));
     let why = status.failure_message.unwrap();
     assert!(why.contains("models/bass"), "{why}");
+
+    // More than the cache may hold.
+    let large = json!({ "model": format!("s3://{BUCKET}/models/base-2"), "cache": { "pvcName": "cache", "path": "shared/models", "limit": "10" } });
+    let large = space.submit("large", fields(large)).await;
+    let why = large.state(Failed).await.failure_message.unwrap();
+    assert!(why.contains("cache.limit is 10 B"), "{why}");
+
+    // While a store is silent, the status has the answer of the agent that waits for it.
+    let url = bucket.url();
+    let host = url.trim_start_matches("http://").rsplit_once(':').unwrap().0;
+    let silent = TcpListener::bind((host, 0)).unwrap();
+    let secret = json!({
+        "metadata": { "name": "silent-keys" },
+        "stringData": {
+            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": format!("http://{}", silent.local_addr().unwrap()),
+        },
+    });
+    space.create::<Secret>(secret).await;
+    let slow = json!({ "model": format!("s3://{BUCKET}/models/slow"), "credentialsSecret": "silent-keys" });
+    let slow = space.submit("slow", fields(slow)).await;
+    let data = slow.find("the answer of its agent", |seen| {
+        let status = seen.status()?;
+        let waits = status.conditions.iter().find(|condition| condition.reason == "Fetching")?;
+        waits.message.starts_with("listing the files of s3://").then(|| status.data.clone())
+    });
+    let data = data.await;
+    assert!(data.len() == 1 && data[0].progress.is_some() && !data[0].is_resolved(), "{data:?}");
 
     // One worker needs no cache, and finds the content at the same place.
     let mut alone = fields(json!({ "numWorkers": 1 }));

@@ -62,7 +62,7 @@ fn cases() -> Vec<Case> {
         with(backup(), "checkpoint.backup.endpoint", json!("http://a.test:9000"), json!("http://b.test:9000")),
         with(backup(), "checkpoint.backup.intervalSeconds", json!(60), json!(600)),
         with(backup(), "checkpoint.backup.region", json!("eu-west-1"), json!("eu-west-2")),
-        case("cache.limit", json!("1Gi"), json!("2Gi")),
+        with(json!({ "cache": { "pvcName": "claim" } }), "cache.limit", json!("1Gi"), json!("2Gi")),
         with(json!({ "cache": { "pvcName": "claim" } }), "cache.path", json!("a"), json!("b")),
         case("cache.pvcName", json!("claim"), json!("other")),
         case("checkpoint.enabled", json!(false), json!(true)),

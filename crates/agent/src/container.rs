@@ -239,7 +239,8 @@ impl Container {
     }
 }
 
-fn read_answer_key(file: &Path) -> Result<AnswerKey, String> {
+/// Reads the key by which answers are proven.
+pub(crate) fn read_answer_key(file: &Path) -> Result<AnswerKey, String> {
     let text = std::fs::read(file).map_err(|error| format!("can't read --answer-key {}: {error}", file.display()))?;
     AnswerKey::parse(&text)
         .ok_or_else(|| format!("can't use --answer-key {}: it needs 64 hexadecimal digits", file.display()))

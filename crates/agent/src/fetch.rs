@@ -5,6 +5,7 @@ use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Options, Progress, 
 use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -232,10 +233,11 @@ fn fetch_all(
     let mut stops = runtime.block_on(async { Stops::catch() }).map_err(local)?;
     for (index, address) in addresses.iter().enumerate() {
         let failed = |error| End::failed(address.to_string(), error);
+        let watch = Watch::default();
         let stopped = |(by, code)| End::Stopped { uri: address.to_string(), by, code };
         let one = runtime.block_on(async {
             tokio::select! {
-                result = watched(address, &options, args.json) => result.map_err(failed),
+                result = watched(address, &options, args.json, &watch) => result.map_err(failed),
                 stop = stops.next() => Err(stopped(stop)),
                 () = end_of(&mut stdin_ended) => Err(stopped(("the end of stdin", PIPE_ENDED))),
             }
@@ -254,34 +256,48 @@ fn fetch_all(
     Ok(())
 }
 
+/// Progress of a fetch, for concurrent readers.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    pub progress: Progress,
+    /// Bytes that arrived per second between the last two lines of progress.
+    pub rate: AtomicU64,
+}
+
 /// Fetches one, and prints how far it is.
-pub(crate) async fn watched(address: &Address, options: &Options, json: bool) -> Result<Fetched, FetchError> {
-    let progress = Progress::default();
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is no more than a counter")]
+pub(crate) async fn watched(
+    address: &Address,
+    options: &Options,
+    json: bool,
+    watch: &Watch,
+) -> Result<Fetched, FetchError> {
+    let progress = &watch.progress;
     let print = async {
         let mut last = (Instant::now(), progress.now());
         loop {
             sleep(BETWEEN_LINES).await;
             let now = (Instant::now(), progress.now());
             let seconds = (now.0 - last.0).as_secs_f64();
-            let rate = (now.1.network - last.1.network) as f64 / seconds.max(0.001);
+            let rate = ((now.1.network - last.1.network) as f64 / seconds.max(0.001)) as u64;
+            watch.rate.store(rate, Ordering::Relaxed);
             eprintln!("{}", progress_line(address, &now.1, rate, json));
             last = now;
         }
     };
     tokio::select! {
-        result = fetch(address, options, &progress) => result,
+        result = fetch(address, options, progress) => result,
         () = print => Err(FetchError::new(Kind::Local, "the progress has ended")),
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is no more than a counter")]
-fn progress_line(address: &Address, reading: &Reading, rate: f64, json: bool) -> String {
+fn progress_line(address: &Address, reading: &Reading, rate: u64, json: bool) -> String {
     let Reading { stage, bytes, network, total, files, all_files } = *reading;
     if json {
         let (uri, stage) = (address.to_string(), format!("{stage:?}").to_lowercase());
         return serde_json::json!({
             "uri": uri, "stage": stage, "bytes": bytes, "bytesTotal": total, "fromNetwork": network, "files": files,
-            "filesTotal": all_files, "bytesPerSecond": rate as u64,
+            "filesTotal": all_files, "bytesPerSecond": rate,
         })
         .to_string();
     }
@@ -291,7 +307,7 @@ fn progress_line(address: &Address, reading: &Reading, rate: f64, json: bool) ->
         Stage::Waiting => "waiting for another fetcher of the same content".to_owned(),
         Stage::Checking => "checking the cache".to_owned(),
         Stage::Fetching => {
-            format!("{} of {}, {files} of {all_files} files, {}/s", shown(bytes), shown(total), shown(rate as u64))
+            format!("{} of {}, {files} of {all_files} files, {}/s", shown(bytes), shown(total), shown(rate))
         }
     };
     format!("agent: {address}: {done}")
@@ -321,7 +337,17 @@ mod tests {
     fn one(uri: &str) -> Fetched {
         let (key, revision) = ("0".repeat(32), "1".repeat(40));
         let path = "/cache/data".into();
-        Fetched { uri: uri.to_owned(), key, revision, path, bytes: 5, files: 2, from_network: 5, set_aside: None }
+        Fetched {
+            uri: uri.to_owned(),
+            key,
+            revision,
+            path,
+            bytes: 5,
+            files: 2,
+            from_network: 5,
+            set_aside: None,
+            removed: Vec::new(),
+        }
     }
 
     #[test]
@@ -350,9 +376,9 @@ mod tests {
         let reading =
             Reading { stage: Stage::Fetching, bytes: 1 << 20, network: 5, total: 1 << 30, files: 1, all_files: 9 };
         assert_eq!(
-            progress_line(&address, &reading, 2048.0, false),
+            progress_line(&address, &reading, 2048, false),
             "agent: hf://a/b@main: 1.0 MiB of 1.0 GiB, 1 of 9 files, 2.0 KiB/s"
         );
-        assert!(progress_line(&address, &reading, 2048.0, true).contains(r#""stage":"fetching""#));
+        assert!(progress_line(&address, &reading, 2048, true).contains(r#""stage":"fetching""#));
     }
 }

@@ -1,13 +1,22 @@
 //! `agent inputs`: fetches what a job's workers read, before they start.
 
-use crate::fetch::{LAST_WRITES, Stops, watched};
+use crate::container::read_answer_key;
+use crate::fetch::{LAST_WRITES, Stops, Watch, watched};
+use crate::serve::ports::listen;
+use crate::serve::serve_fetch;
 use clap::Args;
-use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Options, link};
-use protocol::inputs::{DATA, FetchItem, FetchRequest, FetchedContent};
+use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Limit, Options, Stage, link};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use protocol::inputs::{
+    CacheLimit, CacheUses, DATA, FetchItem, FetchProgress, FetchRequest, FetchStage, FetchedContent,
+};
 use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::runtime::{Builder, Runtime};
 
 /// A longer error is cut in the last words, in characters: a kubelet reads 4096 bytes of them.
@@ -22,6 +31,12 @@ pub struct InputsArgs {
     /// Where the last words are left
     #[arg(long, value_name = "FILE", default_value = "/dev/termination-log")]
     termination_log: PathBuf,
+    /// Serve the progress on this port, at /status. 0 serves nothing
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    metrics_port: u16,
+    /// File with the key by which the operator knows that an answer is of this job
+    #[arg(long, value_name = "FILE")]
+    answer_key: Option<PathBuf>,
 }
 
 fn parse(text: &str) -> Result<FetchRequest, String> {
@@ -33,7 +48,9 @@ pub fn run(args: &InputsArgs) -> u8 {
     let mut fetched = Vec::new();
     let error = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
-            let error = fetch_all(&args.request, &runtime, &mut fetched).err();
+            let board = Arc::<Board>::default();
+            serve(args, &runtime, &board);
+            let error = fetch_all(&args.request, &runtime, &board, &mut fetched).err();
             runtime.shutdown_timeout(LAST_WRITES);
             error
         }
@@ -49,7 +66,85 @@ pub fn run(args: &InputsArgs) -> u8 {
     code
 }
 
-fn fetch_all(request: &FetchRequest, runtime: &Runtime, fetched: &mut Vec<FetchedContent>) -> Result<(), FetchError> {
+/// Serves the progress while this fetches. A failure to serve it does not fail the fetch.
+fn serve(args: &InputsArgs, runtime: &Runtime, board: &Arc<Board>) {
+    if args.metrics_port == 0 {
+        return;
+    }
+    let key = args.answer_key.as_deref().map(read_answer_key).transpose();
+    let started = key.and_then(|key| {
+        let listener = listen(args.metrics_port).map_err(|error| format!("port {}: {error}", args.metrics_port))?;
+        let _in_runtime = runtime.enter();
+        serve_fetch(listener, Arc::clone(board), key);
+        Ok(())
+    });
+    if let Err(error) = started {
+        eprintln!("agent: can't serve the progress: {error}");
+    }
+}
+
+/// The contents that are fetched, with their progress.
+#[derive(Default)]
+pub(crate) struct Board(Mutex<Vec<Shown>>);
+
+/// A content on the board.
+struct Shown {
+    name: String,
+    watch: Arc<Watch>,
+    /// Files and bytes, once it is complete.
+    complete: Option<(u64, u64)>,
+}
+
+impl Board {
+    fn begin(&self, name: &str) -> Arc<Watch> {
+        let watch = Arc::<Watch>::default();
+        self.0.lock().push(Shown { name: name.to_owned(), watch: Arc::clone(&watch), complete: None });
+        watch
+    }
+
+    fn end(&self, one: &Fetched) {
+        if let Some(last) = self.0.lock().last_mut() {
+            last.complete = Some((one.files, one.bytes));
+        }
+    }
+
+    /// Progress of each content.
+    pub(crate) fn progress(&self) -> Vec<FetchProgress> {
+        self.0.lock().iter().map(Shown::progress).collect()
+    }
+}
+
+impl Shown {
+    fn progress(&self) -> FetchProgress {
+        let (name, reading) = (self.name.clone(), self.watch.progress.now());
+        if let Some((files, bytes)) = self.complete {
+            let stage = FetchStage::Complete;
+            let done = FetchProgress { name, stage, bytes, files, ..FetchProgress::default() };
+            return FetchProgress { total_bytes: bytes, total_files: files, ..done };
+        }
+        FetchProgress {
+            name,
+            stage: match reading.stage {
+                Stage::Listing => FetchStage::Listing,
+                Stage::Waiting => FetchStage::Waiting,
+                Stage::Fetching => FetchStage::Fetching,
+                Stage::Checking => FetchStage::Checking,
+            },
+            bytes: reading.bytes,
+            total_bytes: reading.total,
+            files: reading.files,
+            total_files: reading.all_files,
+            bytes_per_second: self.watch.rate.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn fetch_all(
+    request: &FetchRequest,
+    runtime: &Runtime,
+    board: &Board,
+    fetched: &mut Vec<FetchedContent>,
+) -> Result<(), FetchError> {
     let cache = Path::new(&request.cache);
     make_folder(cache)?;
     let local = |error: io::Error| FetchError::new(Kind::Local, error.to_string());
@@ -57,21 +152,25 @@ fn fetch_all(request: &FetchRequest, runtime: &Runtime, fetched: &mut Vec<Fetche
     for item in &request.items {
         // An address is in its canonical form, which says of what kind it is.
         let address = Address::parse(&item.uri, ContentKind::Model)?;
-        let options = options(request, item);
+        let (options, watch) = (options(request, item), board.begin(&item.name));
         let one = runtime.block_on(async {
             tokio::select! {
-                result = watched(&address, &options, false) => result,
+                result = watched(&address, &options, false, &watch) => result,
                 (by, _) = stops.next() => Err(FetchError::new(Kind::Unavailable, format!("{address}: stopped by {by}"))),
             }
         })?;
         if let Some(why) = &one.set_aside {
             eprintln!("agent: {address}: the entry in the cache was damaged and was fetched again: {why}");
         }
+        if !one.removed.is_empty() {
+            eprintln!("agent: {address}: removed {} from the cache to make room", one.removed.join(", "));
+        }
         if let Some(links) = &request.links {
             make_folder(Path::new(links))?;
             link(&cache.join(&one.key).join(DATA), &Path::new(links).join(&item.name))?;
         }
         eprintln!("agent: {address}: complete, revision {}, {} files", one.revision, one.files);
+        board.end(&one);
         fetched.push(content(item, &one));
     }
     Ok(())
@@ -82,7 +181,15 @@ fn options(request: &FetchRequest, item: &FetchItem) -> Options {
     options.credentials = request.credentials.as_ref().map(PathBuf::from);
     options.revision.clone_from(&item.revision);
     options.safetensors_only = request.safetensors_only;
+    options.limit = request.limit.as_ref().map(limit);
     options
+}
+
+fn limit(limit: &CacheLimit) -> Limit {
+    // The clocks of the two nodes may differ, by less than the hour for which each entry stays.
+    let age = |uses: &CacheUses| Timestamp::now().duration_since(uses.time).try_into().unwrap_or_default();
+    let uses = limit.uses.as_ref();
+    Limit { bytes: limit.bytes, used: uses.map(|uses| uses.jobs.clone()), age: uses.map(age).unwrap_or_default() }
 }
 
 fn make_folder(path: &Path) -> Result<(), FetchError> {
@@ -118,6 +225,44 @@ fn last_words(fetched: Vec<FetchedContent>, error: Option<FetchError>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_uses_ages() {
+        let time = Timestamp::now() - jiff::SignedDuration::from_hours(2);
+        let uses = CacheUses { time, jobs: [("key".to_owned(), "x".to_owned())].into() };
+        let known = limit(&CacheLimit { bytes: 5, uses: Some(uses.clone()) });
+        assert_eq!((known.bytes, known.used, known.age.as_secs() / 60), (5, Some(uses.jobs.clone()), 120));
+        // The clock of the node is behind that of the operator.
+        let ahead = CacheUses { time: Timestamp::now() + jiff::SignedDuration::from_hours(2), ..uses };
+        assert!(limit(&CacheLimit { bytes: 5, uses: Some(ahead) }).age.is_zero());
+        assert_eq!(limit(&CacheLimit { bytes: 5, uses: None }).used, None);
+    }
+
+    #[test]
+    fn what_is_complete_is_whole() {
+        let board = Board::default();
+        let first = board.begin("model");
+        first.rate.store(5, Ordering::Relaxed);
+        let at = |at: usize| board.progress().remove(at);
+        assert_eq!((at(0).stage, at(0).bytes_per_second), (FetchStage::Listing, 5));
+        // It was in the cache.
+        let (uri, key, revision) = ("hf://a/b@main".to_owned(), "key".to_owned(), "1".to_owned());
+        board.end(&Fetched {
+            uri,
+            key,
+            revision,
+            path: "/c".into(),
+            bytes: 9,
+            files: 2,
+            from_network: 0,
+            set_aside: None,
+            removed: Vec::new(),
+        });
+        board.begin("dataset");
+        let FetchProgress { stage, bytes, total_bytes, files, total_files, bytes_per_second, .. } = at(0);
+        assert_eq!((stage, bytes, total_bytes, files, total_files), (FetchStage::Complete, 9, 9, 2, 2));
+        assert_eq!((bytes_per_second, at(1).stage, board.progress().len()), (0, FetchStage::Listing, 2));
+    }
 
     #[test]
     fn last_words_fit_into_a_termination_message() {

@@ -61,7 +61,9 @@ pub struct Cache {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub path: Option<String>,
-    /// Size limit of the folder of the pod. Without `pvcName` only, as a claim has a size of its own. Default: 100Gi.
+    /// Size limit of the content in the folder. With `pvcName`, content that no job uses is removed for content that would
+    /// exceed it, the least recently used first. Without `pvcName` it is the size limit of the folder of the pod.
+    /// Default: none with `pvcName`, 100Gi without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Quantity>,
 }

@@ -368,11 +368,11 @@ pub const RULES: &[Rule] = &[
         example: "cache-path-outside",
     },
     Rule {
-        at: "spec.cache",
-        field: ".limit",
-        rule: "!has(self.limit) || !has(self.pvcName)",
-        wrong: "cache.limit is the size of a folder of the pod, and cache.pvcName names a claim",
-        remedy: "remove cache.limit; the size of the claim is the limit",
+        at: "spec.cache.limit",
+        field: "",
+        rule: "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))",
+        wrong: "cache.limit is not a quantity above 0",
+        remedy: "write a size such as 500Gi, or remove it",
         example: "cache-limit",
     },
     Rule {

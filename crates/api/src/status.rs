@@ -68,6 +68,7 @@ pub struct TrainingJobStatus {
     pub asked_restart: Option<AskedRestart>,
     /// Progress of the program, for example 45%.
     /// It is a percentage of the steps if their total is known, otherwise of the epochs.
+    /// Before the first start it is for example "fetching 45%" while content is fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
     /// Epoch as the program counts it, rounded down.
@@ -151,22 +152,46 @@ pub struct DataStatus {
     /// Address of the content.
     pub uri: String,
     /// Revision to which the address was resolved when the content was first fetched.
-    /// It is the commit of a repository of the hub, or else a SHA-256.
+    /// It is the commit of a repository of the hub, or else a SHA-256. Empty until the content is complete in the cache.
     pub revision: String,
-    /// Name of the content's folder in the cache.
+    /// Name of the content's folder in the cache. Empty until the content is complete in the cache.
     pub key: String,
-    /// Number of files.
+    /// Number of files; 0 until they are listed.
     #[serde(default)]
     pub files: i64,
-    /// Size of all files in bytes.
+    /// Size of all files in bytes; 0 until they are listed.
     #[serde(default)]
     pub bytes: i64,
     /// Bytes that this job fetched over the network; 0 if the content was in the cache.
+    /// A fetch is added when it is complete.
     #[serde(default)]
     pub fetched_bytes: i64,
+    /// Progress of the fetch, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<DataProgress>,
     /// Incarnation for whose pods the content was last found complete in the cache.
     #[serde(default)]
     pub incarnation: u32,
+}
+
+impl DataStatus {
+    /// Whether the content was complete in the cache once, so that its revision is known.
+    #[must_use]
+    pub fn is_resolved(&self) -> bool {
+        !self.key.is_empty()
+    }
+}
+
+/// Progress of a fetch.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DataProgress {
+    /// Files that are complete and verified, of `files`.
+    pub files: i64,
+    /// Bytes in the cache so far, of `bytes`. Bytes of earlier tries are included.
+    pub bytes: i64,
+    /// Bytes that arrive over the network per second.
+    pub bytes_per_second: i64,
 }
 
 /// The published result of the job.

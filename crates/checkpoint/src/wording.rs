@@ -3,23 +3,7 @@
 use jiff::Timestamp;
 use unicode_width::UnicodeWidthStr;
 
-pub use text::shown;
-
-/// A count of bytes for people.
-#[must_use]
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut value = count as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
+pub use text::{bytes, shown};
 
 /// As kubectl writes it.
 pub(super) fn age(then: Timestamp, now: Timestamp) -> String {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::thread;
 
 /// The file that makes an entry whole.
-const MARKER: &str = "entry.json";
+pub(crate) const MARKER: &str = "entry.json";
 const FILES: &str = "files.jsonl";
 pub(crate) const DATA: &str = "data";
 const DAMAGED: &str = ".damaged";
@@ -78,7 +78,7 @@ pub(crate) enum Found {
 #[derive(Clone)]
 pub(crate) struct Cache {
     pub path: PathBuf,
-    root: Arc<Folder>,
+    pub root: Arc<Folder>,
     pub fetching: Arc<Folder>,
     pub times: LeaseTimes,
 }
@@ -124,6 +124,11 @@ impl Cache {
         }
     }
 
+    /// What the marker of a key says. `None` if there is none that can be read.
+    pub fn entry(&self, key: &str) -> Option<Entry> {
+        parse(&self.marker(key).ok()??)
+    }
+
     /// What is under a key: the sizes of all files are compared, and with `verify` their hashes too.
     pub fn look(&self, key: &str, verify: bool) -> Result<Found> {
         let folder = match self.root.folder(key) {
@@ -137,7 +142,7 @@ impl Cache {
         let Some(marker) = self.marker(key)? else {
             return Ok(Found::Damaged { why: format!("{MARKER} is missing"), marker: None });
         };
-        let Some(entry) = serde_json::from_slice(&marker).ok().filter(|entry: &Entry| entry.version == VERSION) else {
+        let Some(entry) = parse(&marker) else {
             return Ok(Found::Damaged { why: format!("{MARKER} can't be read"), marker: Some(marker) });
         };
         match check(&folder, &entry, verify) {
@@ -186,7 +191,11 @@ impl Cache {
     }
 }
 
-fn is_missing(error: &io::Error) -> bool {
+fn parse(marker: &[u8]) -> Option<Entry> {
+    serde_json::from_slice(marker).ok().filter(|entry: &Entry| entry.version == VERSION)
+}
+
+pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput)
         || error.raw_os_error() == Some(nix::libc::ELOOP)
 }

@@ -21,6 +21,7 @@
 
 mod cache;
 mod error;
+mod evict;
 mod hub;
 mod lease;
 mod listing;
@@ -44,6 +45,7 @@ mod tests;
 pub use address::{Address, ContentKind};
 pub use cache::link;
 pub use error::{FetchError, Kind};
+pub use evict::Limit;
 pub use lease::LeaseTimes;
 pub use network::Patience;
 pub use progress::{Progress, Reading, Stage};
@@ -83,6 +85,8 @@ pub struct Options {
     pub safetensors_only: bool,
     /// Whether the hashes of what is in the cache are computed again, and not only sizes compared. Default false.
     pub verify: bool,
+    /// How much the cache may hold. Entries that no job uses are removed for what is fetched. Default: no limit.
+    pub limit: Option<Limit>,
     /// How long servers are waited for.
     pub patience: Patience,
     /// When one fetcher takes over from another.
@@ -103,6 +107,7 @@ impl Options {
             revision: None,
             safetensors_only: true,
             verify: false,
+            limit: None,
             patience: Patience::default(),
             lease: LeaseTimes::default(),
             hosts: Vec::new(),
@@ -131,6 +136,9 @@ pub struct Fetched {
     /// What was wrong with the entry that was there before, and where it is now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_aside: Option<String>,
+    /// Keys of the entries that were removed for it, as the cache has a limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
 }
 
 /// Brings the content of an address into the cache, unless it is there. `progress` shows how far it is.
@@ -175,7 +183,16 @@ async fn fetch_watched(
             revision
         }
     };
-    let fetch = Fetch { cache, source, address, revision, options, progress, set_aside: Mutex::default() };
+    let fetch = Fetch {
+        cache,
+        source,
+        address,
+        revision,
+        options,
+        progress,
+        set_aside: Mutex::default(),
+        removed: Mutex::default(),
+    };
     fetch.run(listed).await
 }
 
@@ -188,6 +205,7 @@ struct Fetch<'a> {
     options: &'a Options,
     progress: &'a Progress,
     set_aside: Mutex<Option<String>>,
+    removed: Mutex<Vec<String>>,
 }
 
 impl Fetch<'_> {
@@ -212,6 +230,9 @@ impl Fetch<'_> {
             let forget = result.as_ref().err().is_some_and(FetchError::is_final);
             let released = blocking(move || lease.release(forget)).await;
             let entry = result?;
+            if self.options.limit.is_some() {
+                self.cache.forget_size(&key);
+            }
             // Once the entry is there, a lease that stays is never waited for.
             drop(released);
             return Ok(self.fetched(&key, entry));
@@ -220,7 +241,12 @@ impl Fetch<'_> {
 
     async fn look(&self, key: &str, verify: bool) -> Result<Found, FetchError> {
         let (cache, key) = (self.cache.clone(), key.to_owned());
-        blocking(move || cache.look(&key, verify)).await
+        blocking(move || {
+            // A use counts from before it is relied on.
+            cache.touch(&key);
+            cache.look(&key, verify)
+        })
+        .await
     }
 
     /// What only one fetcher does at a time.
@@ -254,6 +280,7 @@ impl Fetch<'_> {
                 listing
             }
         };
+        self.make_room(key, listing.total.bytes).await?;
         let (cache, name) = (self.cache.clone(), lease.work_name());
         let place = self.cache.path.join(".fetching").join(&name);
         let at = place.clone();
@@ -287,6 +314,25 @@ impl Fetch<'_> {
         };
         let (files, lease) = (transfer.stored()?, Arc::clone(lease));
         blocking(move || lease.cache().publish(&lease, &work, entry, files)).await
+    }
+
+    /// Removes what no job uses, so that this content fits into the limit.
+    async fn make_room(&self, key: &str, needed: u64) -> Result<(), FetchError> {
+        let Some(limit) = self.options.limit.clone() else { return Ok(()) };
+        let lease = loop {
+            if let Some(lease) = self.cache.acquire(evict::LEASE, None).await? {
+                break Arc::new(lease);
+            }
+        };
+        let (cache, key) = (self.cache.clone(), key.to_owned());
+        let removed = tokio::select! {
+            removed = blocking(move || cache.make_room(&key, needed, &limit)) => removed,
+            error = lease.keep() => Err(error),
+        };
+        // A lease that stays is taken over after a while.
+        drop(blocking(move || lease.release(false)).await);
+        self.removed.lock().extend(removed?);
+        Ok(())
     }
 
     async fn set_aside(&self, key: &str, why: &str) -> Result<(), FetchError> {
@@ -328,6 +374,7 @@ impl Fetch<'_> {
             files: entry.files,
             from_network: self.progress.now().network,
             set_aside: self.set_aside.lock().clone(),
+            removed: self.removed.lock().clone(),
         }
     }
 }

@@ -931,6 +931,67 @@ fn objects_below_a_prefix_and_no_others() {
 }
 
 #[test]
+fn a_limited_cache_removes_what_no_job_uses() {
+    let objects = bucket(&[
+        ("a/x", bytes(20, MIB)),
+        ("b/x", bytes(21, MIB)),
+        ("c/x", bytes(22, MIB)),
+        ("d/x", bytes(23, 3 * MIB)),
+    ]);
+    let server = Server::new(move |request| s3(request, &objects, 2));
+    let mut room = store_room(&server);
+    let limit = |used: &[(&str, &str)]| {
+        let used = used.iter().map(|(key, job)| ((*key).to_owned(), (*job).to_owned())).collect();
+        Some(Limit { bytes: 2 * MIB as u64 + 10, used: Some(used), age: Duration::ZERO })
+    };
+    room.options.limit = limit(&[]);
+    let [a, b] = ["a", "b"].map(|name| room.fetch(&format!("s3://bucket/{name}")).unwrap());
+    room.is_tidy();
+    let error = room.error("s3://bucket/c");
+    let text = error.to_string();
+    assert!(
+        !error.is_final() && text.contains("cache.limit (2.0 MiB)") && text.contains("it was used recently"),
+        "{text}"
+    );
+    room.is_tidy();
+
+    // The one that was used first is the one that a job uses.
+    for (fetched, hours) in [(&a, 3), (&b, 2)] {
+        let marker = room.options.cache.join(&fetched.key).join("entry.json");
+        let then = std::time::SystemTime::now() - Duration::from_secs(hours * 3600);
+        fs::File::options().write(true).open(marker).unwrap().set_modified(then).unwrap();
+    }
+    room.options.limit = limit(&[(&a.key, "first")]);
+    let c = room.fetch("s3://bucket/c").unwrap();
+    assert_eq!(c.removed, [b.key.as_str()]);
+    assert!(!room.options.cache.join(&b.key).exists() && content(&a.path).len() == 1);
+    room.is_tidy();
+
+    // A use without a byte from the network is a use.
+    room.options.limit = limit(&[]);
+    assert_eq!(room.fetch("s3://bucket/a").unwrap().from_network, 0);
+    assert!(!room.error("s3://bucket/b").is_final());
+    let error = room.error("s3://bucket/d");
+    assert!(error.is_final() && error.to_string().contains("larger cache.limit"), "{error}");
+    room.is_tidy();
+}
+
+/// Each counts what the other has yet to fetch.
+#[test]
+fn two_fetchers_make_room_one_after_the_other() {
+    let objects = bucket(&[("a/x", bytes(24, MIB)), ("b/x", bytes(25, MIB))]);
+    let server = Server::new(move |request| s3(request, &objects, 2));
+    let mut room = store_room(&server);
+    room.options.limit = Some(Limit { bytes: 2 * MIB as u64 - 1, used: Some(BTreeMap::new()), age: Duration::ZERO });
+    let results = std::thread::scope(|scope| {
+        let fetches = ["s3://bucket/a", "s3://bucket/b"].map(|uri| scope.spawn(|| room.fetch(uri)));
+        fetches.map(|fetch| fetch.join().unwrap())
+    });
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+    room.is_tidy();
+}
+
+#[test]
 fn objects_replaced_while_they_are_fetched_are_fetched_again_next_time() {
     let (old, new) = (bytes(14, MIB), bytes(15, MIB));
     let (gets, new_too) = (AtomicU64::new(0), new.clone());

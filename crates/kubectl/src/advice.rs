@@ -312,8 +312,9 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "Fetching",
-        "Nothing: the content is fetched before the workers hold any GPU. To see how far it is: kubectl logs -n \
-         {namespace} job/{job}-upkeep",
+        "Nothing: the content is being fetched. The log has a line every 5 seconds: kubectl logs -n {namespace} \
+         job/{job}-upkeep. Without a cache the only worker fetches: kubectl logs -n {namespace} -l training-job={job} -c \
+         trainingjob-fetch",
     ),
     (
         "Publishing",

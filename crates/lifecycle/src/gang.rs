@@ -2,9 +2,9 @@
 
 use super::ending::disruption_of_gang;
 use super::phase::Phase;
-use super::progress;
 use super::view::View;
 use super::waiting::{self, Why};
+use super::{fetch, progress};
 use api::{ConditionType, Reason};
 use observe::{ObservedJob, ObservedPod};
 use plan::{Completion, Role};
@@ -164,7 +164,9 @@ impl<'a> View<'a> {
 
     pub(super) fn starting(&self) -> Option<Phase<'a>> {
         self.gang_job().filter(|_| !self.all_run())?;
-        Some(Phase::Starting { why: waiting::for_start(&self.staying(), self.input.children.event.as_ref()) })
+        let fetching = fetch::message_of_worker(self).map(|message| Why { reason: Reason::Fetching, message });
+        let for_start = || waiting::for_start(&self.staying(), self.input.children.event.as_ref());
+        Some(Phase::Starting { why: fetching.unwrap_or_else(for_start) })
     }
 
     /// All programs run, until the agents report what the success policy wants.

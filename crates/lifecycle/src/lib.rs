@@ -26,6 +26,7 @@ mod effects;
 mod elastic;
 mod ending;
 mod events;
+mod fetch;
 mod gang;
 mod goodput;
 mod history;

@@ -4,7 +4,7 @@
 use super::conditions::whole_second;
 use super::verdict::Input;
 use super::view::{View, incarnation};
-use super::{checkpoints, elastic, ending, history, progress, restart_request};
+use super::{checkpoints, elastic, ending, fetch, history, progress, restart_request};
 use api::{AttemptEnd, DataStatus, Reason, State, TrainingJobStatus};
 use failure::restart::decide;
 use failure::{Container, WorkerFacts, first_cause};
@@ -20,7 +20,12 @@ use std::ops::Range;
 /// The view of a job whose status was this.
 pub(super) fn take_in<'a>(input: &'a Input<'a>, status: TrainingJobStatus) -> View<'a> {
     let view = View::new(input, with_numbers(input, status)).after(with_start).after(with_gang);
-    let view = view.after(with_data).after(with_progress).after(with_checkpoints).after(restart_request::accepted);
+    let view = view
+        .after(with_data)
+        .after(fetch::with_progress)
+        .after(with_progress)
+        .after(with_checkpoints)
+        .after(restart_request::accepted);
     let (elastic, resized) = elastic::decided(&view);
     let record = TrainingJobStatus { elastic, ..view.record.clone() };
     View { resized, ..view.with(record) }.after(with_loss)
@@ -206,6 +211,7 @@ pub(super) fn with_contents(
             files: count(content.files),
             bytes: count(content.bytes),
             fetched_bytes: before.map_or(0, |data| data.fetched_bytes).saturating_add(count(content.fetched_bytes)),
+            progress: None,
             incarnation: view.current.number,
         });
     }

@@ -7,13 +7,13 @@ use super::phase::{Phase, Preparation, Publication, Silence};
 use super::publishing::words_on_result;
 use super::view::{View, number_in, seconds};
 use super::waiting::Why;
-use super::{checkpoints, history, progress, record, upkeep};
+use super::{checkpoints, fetch, history, progress, record, upkeep};
 use api::{AttemptEnd, ConditionType, Reason, State, TrainingJobStatus};
 use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use observe::{ChildKey, ObservedPod};
-use plan::{Incarnation, Plan, Source, TensorBoard, Upkeep};
+use plan::{Incarnation, TensorBoard, Upkeep};
 use protocol::attempt::RestartHistory;
 
 /// The status of a job in this phase.
@@ -43,16 +43,6 @@ pub(super) fn after_restart(record: &TrainingJobStatus) -> bool {
     let attempt = super::incarnation(record).attempt;
     record.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
         && condition_is(&record.conditions, ConditionType::Restarting, true).is_some()
-}
-
-/// What is said of a fetch that is under way.
-fn words_on_fetch(plan: &Plan, job: &str) -> String {
-    let uris = plan.storage.inputs.iter().filter_map(|input| match &input.source {
-        Source::Fetch { uri, .. } => Some(uri.as_str()),
-        _ => None,
-    });
-    let uris = uris.collect::<Vec<_>>().join(" and ");
-    format!("fetching {uris} into the cache before the workers are made (kubectl logs job/{job} tells how far it is)")
 }
 
 const PROGRAMS_HAVE_ENDED: &str = "every worker's program has ended";
@@ -501,7 +491,7 @@ impl Writing<'_, '_> {
             // What could not be made is named instead.
             Preparation::Missing(task) | Preparation::UnderWay(task) if self.view.input.children.blocked.is_empty() => {
                 match task {
-                    Upkeep::Fetch => (Reason::Fetching, words_on_fetch(plan, &job)),
+                    Upkeep::Fetch => (Reason::Fetching, fetch::message(self.view, &job)),
                     Upkeep::Check | Upkeep::Copy | Upkeep::Publish => {
                         let message = format!(
                             "checking checkpoint.resumeFrom before the workers are made (Job {job}; kubectl describe job \

@@ -1,18 +1,19 @@
 //! Content that is fetched: by a Job before the gang, or by an init container of its only worker.
 
-use super::environment::literal;
+use super::environment::{field, literal, var};
 use super::pod::{Mounts, NOBODY, TERMINATION_BY_FILE, little, restricted};
 use super::upkeep::{AgentJob, agent_job};
-use super::{labels, metadata, names};
+use super::{gang, labels, metadata, names};
 use api::DataStatus;
 use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
 };
-use k8s_openapi::api::core::v1::{Container, PodSecurityContext};
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodSecurityContext};
 use plan::storage::paths;
 use plan::template::FETCH;
 use plan::{CacheVolume, Fetching, Input, Plan, Source, Upkeep};
-use protocol::inputs::{DATA, FetchItem, FetchRequest};
+use protocol::gang::LISTEN_ADDRESS;
+use protocol::inputs::{CacheLimit, CacheUses, DATA, FetchItem, FetchRequest};
 
 /// Tries again after a failure that is not final. Kubernetes spaces them 10, 20, 40 s apart.
 const TRIES_AGAIN: i32 = 3;
@@ -22,14 +23,18 @@ const FINAL: i32 = 2;
 const LINKS: &str = "links";
 
 /// The Job that fetches the content into the cache. `None` if nothing is fetched by a Job.
-pub(super) fn job(plan: &Plan) -> Option<Job> {
-    let request = request(plan)?;
+///
+/// `uses` is what jobs use of the cache. Without it nothing is removed from a cache that is full.
+#[must_use]
+pub fn fetch_job(plan: &Plan, uses: Option<CacheUses>) -> Option<Job> {
+    let request = request(plan, uses)?;
     if request.links.is_some() {
         return None;
     }
     let parts = AgentJob {
         mounts: Mounts::of_fetch(plan),
-        args: args(&request),
+        args: args(plan, &request),
+        env: env(plan),
         // Without a GPU it waits in no queue for GPUs, and a file of many GB may take days.
         queue: false,
         deadline: None,
@@ -61,13 +66,14 @@ pub(super) fn transfer(plan: &Plan, task: Upkeep, parts: AgentJob) -> Job {
 
 /// The init container that fetches the content. `None` if nothing is fetched by one.
 pub(super) fn init_container(plan: &Plan) -> Option<Container> {
-    let request = request(plan).filter(|request| request.links.is_some())?;
+    let request = request(plan, None).filter(|request| request.links.is_some())?;
     Some(Container {
         name: FETCH.to_owned(),
         image: Some(plan.runtime.agent_image.clone()),
         image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
         command: Some(vec!["/agent".to_owned()]),
-        args: Some(args(&request)),
+        args: Some(args(plan, &request)),
+        env: Some(env(plan)).filter(|env| !env.is_empty()),
         resources: Some(little("1", "512Mi")),
         volume_mounts: Some(Mounts::of_fetch(plan).mounts),
         termination_message_policy: Some(TERMINATION_BY_FILE.to_owned()),
@@ -88,13 +94,32 @@ pub(super) fn folder(fetching: &Fetching, input: &Input, fetched: Option<&DataSt
 }
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-fn args(request: &FetchRequest) -> Vec<String> {
+fn args(plan: &Plan, request: &FetchRequest) -> Vec<String> {
     let request = serde_json::to_string(request).expect("a struct of strings and numbers is JSON");
-    vec!["inputs".to_owned(), format!("--request={}", literal(&request))]
+    let mut args = vec!["inputs".to_owned(), format!("--request={}", literal(&request))];
+    args.extend(plan.monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
+    args.extend(gang::answer_arg(plan));
+    args
+}
+
+/// What the agent answers of itself, so that the operator knows whose progress it reads.
+fn env(plan: &Plan) -> Vec<EnvVar> {
+    if plan.monitoring.metrics_port.is_none() {
+        return Vec::new();
+    }
+    let mut env = vec![field("POD_UID", "metadata.uid"), var("TRAINING_JOB_NAME", literal(&plan.identity.name))];
+    // An init container of a pod on the node's network listens at no other address of the node.
+    let is_of_node = !has_job(plan) && plan.gang.workers().has_host_network();
+    env.extend(is_of_node.then(|| field(LISTEN_ADDRESS, "status.podIP")));
+    env
+}
+
+fn has_job(plan: &Plan) -> bool {
+    plan.storage.fetching.as_ref().is_some_and(Fetching::has_job)
 }
 
 /// What is fetched. `None` if nothing is.
-fn request(plan: &Plan) -> Option<FetchRequest> {
+fn request(plan: &Plan, uses: Option<CacheUses>) -> Option<FetchRequest> {
     let storage = &plan.storage;
     let fetching = storage.fetching.as_ref()?;
     let below = match &fetching.cache {
@@ -114,6 +139,7 @@ fn request(plan: &Plan) -> Option<FetchRequest> {
         credentials: storage.credentials_secret.as_ref().map(|_| paths::DATA_CREDENTIALS.to_owned()),
         safetensors_only: fetching.safetensors_only,
         links: (!fetching.has_job()).then(|| format!("{}/{LINKS}", paths::CACHE)),
+        limit: fetching.limit.map(|bytes| CacheLimit { bytes, uses }),
         items: items.collect(),
     })
 }

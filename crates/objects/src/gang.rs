@@ -3,7 +3,7 @@
 
 use super::{environment, metadata, names};
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, VolumeMount};
+use k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretProjection, SecretVolumeSource, VolumeMount};
 use plan::storage::paths;
 use plan::{Completion, Plan, Role};
 use protocol::gang::{GangPast, GangSetup, KEY_FILE, MpiSetup, SETUP_FILE};
@@ -104,6 +104,17 @@ pub(super) fn key_projection(plan: &Plan) -> Option<SecretProjection> {
     let items: Vec<_> = keys_of_pods(plan).map(item).collect();
     let name = names::keys_name(&plan.identity.name, &plan.identity.uid);
     (!items.is_empty()).then_some(SecretProjection { name, items: Some(items), optional: None })
+}
+
+/// The key of the agents' answers alone, for pods that have no part in the gang.
+pub(super) fn answer_secret(plan: &Plan) -> Option<SecretVolumeSource> {
+    let key = answer_key(plan)?;
+    let item = KeyToPath { key: key.file.to_owned(), path: key.file.to_owned(), mode: None };
+    Some(SecretVolumeSource {
+        secret_name: Some(names::keys_name(&plan.identity.name, &plan.identity.uid)),
+        items: Some(vec![item]),
+        ..SecretVolumeSource::default()
+    })
 }
 
 /// Where the agent remembers what it knows: a volume, or of that by which the agent came the one folder in which everybody

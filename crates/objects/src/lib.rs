@@ -29,6 +29,7 @@ mod trackers;
 mod upkeep;
 mod workload;
 
+pub use fetch::fetch_job;
 pub use gang::keys;
 pub use group::{
     CoschedulingPodGroup, CoschedulingPodGroupSpec, GangPolicy, NativePodGroup, NativePodGroupSpec, PodGroup,

@@ -291,6 +291,9 @@ impl Mounts {
             it.add("cache", paths::CACHE, false, cache(fetching));
         }
         it.add_credentials("data", paths::DATA_CREDENTIALS, plan.storage.credentials_secret.clone());
+        if let Some(keys) = gang::answer_secret(plan) {
+            it.add("answers", paths::KEYS, true, Volume { secret: Some(keys), ..Volume::default() });
+        }
         it
     }
 

@@ -15,6 +15,7 @@ pub(super) fn job(plan: &Plan) -> Option<Job> {
     let parts = AgentJob {
         mounts: Mounts::of_publishing(plan, publishing),
         args: args(&request(plan, publishing)),
+        env: Vec::new(),
         // As a fetch: without a GPU, and for as long as it takes.
         queue: false,
         deadline: None,

@@ -1180,9 +1180,60 @@ fn the_only_worker_has_an_init_container_that_fetches() {
     );
     let fetch = pod.init_containers.unwrap().into_iter().find(|init| init.name == "trainingjob-fetch").unwrap();
     let paths: Vec<_> = fetch.volume_mounts.iter().flatten().map(|mount| mount.mount_path.clone()).collect();
-    assert_eq!(paths, ["/cache", "/etc/training-credentials/data"]);
+    assert_eq!(paths, ["/cache", "/etc/training-credentials/data", "/etc/training-config/.gang"]);
+    assert!(fetch.args.iter().flatten().any(|arg| arg == "--metrics-port=8080"), "{:?}", fetch.args);
+    let keys = pod.volumes.iter().flatten().find(|volume| volume.name == "trainingjob-answers").unwrap();
+    let items = keys.secret.as_ref().unwrap().items.clone().unwrap();
+    assert_eq!(items.iter().map(|item| item.key.as_str()).collect::<Vec<_>>(), ["answers"], "no key of the gang");
     let cache = pod.volumes.unwrap().into_iter().find(|volume| volume.name == "trainingjob-cache").unwrap();
     assert_eq!(cache.empty_dir.unwrap().size_limit.unwrap().0, (100_u64 << 30).to_string());
+}
+
+#[test]
+fn a_limit_of_a_shared_cache_reaches_its_fetch() {
+    let spec = |cache: serde_json::Value| json!({ "model": "hf://org/model", "numWorkers": 1, "gpusPerWorker": 0, "cache": cache });
+    let request = |job: Job| {
+        let args = job.spec.unwrap().template.spec.unwrap().containers[0].args.clone().unwrap();
+        serde_json::from_str::<serde_json::Value>(args[1].strip_prefix("--request=").unwrap()).unwrap()
+    };
+    let limited = plan_of("x", &spec(json!({ "pvcName": "cache", "limit": "1Ki" })));
+    let uses =
+        protocol::inputs::CacheUses { jobs: [("key".to_owned(), "other".to_owned())].into(), ..Default::default() };
+    let found = request(fetch_job(&limited, Some(uses)).unwrap());
+    assert_eq!((&found["limit"]["bytes"], &found["limit"]["uses"]["jobs"]), (&json!(1024), &json!({ "key": "other" })));
+    let unknown = request(fetch_job(&limited, None).unwrap());
+    assert!(unknown["limit"]["uses"].is_null());
+    let unlimited = request(fetch_job(&plan_of("x", &spec(json!({ "pvcName": "cache" }))), None).unwrap());
+    assert!(unlimited["limit"].is_null());
+    // Without a claim it is the size of a folder of the pod.
+    assert_eq!(fetch_job(&plan_of("x", &spec(json!({ "limit": "1Ki" }))), None), None);
+}
+
+#[test]
+fn a_network_policy_lets_the_operator_ask_a_fetch() {
+    let spec =
+        json!({ "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "cache": { "pvcName": "cache" } });
+    let plan = plan_of("x", &spec);
+    let policy = network_policy(&plan).unwrap().spec.unwrap();
+    let labels = upkeep(&plan, plan::Upkeep::Fetch).unwrap().spec.unwrap().template.metadata.unwrap().labels.unwrap();
+    let selector = policy.pod_selector.unwrap().match_labels.unwrap();
+    assert!(selector.iter().all(|(key, value)| labels.get(key) == Some(value)), "{selector:?} of {labels:?}");
+    let open = policy.ingress.into_iter().flatten().filter(|rule| rule.from.is_none());
+    let ports: Vec<_> = open.flat_map(|rule| rule.ports.unwrap()).filter_map(|port| port.port).collect();
+    assert_eq!(ports, [k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(8080)]);
+}
+
+#[test]
+fn a_fetch_serves_nothing_without_monitoring() {
+    let spec = json!({
+        "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "cache": { "pvcName": "cache" },
+        "monitoring": { "enabled": false },
+    });
+    let job = upkeep(&plan_of("x", &spec), plan::Upkeep::Fetch).unwrap();
+    let pod = job.spec.unwrap().template.spec.unwrap();
+    let container = &pod.containers[0];
+    assert_eq!(container.args.as_ref().unwrap().len(), 2, "the command and its request: {:?}", container.args);
+    assert!(container.env.is_none() && pod.volumes.unwrap().len() == 1);
 }
 
 #[test]

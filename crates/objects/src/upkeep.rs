@@ -4,7 +4,7 @@ use super::pod::{Mounts, TERMINATION_BY_FILE, little};
 use super::{environment, fetch, labels, metadata, names, publish};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
+    Affinity, Capabilities, Container, EnvVar, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
     SeccompProfile, SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -30,7 +30,7 @@ const ERRAND: &str = labels::CHECKPOINTS;
 #[must_use]
 pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
     match task {
-        Upkeep::Fetch => fetch::job(plan),
+        Upkeep::Fetch => fetch::fetch_job(plan, None),
         Upkeep::Publish => publish::job(plan),
         Upkeep::Check | Upkeep::Copy => look_after_checkpoints(plan, task),
     }
@@ -103,6 +103,8 @@ pub(super) struct AgentJob {
     pub mounts: Mounts,
     /// Arguments of the agent.
     pub args: Vec<String>,
+    /// Variables of the agent.
+    pub env: Vec<EnvVar>,
     /// Whether it waits in the queue of the workers.
     pub queue: bool,
     /// Seconds that it may take.
@@ -118,6 +120,7 @@ fn of_checkpoints(plan: &Plan, checkpoint: &Checkpoint, args: Vec<String>) -> Ag
     AgentJob {
         mounts: Mounts::of_upkeep(plan, checkpoint),
         args,
+        env: Vec::new(),
         queue: true,
         deadline: Some(DEADLINE),
         resources: little("500m", "256Mi"),
@@ -133,7 +136,7 @@ pub(super) fn agent_job(
     parts: AgentJob,
     spec: JobSpec,
 ) -> Job {
-    let AgentJob { mounts, args, queue, deadline, resources, user } = parts;
+    let AgentJob { mounts, args, env, queue, deadline, resources, user } = parts;
     let pod = &plan.gang.workers().pod;
     let queue = pod.scheduling.queue.clone().filter(|_| queue).map(|queue| (labels::QUEUE.to_owned(), queue));
     metadata.labels.get_or_insert_default().extend(queue);
@@ -152,6 +155,7 @@ pub(super) fn agent_job(
         image_pull_policy: plan.runtime.agent_image_pull_policy.clone(),
         command: Some(vec!["/agent".to_owned()]),
         args: Some(args),
+        env: Some(env).filter(|env| !env.is_empty()),
         resources: Some(resources),
         volume_mounts: Some(mounts.mounts),
         security_context: Some(SecurityContext {

@@ -1,9 +1,11 @@
 //! All that is remembered of one TrainingJob, in one place.
 
 use super::ours::Ours;
-use super::{AgentPolls, Bucket, Children, ObservedBoard, ProgressTurn};
+use super::{AgentAnswer, AgentPolls, Bucket, Children, ObservedBoard, ObservedPod, ObservedUpkeep, ProgressTurn};
 use api::{DataStatus, TrainingJobStatus};
-use plan::Planned;
+use jiff::Timestamp;
+use plan::{Planned, Upkeep};
+use protocol::role::RoleName;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,6 +19,8 @@ pub struct Cell {
     pub board: ObservedBoard,
     /// What its agents answered.
     pub agents: AgentPolls,
+    /// What the agent answered that fetches content.
+    pub fetch: AgentPolls,
     /// What its spec means.
     pub wanted: Option<Arc<Wanted>>,
     /// What the operator wrote to it.
@@ -39,11 +43,46 @@ pub struct Cell {
     pub forgotten: bool,
     /// Name of the TrainingJob by the label of its pods: one that was deleted before this operator started is never seen.
     pub(super) pods_of: String,
-    /// UIDs and names of living pods that look after its checkpoints.
-    pub(super) upkeep_pods: BTreeMap<String, String>,
+    /// Living pods of upkeep Jobs, by UID.
+    pub(super) upkeep_pods: BTreeMap<String, UpkeepPod>,
+}
+
+/// A pod of an upkeep Job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct UpkeepPod {
+    /// Its name.
+    pub name: String,
+    /// UID of its Job.
+    pub job: String,
+    /// Its address, once its container runs.
+    pub ip: Option<String>,
 }
 
 impl Cell {
+    /// The pod whose agent fetches content at present: that of the Job, or the only worker's in its init container.
+    #[must_use]
+    pub fn fetching_pod(&self) -> Option<ObservedPod> {
+        let is_fetch =
+            |job: &&ObservedUpkeep| job.task == Upkeep::Fetch.as_str() && job.ended.is_none() && !job.deleting;
+        if let Some(job) = self.children.upkeep.as_ref().filter(is_fetch) {
+            let (uid, pod) = self.upkeep_pods.iter().find(|(_, pod)| pod.job == job.uid && pod.ip.is_some())?;
+            let (uid, name, ip) = (uid.clone(), pod.name.clone(), pod.ip.clone());
+            return Some(ObservedPod { uid, name, ip, ..ObservedPod::default() });
+        }
+        let number = self.children.job(RoleName::WORKER)?.incarnation;
+        let mut pods = self.children.pods.values().map(|pod| &**pod);
+        pods.find(|pod| pod.fetches && pod.incarnation == number && pod.is_alive()).cloned()
+    }
+
+    /// The last answer of the agent that fetches at present, unless it has been silent since for long.
+    #[must_use]
+    pub fn fetch_answer(&self) -> Option<AgentAnswer> {
+        let answer = self.fetch.answer()?;
+        let is_silent = |since: Timestamp| Timestamp::now().duration_since(since) >= AgentPolls::SILENT;
+        let pod = self.fetching_pod().filter(|_| !answer.failing_since.is_some_and(is_silent))?;
+        (answer.status.pod_uid.as_ref() == Some(&pod.uid)).then_some(answer)
+    }
+
     /// Whether nothing is left to remember.
     pub(super) fn is_over(&self) -> bool {
         let has_board = self.board.deployment.is_some() || self.board.service.is_some();
@@ -51,17 +90,24 @@ impl Cell {
     }
 }
 
+/// What a plan takes from the status.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Basis {
+    /// Size of an elastic gang, and the largest one that it had.
+    pub size: Option<(u16, u16)>,
+    /// Content that was fetched for the job.
+    pub data: Vec<DataStatus>,
+    /// Whether the programs have succeeded and their result is to be published, with the metrics of that status.
+    pub publishes: bool,
+}
+
 /// What one generation of a spec means: it is the same at every pass.
 #[derive(Debug)]
 pub struct Wanted {
     /// Of the spec.
     pub generation: Option<i64>,
-    /// Of an elastic gang the size that it rests on, and the largest one.
-    pub size: Option<(u16, u16)>,
-    /// Content that was fetched for the job, on which the plan rests as well.
-    pub data: Vec<DataStatus>,
-    /// Whether the programs have succeeded and their result is to be published, with the metrics of that status.
-    pub publishes: bool,
+    /// What it rests on besides the spec.
+    pub basis: Basis,
     /// What is to be.
     pub planned: Planned,
     /// Why not, if it can't be.

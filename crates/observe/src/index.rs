@@ -410,6 +410,7 @@ fn drop_board<K: Resource<DynamicType = ()>>(
 mod tests {
     use super::*;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+    use protocol::agent_status::AgentStatus;
     use serde_json::json;
     use std::sync::Arc;
 
@@ -474,9 +475,7 @@ mod tests {
         let planned = plan::resolve(&job, &plan::Runtime::default());
         let wanted = crate::Wanted {
             generation: None,
-            size: None,
-            data: Vec::new(),
-            publishes: false,
+            basis: crate::Basis::default(),
             planned,
             refused: None,
             service: 0,
@@ -659,6 +658,57 @@ mod tests {
         index.pod(&Event::Apply(of("x", &upkeep, "Succeeded")));
         assert_eq!(left("x"), None);
         assert!(index.lock().cells.is_empty());
+    }
+
+    /// The agent of a fetch is asked while its Job and its container run, and its answer counts as long.
+    #[test]
+    fn a_pod_that_fetches_is_known_while_it_runs() {
+        let index = index();
+        let upkeep_job = |uid: &str, conditions: serde_json::Value| -> SlimJob {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": "x-upkeep", "uid": uid, "resourceVersion": "1",
+                    "namespace": key().namespace,
+                    "labels": { labels::UID: key().uid, labels::COMPONENT: labels::UPKEEP, labels::TASK: "fetch" },
+                    "ownerReferences": [{ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "name": "x",
+                        "uid": key().uid, "controller": true }],
+                },
+                "spec": {}, "status": { "conditions": conditions },
+            }))
+            .unwrap()
+        };
+        let upkeep_pod = |phase: &str, job: &str| -> SlimPod {
+            let mut pod = pod("fetch-1");
+            let meta = &mut pod.metadata;
+            meta.labels.as_mut().unwrap().insert(labels::COMPONENT.to_owned(), labels::UPKEEP.to_owned());
+            meta.owner_references = serde_json::from_value(json!([{ "apiVersion": "batch/v1", "kind": "Job",
+                "name": "x-upkeep", "uid": job, "controller": true }]))
+            .unwrap();
+            pod.status = serde_json::from_value(json!({ "phase": phase, "podIP": "10.0.0.7" })).unwrap();
+            pod
+        };
+        let fetching = || index.read(&key(), Cell::fetching_pod).flatten().map(|pod| pod.ip.unwrap());
+        index.job(&Event::Apply(upkeep_job("job-1", json!([]))));
+        assert_eq!(fetching(), None, "no pod yet");
+        index.pod(&Event::Apply(upkeep_pod("Pending", "job-1")));
+        assert_eq!(fetching(), None, "its container does not run yet");
+        index.pod(&Event::Apply(upkeep_pod("Running", "job-1")));
+        assert_eq!(fetching().as_deref(), Some("10.0.0.7"));
+        let uid = index.read(&key(), |cell| cell.fetching_pod().unwrap().uid).unwrap();
+        let answers = |uid: &str| {
+            let status = AgentStatus { pod_uid: Some(uid.to_owned()), ..AgentStatus::default() };
+            index.update(&key(), |cell| {
+                cell.fetch.answered(status);
+                cell.fetch_answer().is_some()
+            })
+        };
+        assert!(answers(&uid) && !answers("another"), "only that of the pod that fetches now");
+        index.pod(&Event::Apply(upkeep_pod("Running", "job-0")));
+        assert_eq!(fetching(), None, "a pod of an earlier Job");
+        index.pod(&Event::Apply(upkeep_pod("Running", "job-1")));
+        index.job(&Event::Apply(upkeep_job("job-1", json!([{ "type": "Complete", "status": "True" }]))));
+        assert_eq!(fetching(), None, "it has ended");
+        assert!(!answers(&uid));
     }
 
     /// The pods of a deleted TrainingJob go after it.

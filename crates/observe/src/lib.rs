@@ -32,7 +32,7 @@ mod workload;
 pub use agents::{AgentAnswer, AgentPolls};
 pub use board::{BoardPart, ObservedBoard};
 pub use bucket::Bucket;
-pub use cell::{Cell, Publications, Wanted, Writes};
+pub use cell::{Basis, Cell, Publications, Wanted, Writes};
 pub use children::{Blocked, ChildKey, ChildKind, Children, ObjectEvent, ObservedChild, ObservedUpkeep, version};
 pub use failure::{Container, Disruption, Waiting};
 pub use index::{Index, JobKey, ObservedClaim};

@@ -1,5 +1,6 @@
 //! Whose a Job or a pod is: labels can be copied, also by accident, so that who controls an object decides.
 
+use super::cell::UpkeepPod;
 use super::owner::is_upkeep;
 use super::owner::{controller, is_training_job};
 use super::{Cell, ChildKey, ObservedPod, SlimJob, SlimPod};
@@ -68,7 +69,9 @@ impl Cell {
         if gone || pod.has_ended() {
             self.upkeep_pods.remove(&uid);
         } else {
-            self.upkeep_pods.insert(uid, name);
+            let job = controller(&pod.metadata).map(|job| job.uid.clone()).unwrap_or_default();
+            let ip = pod.status.pod_ip.clone().filter(|_| pod.status.phase.as_deref() == Some("Running"));
+            self.upkeep_pods.insert(uid, UpkeepPod { name, job, ip });
         }
         let words = controller(&pod.metadata).map(|job| job.uid.clone()).zip(pod.upkeep_words());
         if words.is_some() {
@@ -127,7 +130,7 @@ impl Cell {
     pub(super) fn living_pod(&self) -> Option<&str> {
         let pods = self.children.pods.values().chain(self.ours.strangers.values());
         let alive = pods.filter(|pod| pod.is_alive()).map(|pod| pod.name.as_str());
-        alive.chain(self.upkeep_pods.values().map(String::as_str)).min()
+        alive.chain(self.upkeep_pods.values().map(|pod| pod.name.as_str())).min()
     }
 
     /// Marks all pods as gone but these.

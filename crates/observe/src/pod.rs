@@ -103,6 +103,8 @@ pub struct ObservedPod {
     pub failed_init: Option<Box<FailedInit>>,
     /// What its init container has fetched.
     pub fetched: Vec<FetchedContent>,
+    /// Its init container fetches at present.
+    pub fetches: bool,
     /// Name of the container with a service mesh's proxy, if one was injected.
     pub mesh: Option<&'static str>,
 }
@@ -172,6 +174,7 @@ impl SlimPod {
             killed,
             failed_init: failed_init(status).map(Box::new),
             fetched: fetched(status),
+            fetches: fetches(status),
             mesh: PROXIES.into_iter().find(|proxy| statuses().any(|container| container.name == *proxy)),
             waiting: statuses().find_map(|s| {
                 let waiting = s.state.as_ref()?.waiting.as_ref()?;
@@ -298,6 +301,12 @@ fn fetched(status: &PodStatus) -> Vec<FetchedContent> {
         Report::parse(end.message.as_deref()?)
     });
     report.map(|report| report.fetched).unwrap_or_default()
+}
+
+/// Whether the agent's own init container fetches at present.
+fn fetches(status: &PodStatus) -> bool {
+    let fetching = status.init_container_statuses.iter().flatten().find(|container| container.name == FETCH);
+    fetching.and_then(|container| container.state.as_ref()).is_some_and(|state| state.running.is_some())
 }
 
 impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {

@@ -82,6 +82,8 @@ impl Input {
 pub struct Fetching {
     /// Where the content is kept.
     pub cache: CacheVolume,
+    /// Bytes that the contents in the folder of a claim may have, if there is a limit.
+    pub limit: Option<u64>,
     /// Whether pickled weights of the hub's models are left out.
     pub safetensors_only: bool,
 }
@@ -108,7 +110,8 @@ pub(super) fn resolve(
     pods: u32,
     no: &mut Refusals,
 ) -> (Vec<Input>, Option<Fetching>) {
-    let known = status.map(|status| status.data.as_slice()).unwrap_or_default();
+    let known = status.map(resolved).unwrap_or_default();
+    let known = known.as_slice();
     let mut inputs = Vec::new();
     let named = [
         ("model", &spec.model, paths::MODEL, ContentKind::Model),
@@ -129,6 +132,13 @@ pub(super) fn resolve(
     let Some(first) = inputs.iter().find(is_fetched) else { return (inputs, None) };
     let fetching = fetching(spec, first, pods, no);
     (inputs, Some(fetching))
+}
+
+/// Contents of which the revision is known. Nothing else of the status counts for the plan.
+#[must_use]
+pub fn resolved(status: &TrainingJobStatus) -> Vec<DataStatus> {
+    let resolved = status.data.iter().filter(|data| data.is_resolved());
+    resolved.map(|data| DataStatus { progress: None, ..data.clone() }).collect()
 }
 
 fn entry(field: &str, data: &Data, known: &[DataStatus], no: &mut Refusals) -> Input {
@@ -243,8 +253,11 @@ fn fetching(spec: &TrainingJobSpec, first: &Input, pods: u32, no: &mut Refusals)
             format!("is needed, because {what} of the job read {name}: name a claim that all of them can mount"),
         );
     }
-    let empty_dir = CacheVolume::EmptyDir { limit: limit.unwrap_or(EMPTY_DIR_LIMIT) };
-    Fetching { cache: claim.map_or(empty_dir, CacheVolume::Claim), safetensors_only: spec.safetensors_only() }
+    let (cache, limit) = match claim {
+        Some(claim) => (CacheVolume::Claim(claim), limit),
+        None => (CacheVolume::EmptyDir { limit: limit.unwrap_or(EMPTY_DIR_LIMIT) }, None),
+    };
+    Fetching { cache, limit, safetensors_only: spec.safetensors_only() }
 }
 
 fn is_mountable(path: &str) -> bool {

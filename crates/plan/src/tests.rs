@@ -173,7 +173,7 @@ fn input<'a>(plan: &'a Plan, name: &str) -> &'a Input {
 
 #[test]
 fn content_at_an_address_is_fetched_and_mounted() {
-    let cache = json!({ "pvcName": "cache", "path": "team/a" });
+    let cache = json!({ "pvcName": "cache", "path": "team/a", "limit": "1Ti" });
     let data = json!([
         { "name": "tokens", "uri": "s3://bucket/tokens/", "mountPath": "/tokens/", "env": "TOKENS" },
         { "name": "pile", "uri": "gs://bucket/pile", "access": "Stream", "env": "PILE" },
@@ -195,7 +195,7 @@ fn content_at_an_address_is_fetched_and_mounted() {
     assert_eq!(found, expected.map(|(source, value, env)| (source, value.to_owned(), env)));
     let fetching = plan.storage.fetching.unwrap();
     let cache = ClaimPath { claim: "cache".to_owned(), path: Some("team/a".to_owned()) };
-    assert_eq!(fetching.cache, CacheVolume::Claim(cache));
+    assert_eq!((fetching.cache, fetching.limit), (CacheVolume::Claim(cache), Some(1 << 40)));
     assert!(fetching.safetensors_only);
 }
 
@@ -203,7 +203,7 @@ fn content_at_an_address_is_fetched_and_mounted() {
 fn one_worker_needs_no_cache_and_several_need_one() {
     let one = plan(&json!({ "model": "hf://org/model", "numWorkers": 1, "safetensorsOnly": false }));
     let fetching = one.storage.fetching.unwrap();
-    assert_eq!(fetching.cache, CacheVolume::EmptyDir { limit: 100 << 30 });
+    assert_eq!((fetching.cache, fetching.limit), (CacheVolume::EmptyDir { limit: 100 << 30 }, None));
     assert!(!fetching.safetensors_only);
     refused(
         &json!({ "model": "hf://org/model", "numWorkers": 2 }),

@@ -4,6 +4,7 @@ use crate::checkpoints::Checkpoints;
 use crate::gang::GangStatus;
 use crate::gpu::Gpu;
 use crate::hang::Stall;
+use crate::inputs::FetchProgress;
 use crate::metric_history::MetricHistory;
 use crate::number;
 use crate::progress::Progress;
@@ -51,6 +52,9 @@ pub struct AgentStatus {
     /// The checkpoints, if this agent manages them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
+    /// Contents that the agent of a fetch has fetched so far, the current one last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fetches: Vec<FetchProgress>,
     /// Lines of output that were forwarded without parsing, because they arrived faster than the agent can parse.
     pub unparsed_lines: u64,
     /// Usage of all processes of the program together.

@@ -8,6 +8,7 @@ pub mod ports;
 pub mod status;
 pub mod usage;
 
+use crate::inputs::Board;
 use crate::keeper::{Keeper, choice};
 use crate::progress::json;
 use crate::run::view::CurrentRun;
@@ -20,7 +21,7 @@ use axum::routing::{get, post};
 use bounded::Bounded;
 use ports::{listen, listen_locally};
 use protocol::progress::Source;
-use protocol::proof::{Nonce, PROOF_HEADER};
+use protocol::proof::{AnswerKey, Nonce, PROOF_HEADER};
 use status::StatusSource;
 use std::io;
 use std::net::TcpListener;
@@ -100,10 +101,24 @@ async fn status_json(State(source): State<Arc<StatusSource>>, RawQuery(query): R
         return (StatusCode::SERVICE_UNAVAILABLE, [(header::CONTENT_TYPE, "text/plain")], None, words);
     }
     let json = serde_json::to_string(&source.status()).expect("a struct of numbers, strings and maps by name is JSON");
-    // People ask without a nonce.
-    let nonce = query.as_deref().and_then(Nonce::in_query);
-    let proof = nonce.zip(source.answer_key()).map(|(nonce, key)| [(PROOF_HEADER, key.prove(nonce, json.as_bytes()))]);
+    let proof = proof(query.as_deref(), source.answer_key(), &json);
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], proof, json)
+}
+
+/// The header that proves an answer to a request with a nonce. Requests of people have none.
+fn proof(query: Option<&str>, key: Option<&AnswerKey>, body: &str) -> Option<[(&'static str, String); 1]> {
+    let nonce = query.and_then(Nonce::in_query);
+    nonce.zip(key).map(|(nonce, key)| [(PROOF_HEADER, key.prove(nonce, body.as_bytes()))])
+}
+
+/// Serves the progress of the fetches of `board`, in the runtime of the caller.
+pub(crate) fn serve_fetch(listener: TcpListener, board: Arc<Board>, key: Option<AnswerKey>) {
+    let answer = async move |RawQuery(query): RawQuery| {
+        let json = serde_json::to_string(&status::of_fetch(board.progress())).unwrap_or_default();
+        let proof = proof(query.as_deref(), key.as_ref(), &json);
+        ([(header::CONTENT_TYPE, "application/json")], proof, json)
+    };
+    serve(listener, Router::new().route("/status", get(answer)));
 }
 
 /// What the other workers ask, who believe only what is proven to be for them.

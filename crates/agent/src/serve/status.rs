@@ -8,10 +8,23 @@ use crate::variables::variable;
 use parking_lot::Mutex;
 use protocol::agent_status::AgentStatus;
 use protocol::gang::GangStatus;
+use protocol::inputs::FetchProgress;
 use protocol::proof::AnswerKey;
 use protocol::report::{Phase, Report, VERSION};
 use protocol::role::RoleName;
 use std::sync::Arc;
+
+/// The status of an agent that fetches, before any program runs.
+pub(crate) fn of_fetch(fetches: Vec<FetchProgress>) -> AgentStatus {
+    AgentStatus {
+        training_job: variable("TRAINING_JOB_NAME"),
+        pod_uid: variable("POD_UID"),
+        report: Report { version: VERSION, ..Report::default() },
+        agent_usage: exposition::usage::of_self(),
+        fetches,
+        ..AgentStatus::default()
+    }
+}
 
 /// Where the status comes from: of the container what stays, and of the run what is known of it now.
 pub struct StatusSource {

@@ -4,7 +4,7 @@ use super::checkpoints::{delete_upkeep, upkeep};
 use super::*;
 use api::{Cache, DataStatus};
 use plan::Upkeep;
-use protocol::inputs::FetchedContent;
+use protocol::inputs::{FetchProgress, FetchStage, FetchedContent};
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::num::NonZeroU16;
 
@@ -107,5 +107,129 @@ fn the_only_worker_fetches_in_its_own_pod() {
     let pod = ObservedPod { fetched: vec![fetched("model", "key")], ..running(0, 1) };
     world.see(Some(job(1)), [pod]);
     world.step();
+    assert_eq!(world.status.data[0].revision, "0123");
+}
+
+fn answer(fetches: Vec<FetchProgress>) -> AgentAnswer {
+    let status = AgentStatus { fetches, ..AgentStatus::default() };
+    AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None }
+}
+
+fn half(stage: FetchStage) -> FetchProgress {
+    let name = "model".to_owned();
+    FetchProgress {
+        name,
+        stage,
+        bytes: 1 << 20,
+        total_bytes: 2 << 20,
+        files: 1,
+        total_files: 3,
+        bytes_per_second: 1024,
+    }
+}
+
+#[test]
+fn progress_of_a_fetch_is_reported_while_it_runs() {
+    let mut world = World::new();
+    with_model(&mut world, true);
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
+    world.step();
+    let without = world.condition("Scheduled").2.to_owned();
+    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
+    assert_eq!(world.step().actions, []);
+    assert_eq!(
+        world.condition("Scheduled"),
+        (
+            "False",
+            "Fetching",
+            "fetching hf://org/model@main into the cache before the workers are made: 1.0 MiB of 2.0 MiB, 1 of 3 files, \
+             1.0 KiB/s"
+        )
+    );
+    let [data] = world.status.data.as_slice() else { panic!("{:?}", world.status.data) };
+    assert_eq!((data.uri.as_str(), data.files, data.bytes), ("hf://org/model@main", 3, 2 << 20));
+    assert_eq!((data.fetched_bytes, data.is_resolved()), (0, false));
+    let progress = data.progress.unwrap();
+    assert_eq!((progress.files, progress.bytes, progress.bytes_per_second), (1, 1 << 20, 1024));
+    assert_eq!(world.status.progress.as_deref(), Some("fetching 50%"));
+
+    world.fetch = Some(answer(vec![half(FetchStage::Waiting)]));
+    world.step();
+    let (.., message) = world.condition("Scheduled");
+    assert_eq!(message, "waiting for another job's fetch of hf://org/model@main into the same cache");
+
+    // An agent that answers no more: what was last reported is not shown as if it still held.
+    world.fetch = None;
+    world.step();
+    assert_eq!(world.condition("Scheduled").2, without);
+    assert_eq!((world.status.data.len(), world.status.progress.as_deref()), (0, None));
+
+    // Its bytes count once.
+    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Fetch, Some(true)));
+    let words = Report { version: 1, fetched: vec![fetched("model", "key")], ..Report::default() };
+    world.children.upkeep_words = Some(("upkeep-1".into(), words));
+    world.fetch = None;
+    world.step();
+    let data = &world.status.data[0];
+    assert_eq!((data.fetched_bytes, data.progress, data.is_resolved()), (7, None, true));
+    assert_eq!(world.status.progress, None);
+}
+
+/// What is looked for again in the cache keeps its revision.
+#[test]
+fn progress_of_a_later_fetch_leaves_the_revision() {
+    let mut world = World::new();
+    with_model(&mut world, true);
+    let (uri, revision) = ("hf://org/model@main".to_owned(), "0123".to_owned());
+    let known = DataStatus { name: "model".to_owned(), uri, revision, key: "key".to_owned(), ..DataStatus::default() };
+    world.status.data = vec![known.clone()];
+    world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
+    world.fetch = Some(answer(vec![half(FetchStage::Checking)]));
+    world.step();
+    assert_eq!(world.condition("Scheduled").2, "checking hf://org/model@main in the cache before the workers are made");
+    assert!(world.status.data[0].progress.is_some());
+    world.fetch = None;
+    world.step();
+    assert_eq!(world.status.data, [known]);
+}
+
+#[test]
+fn several_contents_are_counted() {
+    let mut world = World::new();
+    with_model(&mut world, true);
+    world.spec.dataset = Some("s3://bucket/set".to_owned());
+    world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
+    let second = FetchProgress { name: "dataset".to_owned(), stage: FetchStage::Listing, ..FetchProgress::default() };
+    world.fetch = Some(answer(vec![half(FetchStage::Complete), second]));
+    world.step();
+    let (.., message) = world.condition("Scheduled");
+    assert_eq!(
+        message,
+        "listing the files of s3://bucket/set, which are fetched before the workers are made (1 of 2 contents are complete)"
+    );
+    assert_eq!(world.status.data.len(), 2);
+}
+
+#[test]
+fn the_only_worker_reports_its_fetch() {
+    let mut world = World::new();
+    with_model(&mut world, false);
+    world.spec.num_workers = NonZeroU16::new(1);
+    world.step();
+    world.see(Some(job(1)), [ObservedPod { fetches: true, ..placed(0, 1) }]);
+    world.step();
+    assert_eq!(world.condition("Running").1, "Starting");
+    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
+    world.step();
+    let (status, reason, message) = world.condition("Running");
+    assert_eq!((status, reason), ("False", "Fetching"));
+    assert!(message.contains("1 of 3 files"), "{message}");
+    // Its init container has ended.
+    world.see(Some(job(1)), [ObservedPod { fetched: vec![fetched("model", "key")], ..placed(0, 1) }]);
+    world.step();
+    assert_eq!(world.condition("Running").1, "Starting");
     assert_eq!(world.status.data[0].revision, "0123");
 }
