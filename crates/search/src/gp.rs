@@ -1,0 +1,585 @@
+//! Bayesian optimisation by a Gaussian process.
+//!
+//! The kernel is Matérn 5/2 with a weight for each axis, fitted as the most probable one (MAP). The suggestion maximises
+//! the logarithm of the expected improvement. Kernel, priors, and the plan of the maximisation are those of Optuna 5.0
+//! (`optuna/_gp`). Running trials count as results with the value that the model expects ("Kriging believer",
+//! Ginsbourger et al. 2010).
+
+use crate::draw::{Draw, Purpose};
+use crate::evidence::Evidence;
+use crate::minimize::{Limits, dot, minimize};
+use crate::normal::log_improvement;
+use crate::space::Space;
+use crate::suggest;
+use libm::{exp, log, sqrt};
+
+/// The most results that a model is fitted to. Of more, the best and the newest ones are used.
+const MOST_RESULTS: usize = 200;
+/// Least variance of the noise, in units of the results' variance.
+const LEAST_NOISE: f64 = 1e-6;
+/// Evenly spread points at which the improvement is computed first, and points near the best results.
+const SPREAD: usize = 2048;
+const NEAR: usize = 256;
+/// Best results around which points are tried.
+const NEAR_BEST: usize = 5;
+/// Points from which the maximisation starts.
+const STARTS: usize = 10;
+/// An axis with more values is maximised as if it were continuous, and the result is rounded.
+const MOST_VALUES: f64 = 16.0;
+/// Rounds of a maximisation that alternates between continuous and discrete axes.
+const MOST_ROUNDS: usize = 4;
+const FIT: Limits = Limits { iterations: 100, gradient: 1e-2 };
+const MAXIMISE: Limits = Limits { iterations: 200, gradient: 1e-6 };
+
+/// Candidates, the best one first.
+pub(crate) fn candidates(space: &Space, evidence: &Evidence, seed: u64, trial: usize) -> Vec<Vec<f64>> {
+    let data = Data::new(space, evidence);
+    let mut model = Model::fit(&data);
+    let mut draw = Draw::new(seed, Purpose::Gp, trial);
+    for point in evidence.running.iter().chain(&evidence.failed) {
+        model.believe(filled(space, point));
+    }
+    let filled_all = |points: &[Vec<f64>]| points.iter().map(|point| filled(space, point)).collect::<Vec<_>>();
+    let success = match evidence.failed.is_empty() {
+        true => None,
+        false => Some((filled_all(&evidence.failed), data.points.clone())),
+    };
+    let acquisition = Acquisition { model: &model, success };
+    maximise(space, &data, &acquisition, &mut draw)
+}
+
+/// The results in the form that the model takes.
+struct Data {
+    points: Vec<Vec<f64>>,
+    /// Standardised, higher is better.
+    scores: Vec<f64>,
+    is_categorical: Vec<bool>,
+}
+
+impl Data {
+    fn new(space: &Space, evidence: &Evidence) -> Self {
+        let results = &evidence.results;
+        let mut finite: Vec<f64> = results.iter().map(|result| result.loss).filter(|loss| loss.is_finite()).collect();
+        finite.sort_by(f64::total_cmp);
+        let (middle, worst) = (finite[finite.len() / 2], finite[finite.len() - 1]);
+        // A trial that was stopped early would have improved, and yet it was worse than most.
+        let loss = |at: usize| match (results[at].loss, results[at].stopped) {
+            (loss, _) if !loss.is_finite() => worst,
+            (loss, Some(_)) => loss.max(middle),
+            (loss, None) => loss,
+        };
+        let mut chosen: Vec<usize> = (0..results.len()).collect();
+        if chosen.len() > MOST_RESULTS {
+            chosen.sort_by(|one, other| results[*one].rank(&results[*other]));
+            let mut newest = chosen.split_off(MOST_RESULTS / 2);
+            newest.sort_unstable();
+            chosen.extend(newest.split_off(newest.len() - MOST_RESULTS / 2));
+            chosen.sort_unstable();
+        }
+        let losses: Vec<f64> = chosen.iter().map(|at| loss(*at)).collect();
+        let count = losses.len() as f64;
+        // Divided first, so that the sum of huge ones is finite.
+        let mean = losses.iter().map(|loss| loss / count).sum::<f64>();
+        let spread = losses.iter().map(|loss| (loss - mean).abs()).fold(0.0, f64::max);
+        let scaled: Vec<f64> =
+            losses.iter().map(|loss| if spread > 0.0 { (mean - loss) / spread } else { 0.0 }).collect();
+        let deviation = sqrt(scaled.iter().map(|score| score * score / count).sum::<f64>());
+        let scores = scaled.iter().map(|score| if deviation > 0.0 { score / deviation } else { 0.0 }).collect();
+        Self {
+            points: chosen.iter().map(|at| filled(space, &results[*at].point)).collect(),
+            scores,
+            is_categorical: space.axes.iter().map(|axis| axis.domain.is_categorical()).collect(),
+        }
+    }
+}
+
+/// The point with the middle of each axis that it lacks, or with one more choice. The axis of the condition differs anyway.
+fn filled(space: &Space, point: &[f64]) -> Vec<f64> {
+    let axes = space.axes.iter().zip(point);
+    axes.map(|(axis, at)| match (at.is_nan(), axis.domain.is_categorical()) {
+        (false, _) => *at,
+        (true, false) => 0.5,
+        (true, true) => -1.0,
+    })
+    .collect()
+}
+
+/// A fitted process.
+struct Model {
+    points: Vec<Vec<f64>>,
+    scores: Vec<f64>,
+    is_categorical: Vec<bool>,
+    /// Of each axis: the inverse square of its length scale.
+    weights: Vec<f64>,
+    scale: f64,
+    noise: f64,
+    factor: Factor,
+    /// The inverse of the covariance times the scores.
+    solved: Vec<f64>,
+    best: f64,
+}
+
+impl Model {
+    fn fit(data: &Data) -> Self {
+        let axes = data.is_categorical.len();
+        let differences = Differences::new(data);
+        let bounds: Vec<(f64, f64)> =
+            std::iter::repeat_n((-12.0, 12.0), axes).chain([(-8.0, 8.0), (log(LEAST_NOISE), 2.0)]).collect();
+        let start: Vec<f64> = std::iter::repeat_n(0.0, axes + 1).chain([log(0.01)]).collect();
+        let (logs, _) = minimize(|logs| differences.loss(&data.scores, logs), &start, &bounds, FIT);
+        let weights: Vec<f64> = logs[..axes].iter().map(|weight| exp(*weight)).collect();
+        let mut model = Self {
+            points: data.points.clone(),
+            scores: data.scores.clone(),
+            is_categorical: data.is_categorical.clone(),
+            weights,
+            scale: exp(logs[axes]),
+            noise: exp(logs[axes + 1]),
+            factor: Factor { rows: Vec::new() },
+            solved: Vec::new(),
+            best: data.scores.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        };
+        for at in 0..model.points.len() {
+            let row: Vec<f64> = (0..at).map(|other| model.covariance(at, other)).collect();
+            model.factor.push(&row, model.scale + model.noise);
+        }
+        model.solve();
+        model
+    }
+
+    fn solve(&mut self) {
+        self.solved = self.factor.solve(&self.scores);
+    }
+
+    fn covariance(&self, one: usize, other: usize) -> f64 {
+        self.scale * matern(self.distance(&self.points[one], &self.points[other])).0
+    }
+
+    fn distance(&self, one: &[f64], other: &[f64]) -> f64 {
+        let axes = one.iter().zip(other).zip(self.weights.iter().zip(&self.is_categorical));
+        axes.map(|((x, y), (weight, is_categorical))| weight * squared_difference(*x, *y, *is_categorical)).sum()
+    }
+
+    /// Adds a point with the value that is expected there.
+    fn believe(&mut self, point: Vec<f64>) {
+        let row: Vec<f64> =
+            self.points.iter().map(|other| self.scale * matern(self.distance(&point, other)).0).collect();
+        let expected = dot(&row, &self.solved);
+        self.factor.push(&row, self.scale + self.noise);
+        self.points.push(point);
+        self.scores.push(expected);
+        self.solve();
+    }
+
+    /// Logarithm of the expected improvement over the best result.
+    fn log_improvement(&self, point: &[f64]) -> f64 {
+        let row: Vec<f64> =
+            self.points.iter().map(|other| self.scale * matern(self.distance(point, other)).0).collect();
+        let half = self.factor.forward(&row);
+        let deviation = sqrt((self.scale - dot(&half, &half)).max(1e-10));
+        log_improvement((dot(&row, &self.solved) - self.best) / deviation).0 + log(deviation)
+    }
+
+    /// The same, and its gradient on the given axes.
+    fn log_improvement_gradient(&self, point: &[f64], axes: &[usize]) -> (f64, Vec<f64>) {
+        let kernels: Vec<(f64, f64)> = self.points.iter().map(|other| matern(self.distance(point, other))).collect();
+        let row: Vec<f64> = kernels.iter().map(|(kernel, _)| self.scale * kernel).collect();
+        let half = self.factor.forward(&row);
+        let variance = (self.scale - dot(&half, &half)).max(1e-10);
+        let deviation = sqrt(variance);
+        let z = (dot(&row, &self.solved) - self.best) / deviation;
+        let (value, slope) = log_improvement(z);
+        let full = self.factor.backward(half);
+        // By the mean and by the variance.
+        let by_mean = slope / deviation;
+        let by_variance = (1.0 - slope * z) / (2.0 * variance);
+        let pulls: Vec<f64> = (0..self.points.len())
+            .map(|at| self.scale * kernels[at].1 * (by_mean * self.solved[at] - 2.0 * by_variance * full[at]))
+            .collect();
+        let gradient = axes.iter().map(|axis| {
+            let slopes = self.points.iter().zip(&pulls).map(|(other, pull)| pull * (point[*axis] - other[*axis]));
+            2.0 * self.weights[*axis] * slopes.sum::<f64>()
+        });
+        (value + log(deviation), gradient.collect())
+    }
+}
+
+/// What is maximised.
+struct Acquisition<'m> {
+    model: &'m Model,
+    /// Points of failed trials, and of those with a result.
+    success: Option<(Vec<Vec<f64>>, Vec<Vec<f64>>)>,
+}
+
+impl Acquisition<'_> {
+    fn value(&self, point: &[f64]) -> f64 {
+        self.model.log_improvement(point) + self.log_success(point, &[]).0
+    }
+
+    fn gradient(&self, point: &[f64], axes: &[usize]) -> (f64, Vec<f64>) {
+        let (value, mut gradient) = self.model.log_improvement_gradient(point, axes);
+        let (success, slopes) = self.log_success(point, axes);
+        gradient.iter_mut().zip(slopes).for_each(|(sum, slope)| *sum += slope);
+        (value + success, gradient)
+    }
+
+    /// Logarithm of the probability of a result: the share of results among the trials nearby, one more result assumed.
+    fn log_success(&self, point: &[f64], axes: &[usize]) -> (f64, Vec<f64>) {
+        let Some((failed, results)) = &self.success else { return (0.0, vec![0.0; axes.len()]) };
+        let (failures, failure_slopes) = self.nearby(point, failed, axes);
+        let (successes, success_slopes) = self.nearby(point, results, axes);
+        let (good, all) = (1.0 + successes, 1.0 + successes + failures);
+        let slopes = success_slopes.iter().zip(&failure_slopes).map(|(up, down)| up / good - (up + down) / all);
+        (log(good / all), slopes.collect())
+    }
+
+    /// The sum of the kernels of some points, and its slopes.
+    fn nearby(&self, point: &[f64], others: &[Vec<f64>], axes: &[usize]) -> (f64, Vec<f64>) {
+        let mut slopes = vec![0.0; axes.len()];
+        let mut sum = 0.0;
+        for other in others {
+            let (kernel, by_distance) = matern(self.model.distance(point, other));
+            sum += kernel;
+            for (slope, axis) in slopes.iter_mut().zip(axes) {
+                *slope += 2.0 * by_distance * self.model.weights[*axis] * (point[*axis] - other[*axis]);
+            }
+        }
+        (sum, slopes)
+    }
+}
+
+fn maximise(space: &Space, data: &Data, acquisition: &Acquisition<'_>, draw: &mut Draw) -> Vec<Vec<f64>> {
+    let sobol = draw.sobol();
+    let mut points: Vec<Vec<f64>> =
+        (0..SPREAD).map(|number| suggest::point(space, |axis| sobol.coordinate(number, axis))).collect();
+    let mut order: Vec<usize> = (0..data.points.len()).collect();
+    order.sort_by(|one, other| data.scores[*other].total_cmp(&data.scores[*one]));
+    order.truncate(NEAR_BEST);
+    for number in 0..NEAR {
+        points.push(neighbour(space, &data.points[order[number % order.len()]], draw));
+    }
+    let mut scored: Vec<(f64, Vec<f64>)> =
+        points.into_iter().map(|point| (acquisition.value(&filled(space, &point)), point)).collect();
+    scored.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let starts = starts(&scored, draw);
+    let mut found: Vec<(f64, Vec<f64>)> =
+        starts.into_iter().map(|at| climb(space, acquisition, scored[at].1.clone())).collect();
+    found.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let rest = scored.into_iter().map(|(_, point)| point);
+    found.into_iter().map(|(_, point)| point).chain(rest).collect()
+}
+
+/// The best point, and others drawn by the improvement that is expected there.
+fn starts(scored: &[(f64, Vec<f64>)], draw: &mut Draw) -> Vec<usize> {
+    let highest = scored[0].0;
+    let mut weights: Vec<f64> = scored.iter().map(|(value, _)| exp(value - highest)).collect();
+    let mut starts = vec![0];
+    weights[0] = 0.0;
+    while starts.len() < STARTS && weights.iter().any(|weight| *weight > 0.0) {
+        let start = draw.weighted(&weights);
+        weights[start] = 0.0;
+        starts.push(start);
+    }
+    starts
+}
+
+/// A point near another one, at a distance whose order of magnitude is random.
+fn neighbour(space: &Space, point: &[f64], draw: &mut Draw) -> Vec<f64> {
+    let width = exp(log(0.5) + draw.uniform() * log(0.002));
+    let change = 1.0 / space.axes.len() as f64;
+    let axes = space.axes.iter().zip(point);
+    let moved = axes.map(|(axis, at)| match axis.domain.count() {
+        Some(count) if axis.domain.is_categorical() => match *at >= 0.0 && draw.uniform() >= change {
+            true => *at,
+            false => draw.below(count),
+        },
+        _ => axis.domain.snap((at + width * draw.normal()).clamp(0.0, 1.0)),
+    });
+    space.without_inactive(&moved.collect::<Vec<_>>())
+}
+
+/// A local maximum. Axes with few values are tried one by one, all others by their gradient.
+fn climb(space: &Space, acquisition: &Acquisition<'_>, start: Vec<f64>) -> (f64, Vec<f64>) {
+    let mut best = (acquisition.value(&filled(space, &start)), start);
+    for _ in 0..MOST_ROUNDS {
+        let before = best.0;
+        ascend(space, acquisition, &mut best);
+        let has_choice = choose(space, acquisition, &mut best);
+        if !has_choice || best.0 <= before + 1e-9 {
+            break;
+        }
+    }
+    best
+}
+
+fn is_smooth(space: &Space, axis: usize) -> bool {
+    let domain = &space.axes[axis].domain;
+    !domain.is_categorical() && domain.count().is_none_or(|count| count > MOST_VALUES)
+}
+
+fn ascend(space: &Space, acquisition: &Acquisition<'_>, best: &mut (f64, Vec<f64>)) {
+    let axes: Vec<usize> =
+        (0..space.axes.len()).filter(|axis| is_smooth(space, *axis) && !best.1[*axis].is_nan()).collect();
+    if axes.is_empty() {
+        return;
+    }
+    let mut point = filled(space, &best.1);
+    // In units of the length scales, so that all axes are equally steep.
+    let units: Vec<f64> = axes.iter().map(|axis| sqrt(acquisition.model.weights[*axis]).clamp(0.1, 100.0)).collect();
+    let bounds: Vec<(f64, f64)> = units.iter().map(|unit| (0.0, *unit)).collect();
+    let start: Vec<f64> = axes.iter().zip(&units).map(|(axis, unit)| point[*axis] * unit).collect();
+    let negative = |scaled: &[f64]| {
+        for ((axis, at), unit) in axes.iter().zip(scaled).zip(&units) {
+            point[*axis] = at / unit;
+        }
+        let (value, gradient) = acquisition.gradient(&point, &axes);
+        (-value, gradient.iter().zip(&units).map(|(slope, unit)| -slope / unit).collect())
+    };
+    let (end, _) = minimize(negative, &start, &bounds, MAXIMISE);
+    let mut moved = best.1.clone();
+    for ((axis, at), unit) in axes.iter().zip(&end).zip(&units) {
+        moved[*axis] = space.axes[*axis].domain.snap((at / unit).clamp(0.0, 1.0));
+    }
+    take_better(space, acquisition, best, moved);
+}
+
+/// Whether there was an axis to choose on.
+fn choose(space: &Space, acquisition: &Acquisition<'_>, best: &mut (f64, Vec<f64>)) -> bool {
+    let mut has_choice = false;
+    for axis in (0..space.axes.len()).filter(|axis| !is_smooth(space, *axis)) {
+        let domain = &space.axes[axis].domain;
+        if best.1[axis].is_nan() {
+            continue;
+        }
+        has_choice = true;
+        let count = domain.count().unwrap_or(1.0) as usize;
+        for position in 0..count.min(crate::space::MAX_LISTED) {
+            let mut moved = filled(space, &best.1);
+            moved[axis] = domain.coordinate(position as f64);
+            // A parameter that exists only now gets its middle, or its first choice.
+            for (at, other) in moved.iter_mut().zip(&space.axes) {
+                *at = other.domain.snap(*at);
+            }
+            take_better(space, acquisition, best, space.without_inactive(&moved));
+        }
+    }
+    has_choice
+}
+
+fn take_better(space: &Space, acquisition: &Acquisition<'_>, best: &mut (f64, Vec<f64>), moved: Vec<f64>) {
+    let value = acquisition.value(&filled(space, &moved));
+    if value > best.0 {
+        *best = (value, moved);
+    }
+}
+
+/// Matérn 5/2 at a squared distance, and its derivative by the squared distance.
+fn matern(squared: f64) -> (f64, f64) {
+    let root = sqrt(5.0 * squared);
+    let decay = exp(-root);
+    ((1.0 + root + 5.0 / 3.0 * squared) * decay, -5.0 / 6.0 * (1.0 + root) * decay)
+}
+
+fn squared_difference(one: f64, other: f64, is_categorical: bool) -> f64 {
+    match is_categorical {
+        true => f64::from(u8::from(one != other)),
+        false => (one - other) * (one - other),
+    }
+}
+
+/// Squared differences of all pairs of points, by axis: what fitting computes with.
+struct Differences {
+    /// Of the pairs (1,0), (2,0), (2,1), (3,0) and so on.
+    by_axis: Vec<Vec<f64>>,
+    count: usize,
+}
+
+impl Differences {
+    fn new(data: &Data) -> Self {
+        let count = data.points.len();
+        let pairs = || (0..count).flat_map(|one| (0..one).map(move |other| (one, other)));
+        let by_axis = data.is_categorical.iter().enumerate().map(|(axis, is_categorical)| {
+            let difference = |one: usize, other: usize| {
+                squared_difference(data.points[one][axis], data.points[other][axis], *is_categorical)
+            };
+            pairs().map(|(one, other)| difference(one, other)).collect()
+        });
+        Self { by_axis: by_axis.collect(), count }
+    }
+
+    /// Negative logarithm of the posterior density of the kernel's parameters, which are given as logarithms (weights,
+    /// scale, noise), and its gradient.
+    fn loss(&self, scores: &[f64], logs: &[f64]) -> (f64, Vec<f64>) {
+        let axes = self.by_axis.len();
+        let weights: Vec<f64> = logs[..axes].iter().map(|weight| exp(*weight)).collect();
+        let (scale, noise) = (exp(logs[axes]), exp(logs[axes + 1]));
+        let mut distances = vec![0.0; self.by_axis.first().map_or(0, Vec::len)];
+        for (differences, weight) in self.by_axis.iter().zip(&weights) {
+            distances.iter_mut().zip(differences).for_each(|(sum, difference)| *sum += weight * difference);
+        }
+        let kernels: Vec<(f64, f64)> = distances.iter().map(|squared| matern(*squared)).collect();
+        let mut factor = Factor { rows: Vec::with_capacity(self.count) };
+        let mut pair = 0;
+        for at in 0..self.count {
+            let row: Vec<f64> = kernels[pair..pair + at].iter().map(|(kernel, _)| scale * kernel).collect();
+            factor.push(&row, scale + noise);
+            pair += at;
+        }
+        let solved = factor.solve(scores);
+        let inverse = factor.inverse();
+        let mut gradient = vec![0.0; axes + 2];
+        // By each entry of the covariance: (inverse - solved solvedᵀ) / 2; each pair stands in it twice.
+        let mut pulls = Vec::with_capacity(kernels.len());
+        let (mut by_scale, mut by_noise) = (0.0, 0.0);
+        for one in 0..self.count {
+            for other in 0..one {
+                let pull = inverse[one][other] - solved[one] * solved[other];
+                by_scale += pull * kernels[pulls.len()].0;
+                pulls.push(pull * scale * kernels[pulls.len()].1);
+            }
+            let pull = 0.5 * (inverse[one][one] - solved[one] * solved[one]);
+            by_scale += pull;
+            by_noise += pull;
+        }
+        for (axis, differences) in self.by_axis.iter().enumerate() {
+            gradient[axis] = weights[axis] * dot(differences, &pulls);
+        }
+        gradient[axes] = scale * by_scale;
+        gradient[axes + 1] = noise * by_noise;
+        let mut loss = 0.5 * dot(scores, &solved) + factor.log_diagonal();
+        for (axis, weight) in weights.iter().enumerate() {
+            loss += 0.1 / weight + 0.1 * weight;
+            gradient[axis] += 0.1 * weight - 0.1 / weight;
+        }
+        // Gamma(2, 1) for the scale, Gamma(1.1, 30) for the noise.
+        loss += scale - logs[axes] + 30.0 * noise - 0.1 * logs[axes + 1];
+        gradient[axes] += scale - 1.0;
+        gradient[axes + 1] += 30.0 * noise - 0.1;
+        (loss, gradient)
+    }
+}
+
+/// A Cholesky factor that grows by rows; each row has the entries up to its diagonal.
+struct Factor {
+    rows: Vec<Vec<f64>>,
+}
+
+impl Factor {
+    /// Adds a row of the matrix: the entries left of the diagonal, and the diagonal.
+    fn push(&mut self, left: &[f64], diagonal: f64) {
+        let mut row = self.forward(left);
+        // Rounding errors may leave nothing, or less.
+        let rest = (diagonal - dot(&row, &row)).max(diagonal * 1e-12);
+        row.push(sqrt(rest));
+        self.rows.push(row);
+    }
+
+    /// Solves with the factor.
+    fn forward(&self, right: &[f64]) -> Vec<f64> {
+        let mut solved: Vec<f64> = Vec::with_capacity(right.len() + 1);
+        for (row, value) in self.rows.iter().zip(right) {
+            let at = solved.len();
+            solved.push((value - dot(&row[..at], &solved)) / row[at]);
+        }
+        solved
+    }
+
+    /// Solves with the transposed factor.
+    fn backward(&self, mut right: Vec<f64>) -> Vec<f64> {
+        for at in (0..right.len()).rev() {
+            let row = &self.rows[at];
+            right[at] /= row[at];
+            let solved = right[at];
+            right[..at].iter_mut().zip(row).for_each(|(value, entry)| *value -= entry * solved);
+        }
+        right
+    }
+
+    /// Solves with the matrix.
+    fn solve(&self, right: &[f64]) -> Vec<f64> {
+        self.backward(self.forward(right))
+    }
+
+    /// Half the logarithm of the determinant.
+    fn log_diagonal(&self) -> f64 {
+        self.rows.iter().enumerate().map(|(at, row)| log(row[at])).sum()
+    }
+
+    /// The lower half of the matrix's inverse.
+    fn inverse(&self) -> Vec<Vec<f64>> {
+        let count = self.rows.len();
+        // The inverse of the factor, by columns: `columns[j][i - j]`.
+        let mut columns: Vec<Vec<f64>> = Vec::with_capacity(count);
+        for first in 0..count {
+            let mut column: Vec<f64> = Vec::with_capacity(count - first);
+            column.push(1.0 / self.rows[first][first]);
+            for at in first + 1..count {
+                let row = &self.rows[at];
+                column.push(-dot(&row[first..at], &column) / row[at]);
+            }
+            columns.push(column);
+        }
+        let entry = |one: usize, other: usize| dot(&columns[one], &columns[other][one - other..]);
+        (0..count).map(|one| (0..=one).map(|other| entry(one, other)).collect()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data() -> Data {
+        let points: Vec<Vec<f64>> =
+            (0..9).map(|at| vec![f64::from(at) / 9.0, f64::from(at * at % 7) / 7.0, f64::from(at % 3)]).collect();
+        let scores = points.iter().map(|point| libm::sin(5.0 * point[0]) + point[1] - 0.3 * point[2]).collect();
+        Data { points, scores, is_categorical: vec![false, false, true] }
+    }
+
+    #[test]
+    fn gradient_of_the_fit_matches_differences() {
+        let data = data();
+        let differences = Differences::new(&data);
+        let at = [0.3, -0.2, 0.5, 0.1, -3.0];
+        let (_, gradient) = differences.loss(&data.scores, &at);
+        for axis in 0..at.len() {
+            let moved = |by: f64| {
+                let mut moved = at;
+                moved[axis] += by;
+                differences.loss(&data.scores, &moved).0
+            };
+            let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+            assert!((slope - gradient[axis]).abs() < 1e-5, "{axis}: {slope} {}", gradient[axis]);
+        }
+    }
+
+    #[test]
+    fn gradient_of_the_acquisition_matches_differences() {
+        let data = data();
+        let model = Model::fit(&data);
+        let success = Some((vec![vec![0.5, 0.5, 1.0]], data.points.clone()));
+        let acquisition = Acquisition { model: &model, success };
+        let at = [0.37, 0.61, 1.0];
+        let (_, gradient) = acquisition.gradient(&at, &[0, 1]);
+        for axis in 0..2 {
+            let moved = |by: f64| {
+                let mut moved = at;
+                moved[axis] += by;
+                acquisition.value(&moved)
+            };
+            let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+            assert!((slope - gradient[axis]).abs() < 1e-4 * (1.0 + slope.abs()), "{axis}: {slope} {}", gradient[axis]);
+        }
+    }
+
+    #[test]
+    fn believed_point_loses_its_uncertainty_and_keeps_its_mean() {
+        let mut model = Model::fit(&data());
+        let point = vec![0.37, 0.61, 1.0];
+        let before = model.log_improvement(&point);
+        model.believe(point.clone());
+        let row: Vec<f64> =
+            model.points.iter().map(|other| model.scale * matern(model.distance(&point, other)).0).collect();
+        assert!((dot(&row, &model.solved) - model.scores[model.scores.len() - 1]).abs() < 0.2);
+        assert!(model.log_improvement(&point) < before);
+    }
+}
