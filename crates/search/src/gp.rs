@@ -7,6 +7,7 @@
 
 use crate::draw::{Draw, Purpose};
 use crate::evidence::Evidence;
+use crate::failures::Failures;
 use crate::minimize::{Limits, dot, minimize};
 use crate::normal::log_improvement;
 use crate::space::Space;
@@ -28,6 +29,8 @@ const STARTS: usize = 10;
 const MOST_VALUES: f64 = 16.0;
 /// Rounds of a maximisation that alternates between continuous and discrete axes.
 const MOST_ROUNDS: usize = 4;
+/// Logarithm of the least improvement, in units of the results' deviation, once a trial has failed.
+const LEAST_IMPROVEMENT: f64 = -25.0;
 const FIT: Limits = Limits { iterations: 100, gradient: 1e-2 };
 const MAXIMISE: Limits = Limits { iterations: 200, gradient: 1e-6 };
 
@@ -39,12 +42,7 @@ pub(crate) fn candidates(space: &Space, evidence: &Evidence, seed: u64, trial: u
     for point in evidence.running.iter().chain(&evidence.failed) {
         model.believe(filled(space, point));
     }
-    let filled_all = |points: &[Vec<f64>]| points.iter().map(|point| filled(space, point)).collect::<Vec<_>>();
-    let success = match evidence.failed.is_empty() {
-        true => None,
-        false => Some((filled_all(&evidence.failed), data.points.clone())),
-    };
-    let acquisition = Acquisition { model: &model, success };
+    let acquisition = Acquisition { model: &model, failures: Failures::new(space, evidence), space };
     maximise(space, &data, &acquisition, &mut draw)
 }
 
@@ -204,47 +202,36 @@ impl Model {
     }
 }
 
-/// What is maximised.
+/// What is maximised: the expected improvement times the probability of a result.
 struct Acquisition<'m> {
     model: &'m Model,
-    /// Points of failed trials, and of those with a result.
-    success: Option<(Vec<Vec<f64>>, Vec<Vec<f64>>)>,
+    failures: Failures,
+    space: &'m Space,
 }
 
 impl Acquisition<'_> {
     fn value(&self, point: &[f64]) -> f64 {
-        self.model.log_improvement(point) + self.log_success(point, &[]).0
+        let value = self.model.log_improvement(&filled(self.space, point));
+        self.floored(value).0 + self.failures.log_success(point, &[]).0
     }
 
     fn gradient(&self, point: &[f64], axes: &[usize]) -> (f64, Vec<f64>) {
-        let (value, mut gradient) = self.model.log_improvement_gradient(point, axes);
-        let (success, slopes) = self.log_success(point, axes);
-        gradient.iter_mut().zip(slopes).for_each(|(sum, slope)| *sum += slope);
+        let (value, mut gradient) = self.model.log_improvement_gradient(&filled(self.space, point), axes);
+        let (value, share) = self.floored(value);
+        let (success, slopes) = self.failures.log_success(point, axes);
+        gradient.iter_mut().zip(slopes).for_each(|(sum, slope)| *sum = *sum * share + slope);
         (value + success, gradient)
     }
 
-    /// Logarithm of the probability of a result: the share of results among the trials nearby, one more result assumed.
-    fn log_success(&self, point: &[f64], axes: &[usize]) -> (f64, Vec<f64>) {
-        let Some((failed, results)) = &self.success else { return (0.0, vec![0.0; axes.len()]) };
-        let (failures, failure_slopes) = self.nearby(point, failed, axes);
-        let (successes, success_slopes) = self.nearby(point, results, axes);
-        let (good, all) = (1.0 + successes, 1.0 + successes + failures);
-        let slopes = success_slopes.iter().zip(&failure_slopes).map(|(up, down)| up / good - (up + down) / all);
-        (log(good / all), slopes.collect())
-    }
-
-    /// The sum of the kernels of some points, and its slopes.
-    fn nearby(&self, point: &[f64], others: &[Vec<f64>], axes: &[usize]) -> (f64, Vec<f64>) {
-        let mut slopes = vec![0.0; axes.len()];
-        let mut sum = 0.0;
-        for other in others {
-            let (kernel, by_distance) = matern(self.model.distance(point, other));
-            sum += kernel;
-            for (slope, axis) in slopes.iter_mut().zip(axes) {
-                *slope += 2.0 * by_distance * self.model.weights[*axis] * (point[*axis] - other[*axis]);
-            }
+    /// With failures, no improvement is so unlikely that a trial which certainly fails is better. Also the slope of the
+    /// result by the value.
+    fn floored(&self, value: f64) -> (f64, f64) {
+        if self.failures.is_empty() {
+            return (value, 1.0);
         }
-        (sum, slopes)
+        let higher = value.max(LEAST_IMPROVEMENT);
+        let (own, floor) = (exp(value - higher), exp(LEAST_IMPROVEMENT - higher));
+        (higher + log(own + floor), own / (own + floor))
     }
 }
 
@@ -258,8 +245,7 @@ fn maximise(space: &Space, data: &Data, acquisition: &Acquisition<'_>, draw: &mu
     for number in 0..NEAR {
         points.push(neighbour(space, &data.points[order[number % order.len()]], draw));
     }
-    let mut scored: Vec<(f64, Vec<f64>)> =
-        points.into_iter().map(|point| (acquisition.value(&filled(space, &point)), point)).collect();
+    let mut scored: Vec<(f64, Vec<f64>)> = points.into_iter().map(|point| (acquisition.value(&point), point)).collect();
     scored.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     let starts = starts(&scored, draw);
     let mut found: Vec<(f64, Vec<f64>)> =
@@ -300,7 +286,7 @@ fn neighbour(space: &Space, point: &[f64], draw: &mut Draw) -> Vec<f64> {
 
 /// A local maximum. Axes with few values are tried one by one, all others by their gradient.
 fn climb(space: &Space, acquisition: &Acquisition<'_>, start: Vec<f64>) -> (f64, Vec<f64>) {
-    let mut best = (acquisition.value(&filled(space, &start)), start);
+    let mut best = (acquisition.value(&start), start);
     for _ in 0..MOST_ROUNDS {
         let before = best.0;
         ascend(space, acquisition, &mut best);
@@ -323,7 +309,7 @@ fn ascend(space: &Space, acquisition: &Acquisition<'_>, best: &mut (f64, Vec<f64
     if axes.is_empty() {
         return;
     }
-    let mut point = filled(space, &best.1);
+    let mut point = best.1.clone();
     // In units of the length scales, so that all axes are equally steep.
     let units: Vec<f64> = axes.iter().map(|axis| sqrt(acquisition.model.weights[*axis]).clamp(0.1, 100.0)).collect();
     let bounds: Vec<(f64, f64)> = units.iter().map(|unit| (0.0, *unit)).collect();
@@ -340,7 +326,7 @@ fn ascend(space: &Space, acquisition: &Acquisition<'_>, best: &mut (f64, Vec<f64
     for ((axis, at), unit) in axes.iter().zip(&end).zip(&units) {
         moved[*axis] = space.axes[*axis].domain.snap((at / unit).clamp(0.0, 1.0));
     }
-    take_better(space, acquisition, best, moved);
+    take_better(acquisition, best, moved);
 }
 
 /// Whether there was an axis to choose on.
@@ -360,14 +346,14 @@ fn choose(space: &Space, acquisition: &Acquisition<'_>, best: &mut (f64, Vec<f64
             for (at, other) in moved.iter_mut().zip(&space.axes) {
                 *at = other.domain.snap(*at);
             }
-            take_better(space, acquisition, best, space.without_inactive(&moved));
+            take_better(acquisition, best, space.without_inactive(&moved));
         }
     }
     has_choice
 }
 
-fn take_better(space: &Space, acquisition: &Acquisition<'_>, best: &mut (f64, Vec<f64>), moved: Vec<f64>) {
-    let value = acquisition.value(&filled(space, &moved));
+fn take_better(acquisition: &Acquisition<'_>, best: &mut (f64, Vec<f64>), moved: Vec<f64>) {
+    let value = acquisition.value(&moved);
     if value > best.0 {
         *best = (value, moved);
     }
@@ -527,6 +513,8 @@ impl Factor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::axis::{Axis, Domain};
+    use crate::value::Value;
 
     fn data() -> Data {
         let points: Vec<Vec<f64>> =
@@ -556,8 +544,15 @@ mod tests {
     fn gradient_of_the_acquisition_matches_differences() {
         let data = data();
         let model = Model::fit(&data);
-        let success = Some((vec![vec![0.5, 0.5, 1.0]], data.points.clone()));
-        let acquisition = Acquisition { model: &model, success };
+        let axis = |name: &str, domain| Axis { name: name.to_owned(), domain, condition: None };
+        let unit = || Domain::Continuous { min: 0.0, max: 1.0, is_log: false };
+        let choices = ["a", "b", "c"].map(|name| Value::Text(name.to_owned())).to_vec();
+        let axes = vec![axis("x", unit()), axis("y", unit()), axis("z", Domain::Categorical { choices })];
+        let space = Space { axes };
+        let failed = vec![vec![0.5, 0.5, 1.0], vec![0.4, 0.6, 1.0]];
+        let evidence = Evidence { results: Vec::new(), running: Vec::new(), failed };
+        let failures = Failures::new(&space, &evidence);
+        let acquisition = Acquisition { model: &model, failures, space: &space };
         let at = [0.37, 0.61, 1.0];
         let (_, gradient) = acquisition.gradient(&at, &[0, 1]);
         for axis in 0..2 {

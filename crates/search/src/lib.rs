@@ -18,6 +18,7 @@ pub mod value;
 mod axis;
 mod draw;
 mod evidence;
+mod failures;
 mod gp;
 mod grid;
 mod minimize;

@@ -203,13 +203,13 @@ impl Problems {
 fn domain(path: &str, parameter: &Parameter, problems: &mut Problems) -> Option<Domain> {
     let before = problems.0.len();
     let domain = match parameter.kind {
-        ParameterType::Categorical => categorical(path, parameter, problems),
+        ParameterType::Categorical => Some(categorical(path, parameter, problems)),
         ParameterType::Int | ParameterType::Double => numeric(path, parameter, problems),
     };
     domain.filter(|_| problems.0.len() == before)
 }
 
-fn categorical(path: &str, parameter: &Parameter, problems: &mut Problems) -> Option<Domain> {
+fn categorical(path: &str, parameter: &Parameter, problems: &mut Problems) -> Domain {
     let numeric = [
         ("min", parameter.min.is_some()),
         ("max", parameter.max.is_some()),
@@ -236,7 +236,7 @@ fn categorical(path: &str, parameter: &Parameter, problems: &mut Problems) -> Op
             problems.add(&field, format!("{choice} is not finite; remove it"));
         }
     }
-    Some(Domain::Categorical { choices })
+    Domain::Categorical { choices }
 }
 
 fn numeric(path: &str, parameter: &Parameter, problems: &mut Problems) -> Option<Domain> {
@@ -255,7 +255,7 @@ fn numeric(path: &str, parameter: &Parameter, problems: &mut Problems) -> Option
         }
     }
     if let Some(values) = &parameter.values {
-        return list(path, parameter, values, problems);
+        return Some(list(path, parameter, values, problems));
     }
     let (Some(min), Some(max)) = (parameter.min, parameter.max) else {
         let missing = if parameter.min.is_none() { "min" } else { "max" };
@@ -288,7 +288,7 @@ fn numeric(path: &str, parameter: &Parameter, problems: &mut Problems) -> Option
     Some(Domain::Stepped { min, max, step, last, is_log, is_int })
 }
 
-fn list(path: &str, parameter: &Parameter, values: &[f64], problems: &mut Problems) -> Option<Domain> {
+fn list(path: &str, parameter: &Parameter, values: &[f64], problems: &mut Problems) -> Domain {
     let ranges = [
         ("min", parameter.min.is_some()),
         ("max", parameter.max.is_some()),
@@ -309,7 +309,7 @@ fn list(path: &str, parameter: &Parameter, values: &[f64], problems: &mut Proble
     for pair in sorted.windows(2).filter(|pair| pair[0] == pair[1]) {
         problems.add(format!("{path}.values"), format!("{} is listed twice; remove one", pair[0]));
     }
-    Some(Domain::Listed { values: sorted, is_int: parameter.kind == ParameterType::Int })
+    Domain::Listed { values: sorted, is_int: parameter.kind == ParameterType::Int }
 }
 
 fn check_condition(

@@ -6,6 +6,7 @@
 
 use crate::draw::{Draw, Purpose};
 use crate::evidence::Evidence;
+use crate::failures::Failures;
 use crate::normal;
 use crate::space::Space;
 use libm::{exp, log};
@@ -23,7 +24,7 @@ const NARROWEST: f64 = 0.01;
 /// Draws from a normal distribution until one is in the axis; 2 of 3 are out at the worst.
 const MOST_DRAWS: usize = 200;
 
-/// Candidates, the best one first. Running and failed trials count as bad ones, so that others are tried first.
+/// Candidates, the best one first. Running trials count as bad ones, so that other points are tried first.
 pub(crate) fn candidates(space: &Space, evidence: &Evidence, seed: u64, trial: usize) -> Vec<Vec<f64>> {
     let mut order: Vec<usize> = (0..evidence.results.len()).collect();
     order.sort_by(|one, other| evidence.results[*one].rank(&evidence.results[*other]));
@@ -32,14 +33,15 @@ pub(crate) fn candidates(space: &Space, evidence: &Evidence, seed: u64, trial: u
     good.sort_unstable();
     bad.sort_unstable();
     let points = |list: Vec<usize>| list.into_iter().map(|at| evidence.results[at].point.as_slice());
-    let good = Density::new(space, points(good).collect());
-    let others = evidence.running.iter().chain(&evidence.failed).map(Vec::as_slice);
-    let bad = Density::new(space, points(bad).chain(others).collect());
+    let good = Density::new(space, &points(good).collect::<Vec<_>>());
+    let running = evidence.running.iter().map(Vec::as_slice);
+    let bad = Density::new(space, &points(bad).chain(running).collect::<Vec<_>>());
+    let failures = Failures::new(space, evidence);
     let mut draw = Draw::new(seed, Purpose::Tpe, trial);
     let mut found: Vec<(f64, Vec<f64>)> = (0..CANDIDATES)
         .map(|_| {
             let point = good.sample(&mut draw);
-            (good.log_density(&point) - bad.log_density(&point), point)
+            (good.log_density(&point) - bad.log_density(&point) + failures.log_success(&point, &[]).0, point)
         })
         .collect();
     found.sort_by(|(one, _), (other, _)| other.total_cmp(one));
@@ -71,7 +73,7 @@ impl Kernel {
 }
 
 impl<'s> Density<'s> {
-    fn new(space: &'s Space, points: Vec<&[f64]>) -> Self {
+    fn new(space: &'s Space, points: &[&[f64]]) -> Self {
         let mut weights = trial_weights(points.len());
         weights.push(1.0);
         let total: f64 = weights.iter().sum();

@@ -107,7 +107,7 @@ impl Run<'_> {
                 _ = interrupt.recv() => SIGINT,
                 _ = terminate.recv() => SIGTERM,
                 Some((trial, ending)) = endings.recv() => {
-                    self.end(trial, ending, lines)?;
+                    self.end(trial, &ending, lines)?;
                     self.start_next(&sender)?;
                     continue;
                 }
@@ -137,14 +137,14 @@ impl Run<'_> {
         Ok(true)
     }
 
-    fn end(&mut self, number: usize, ending: Ending, lines: &mut impl Write) -> anyhow::Result<()> {
+    fn end(&mut self, number: usize, ending: &Ending, lines: &mut impl Write) -> anyhow::Result<()> {
         self.running.retain(|(running, _)| *running != number);
         let trial = &mut self.history.trials[number - 1];
         trial.outcome = match ending {
-            Ending::Value(value) => Outcome::Finished { value },
+            Ending::Value(value) => Outcome::Finished { value: *value },
             Ending::Failed(_) => Outcome::Failed,
         };
-        let line = serde_json::to_string(&Line { trial: number, parameters: &trial.parameters, ending: &ending })?;
+        let line = serde_json::to_string(&Line { trial: number, parameters: &trial.parameters, ending })?;
         writeln!(lines, "{line}").and_then(|()| lines.flush()).context("writing to stdout")
     }
 }
