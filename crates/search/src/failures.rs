@@ -1,7 +1,8 @@
 //! Where trials fail: the probability that a trial at a point has a result.
 //!
-//! Two explanations are compared. Either one trial in four fails by chance, or trials like this one always fail. Trials are alike if they are near, or if they share the value of an axis that has few values. A failure
-//! among them speaks for the second explanation, a result speaks against it.
+//! Two explanations are compared. Either one trial in four fails by chance, or trials like this one always fail. Trials are
+//! alike if they are near: a failure among them speaks for the second explanation, a result against it. Trials are also
+//! alike if they share the value of an axis that has few values, as long as no trial with that value had a result.
 
 use crate::evidence::Evidence;
 use crate::space::Space;
@@ -9,14 +10,12 @@ use libm::{exp, log1p};
 
 /// Odds of the second explanation before there is a trial.
 const PRIOR_ODDS: f64 = 0.1;
-/// What a failure among similar trials adds to the logarithm of the odds: ln 4.
-const BY_FAILURE: f64 = 2.0 * std::f64::consts::LN_2;
-/// What a result among similar trials takes from the logarithm of the odds.
-const BY_RESULT: f64 = 3.0;
+/// What a failure among similar trials adds to the logarithm of the odds, and a result takes from it: ln 4.
+const BY_TRIAL: f64 = 2.0 * std::f64::consts::LN_2;
 /// Highest logarithm of the odds, so that its exponential is finite and a slope is left.
 const HIGHEST: f64 = 100.0;
 /// Distance on one axis at which trials are near.
-const NEAR: f64 = 0.15;
+const NEAR: f64 = 0.1;
 /// An axis with more values has no value that is compared on its own.
 const MOST_VALUES: f64 = 16.0;
 
@@ -24,7 +23,7 @@ pub(crate) struct Failures {
     /// Points with their weight in the logarithm of the odds. Empty if no trial has failed.
     weighted: Vec<(Vec<f64>, f64)>,
     is_categorical: Vec<bool>,
-    /// By axis: the logarithm of the odds of each value; empty for an axis with many values.
+    /// By axis: the logarithm of the odds of each value that never had a result; empty for an axis with many values.
     by_value: Vec<Vec<(f64, f64)>>,
 }
 
@@ -34,15 +33,16 @@ impl Failures {
         if evidence.failed.is_empty() {
             return Self { weighted: Vec::new(), is_categorical, by_value: Vec::new() };
         }
-        let results = evidence.results.iter().map(|result| (result.point.clone(), -BY_RESULT));
+        let results = evidence.results.iter().map(|result| (result.point.clone(), -BY_TRIAL));
         let weighted: Vec<(Vec<f64>, f64)> =
-            evidence.failed.iter().map(|point| (point.clone(), BY_FAILURE)).chain(results).collect();
+            evidence.failed.iter().map(|point| (point.clone(), BY_TRIAL)).chain(results).collect();
         let by_value = space.axes.iter().enumerate().map(|(at, axis)| {
             let mut odds: Vec<(f64, f64)> = Vec::new();
             if axis.domain.count().is_none_or(|count| count > MOST_VALUES) {
                 return odds;
             }
-            for (point, weight) in &weighted {
+            let has_result = |at_value: f64| evidence.results.iter().any(|result| result.point[at] == at_value);
+            for (point, weight) in weighted.iter().filter(|(point, _)| !has_result(point[at])) {
                 match odds.iter_mut().find(|(value, _)| *value == point[at]) {
                     Some((_, sum)) => *sum += weight,
                     None if point[at].is_nan() => {}
