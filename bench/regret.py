@@ -138,7 +138,8 @@ def arguments():
     add("--tuning", metavar="FILE", help="program behind bench/tuning (default: it is built)")
     add("--seeds", type=int, default=10, metavar="N", help="number of seeds, from 0 (default: %(default)s)")
     add("--trials", type=int, default=50, metavar="N", help="trials of each run (default: %(default)s)")
-    add("--rows", type=rows_named, default=ROWS, metavar="A,B,..", help="rows, or beginnings of their names (default: all)")
+    add("--rows", type=rows_named, default=ROWS, metavar="A,B,..",
+        help="rows, or beginnings of their names (default: all)")
     add("--samplers", type=lambda text: text.split(","), default=SAMPLERS, metavar="A,B,..",
         help=f"(default: {','.join(SAMPLERS)})")
     add("--report", action="store_true", help="only print the table of what is there")
@@ -182,7 +183,7 @@ def run(args, row, sampler, seed):
         path.write_text(json.dumps(space))
         door = [args.tuning] if sampler == "search" else [
             args.optuna, str(ROOT / "bench/optuna_door.py"), "--sampler", sampler.removeprefix("optuna-")]
-        flags = ["--space", str(path), "--trials", str(args.trials), "--parallel", str(row.parallel), "--seed", str(seed)]
+        flags = ["--space", path, "--trials", str(args.trials), "--parallel", str(row.parallel), "--seed", str(seed)]
         program = ["bash", "-c", PROGRAM, str(server.getsockname()[1])]
         with subprocess.Popen([*door, *flags, "--", *program], stdout=subprocess.PIPE, text=True,
                               env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:

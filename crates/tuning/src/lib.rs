@@ -21,7 +21,7 @@ use trial::{Child, Ending};
 /// Search the hyperparameters of a program, without a cluster.
 ///
 /// One JSON line is printed for each trial, in the order in which the trials end. A trial has failed if its program
-/// exits with another code than 0 or prints no number; its line has the value null and the reason in `failed`. NaN and
+/// exits with another code than 0 or prints no number. Its line has the value null, and the reason in `failed`. NaN and
 /// infinities are values, printed as strings.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tuning", max_term_width = 100)]
