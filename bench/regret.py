@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Compare the search of bench/tuning with Optuna's samplers, on functions whose best value is known.
 
-Each run is one search of a function by one sampler, through the same door. The function is shifted, mirrored and permuted
-by the seed. A virtual clock decides in which order parallel trials end: each trial has a duration that depends on the seed
-and its parameters. The program of each trial waits for the clock. The lines of each run are kept below --results, and
-runs whose lines are there are not repeated.
+Each run is one search of a function by one sampler, through the same door. The function is shifted, mirrored and
+permuted by the seed. A virtual clock decides in which order parallel trials end: each trial has a duration that depends
+on the seed and its parameters. The program of each trial waits for the clock. The lines of each run are kept below
+--results, and runs whose lines are there are not repeated.
 
     bench/regret.py --results DIR --optuna VENV/bin/python --seeds 40
 
@@ -62,7 +62,8 @@ class Branin:
         self.parameters = {name: {"type": "double", "min": 0, "max": 15} for name in ("x", "y")}
 
     def regret(self, given):
-        x, y = (15 - given[name] if mirrored else given[name] for name, mirrored in zip("xy", self.mirrored, strict=True))
+        axes = zip("xy", self.mirrored, strict=True)
+        x, y = (15 - given[axis] if mirrored else given[axis] for axis, mirrored in axes)
         x, y = x - 5 + self.moved[0], y + self.moved[1]
         valley = y - 5.1 / (4 * math.pi**2) * x**2 + 5 / math.pi * x - 6
         return valley**2 + 10 * (1 - 1 / (8 * math.pi)) * math.cos(x) + 10 - 0.39788735772973816
@@ -72,7 +73,8 @@ class Hartmann6:
     """Six numbers, six minima. The box is moved by up to a tenth; axes are permuted and may be mirrored."""
 
     HEIGHTS = (1.0, 1.2, 3.0, 3.2)
-    WIDTHS = ((10, 3, 17, 3.5, 1.7, 8), (0.05, 10, 17, 0.1, 8, 14), (3, 3.5, 1.7, 10, 17, 8), (17, 8, 0.05, 10, 0.1, 14))
+    WIDTHS = ((10, 3, 17, 3.5, 1.7, 8), (0.05, 10, 17, 0.1, 8, 14), (3, 3.5, 1.7, 10, 17, 8),
+              (17, 8, 0.05, 10, 0.1, 14))
     PLACES = ((0.1312, 0.1696, 0.5569, 0.0124, 0.8283, 0.5886), (0.2329, 0.4135, 0.8307, 0.3736, 0.1004, 0.9991),
               (0.2348, 0.1451, 0.3522, 0.2883, 0.3047, 0.6650), (0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381))
 
@@ -83,11 +85,14 @@ class Hartmann6:
         self.parameters = {f"x{axis}": {"type": "double", "min": 0, "max": 1} for axis in range(6)}
 
     def regret(self, given):
-        at = [given[f"x{axis}"] for axis in self.order]
-        at = [(1 - x if mirrored else x) + moved for x, mirrored, moved in zip(at, self.mirrored, self.moved, strict=True)]
-        return 3.32236801141551 - sum(
-            height * math.exp(-sum(width * (x - place) ** 2 for width, x, place in zip(widths, at, places, strict=True)))
-            for height, widths, places in zip(self.HEIGHTS, self.WIDTHS, self.PLACES, strict=True))
+        axes = zip(self.order, self.mirrored, self.moved, strict=True)
+        at = [(1 - given[f"x{axis}"] if mirrored else given[f"x{axis}"]) + moved for axis, mirrored, moved in axes]
+        hills = zip(self.HEIGHTS, self.WIDTHS, self.PLACES, strict=True)
+        return 3.32236801141551 - sum(height * math.exp(-self.distance(at, *hill)) for height, *hill in hills)
+
+    @staticmethod
+    def distance(at, widths, places):
+        return sum(width * (x - place) ** 2 for width, x, place in zip(widths, at, places, strict=True))
 
 
 class Mixed:
