@@ -30,7 +30,8 @@ struct Metric {
 
 impl SpaceFile {
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("--space: reading {}", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| anyhow!("--space: {} cannot be read ({error}); name a JSON file", path.display()))?;
         let mut json = serde_json::Deserializer::from_str(&text);
         let file = serde_path_to_error::deserialize(&mut json).with_context(|| path.display().to_string())?;
         json.end().with_context(|| path.display().to_string())?;

@@ -87,7 +87,7 @@ fn program_that_cannot_be_started_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = Arguments { command: vec!["/nowhere/train".to_owned()], ..arguments(&folder, SPACE, "") };
     let error = format!("{:#}", run(&arguments, &mut Vec::new()).unwrap_err());
-    assert!(error.starts_with("starting /nowhere/train: "), "{error}");
+    assert!(error.starts_with("COMMAND: /nowhere/train cannot be started (No such file"), "{error}");
 }
 
 #[test]

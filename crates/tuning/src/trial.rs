@@ -1,6 +1,6 @@
 //! The program of one trial.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -35,7 +35,9 @@ impl Child {
     ) -> anyhow::Result<Self> {
         let mut builder = Command::new(&command[0]);
         builder.args(&command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut child = builder.spawn().with_context(|| format!("starting {}", command[0]))?;
+        let mut child = builder.spawn().map_err(|error| {
+            anyhow!("COMMAND: {} cannot be started ({error}); name a program on PATH, or its path", command[0])
+        })?;
         let pid = Pid::from_raw(i32::try_from(child.id()).context("the PID is too large")?);
         let group = Arc::new(Mutex::new(Some(pid)));
         let shared = Arc::clone(&group);
