@@ -32,7 +32,7 @@ const MOST_ROUNDS: usize = 4;
 /// Logarithm of the least improvement, in units of the results' deviation, once a trial has failed.
 const LEAST_IMPROVEMENT: f64 = -25.0;
 /// Standard deviations by which a running trial is assumed to be worse than expected: parallel trials then spread more.
-/// With 8 in parallel on Hartmann6, the regret after 50 trials is a fifth lower than with 0.
+/// On Hartmann6 with 8 in parallel, 0, 0.5 and 1 differ by less than 40 seeds can tell.
 const PESSIMISM: f64 = 0.5;
 /// Least variance of the posterior: below it are rounding errors.
 const LEAST_VARIANCE: f64 = 1e-10;
