@@ -31,6 +31,9 @@ const MOST_VALUES: f64 = 16.0;
 const MOST_ROUNDS: usize = 4;
 /// Logarithm of the least improvement, in units of the results' deviation, once a trial has failed.
 const LEAST_IMPROVEMENT: f64 = -25.0;
+/// Most noise with which the logarithms of losses are used. Noise is in the losses: the logarithm of the best ones is then
+/// mostly noise. On the mixed space with noise, the median regret after 50 trials fell from 0.13 to 0.09 (40 seeds).
+const MOST_NOISE_OF_LOG: f64 = 0.03;
 /// Standard deviations by which a running trial is assumed to be worse than expected: parallel trials then spread more.
 /// On Hartmann6 with 8 in parallel, 0, 0.5 and 1 differ by less than 40 seeds can tell.
 const PESSIMISM: f64 = 0.5;
@@ -42,14 +45,13 @@ const MAXIMISE: Limits = Limits { iterations: 200, gradient: 1e-6 };
 /// Candidates, the best one first.
 pub(crate) fn candidates(space: &Space, evidence: &Evidence, seed: u64, trial: usize) -> Vec<Vec<f64>> {
     let losses = Losses::new(evidence);
-    let mut fitted: Vec<(f64, Data, Model)> = losses
-        .scales()
-        .map(|scale| {
-            let data = Data::new(space, evidence, &losses, scale);
-            let (model, loss) = Model::fit(&data);
-            (loss - data.log_slope, data, model)
-        })
-        .collect();
+    let fits = losses.scales().map(|scale| {
+        let data = Data::new(space, evidence, &losses, scale);
+        let (model, loss) = Model::fit(&data);
+        let is_misleading = matches!(scale, LossScale::Log { .. }) && model.noise > MOST_NOISE_OF_LOG;
+        (if is_misleading { f64::INFINITY } else { loss - data.log_slope }, data, model)
+    });
+    let mut fitted: Vec<(f64, Data, Model)> = fits.collect();
     // The scale under which the results themselves are most probable.
     fitted.sort_by(|(one, ..), (other, ..)| one.total_cmp(other));
     let (_, data, mut model) = fitted.swap_remove(0);
