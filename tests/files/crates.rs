@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// From the ground up: each crate may stand on those before it.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 21] = [
     "text",
     "address",
     "protocol",
@@ -15,6 +15,8 @@ const ORDER: [&str; 19] = [
     "store",
     "fetch",
     "publish",
+    "search",
+    "tuning",
     "exposition",
     "agent",
     "api",
