@@ -164,7 +164,7 @@ const GAUGES: [Gauge; 25] = [
 type Family = (&'static str, &'static str, &'static str, fn(&Job, &mut Page));
 
 /// The series of which a job has several, or one with labels of its own; and the one that is a counter.
-const FAMILIES: [Family; 7] = [
+const FAMILIES: [Family; 8] = [
     ("trainingjob_checkpoints", "gauge", "Checkpoints, by what they are worth.", |job, page| {
         for (verdict, count) in job.checkpoints().into_iter().flatten() {
             page.sample(&job.with(&[("verdict", verdict)]), count);
@@ -179,6 +179,18 @@ const FAMILIES: [Family; 7] = [
             if let Some(healthy) = conditions.iter().find(|c| c.type_ == ConditionType::CheckpointsHealthy.as_str()) {
                 let value = f64::from(u8::from(healthy.status == "True"));
                 page.sample(&job.with(&[("reason", healthy.reason.as_str())]), value);
+            }
+        },
+    ),
+    (
+        "trainingjob_result_published",
+        "gauge",
+        "1 if the result is published under the address of output, 0 if it is not yet.",
+        |job, page| {
+            let conditions = &job.status.conditions;
+            if let Some(published) = conditions.iter().find(|c| c.type_ == ConditionType::ResultPublished.as_str()) {
+                let value = f64::from(u8::from(published.status == "True"));
+                page.sample(&job.with(&[("reason", published.reason.as_str())]), value);
             }
         },
     ),
@@ -476,7 +488,7 @@ mod tests {
                 { "name": "c", "uri": "", "revision": "r", "key": "k", "bytes": 7 },
             ] }),
             json!({ "state": "Pending", "conditions": [condition("Accepted", "RuntimeNotFound")] }),
-            json!({ "state": "Running", "conditions": [condition("Accepted", "InvalidSpec")] }),
+            json!({ "state": "Running", "conditions": [condition("Accepted", "InvalidSpec"), condition("ResultPublished", "PublishFailed")] }),
         ];
         let page = page(statuses, &Index::default());
         has(
@@ -490,6 +502,7 @@ mod tests {
                 "trainingjob_waiting{namespace=\"ns\",training_job=\"j4\",condition=\"Accepted\",reason=\"RuntimeNotFound\"} 1",
                 "trainingjob_failure_timestamp_seconds{namespace=\"ns\",training_job=\"j2\",reason=\"OOMKilled\"} 60",
                 "trainingjob_checkpoints_healthy{namespace=\"ns\",training_job=\"j2\",reason=\"BackupFailing\"} 0",
+                "trainingjob_result_published{namespace=\"ns\",training_job=\"j5\",reason=\"PublishFailed\"} 0",
             ],
         );
         assert_eq!(page.matches("trainingjob_waiting{").count(), 3, "{page}");

@@ -213,15 +213,54 @@ class Stores(Case):
             self.assertEqual(hashes, {path: hashlib.sha256(body).hexdigest() for path, body in files.items()})
             self.assertEqual(self.fetch(record["uri"], *keys), ours)
 
-    def test_s3(self):
-        import boto3
-
+    def s3(self):
+        """Starts a server of S3: its URL, and a folder with the keys."""
         port = free_port()
         (self.room / "store" / BUCKET).mkdir(parents=True)
         self.start("versitygw", [tool("versitygw"), "--access", KEY, "--secret", SECRET, "--region", "us-east-1",
                                  "--quiet", "--port", f"127.0.0.1:{port}", "posix", self.room / "store"],
                    lambda: is_open(port))
         url = f"http://127.0.0.1:{port}"
+        return url, secret(self.room, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, AWS_REGION="us-east-1",
+                           AWS_ENDPOINT_URL=url)
+
+    def test_mlflow(self):
+        """What the operator has an agent do: publish a result, register it in MLflow, and fetch it by its digest."""
+        from mlflow import MlflowClient
+
+        _, keys = self.s3()
+        port = free_port()
+        tracking = f"http://127.0.0.1:{port}"
+        self.start("mlflow", [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port,
+                              "--workers", "1", "--backend-store-uri", f"sqlite:///{self.room}/mlflow.db",
+                              "--artifacts-destination", self.room / "artifacts"],
+                   lambda: is_open(port), {"HOME": str(self.room)})
+        request = {"from": str(write(self.room / "out", FILES)), "uri": f"s3://{BUCKET}/results", "name": "digits-1",
+                   "credentials": str(keys), "register": {"mlflow": tracking, "model": "digits"},
+                   "origin": {"job": "digits", "metrics": {"loss": 0.5}}}
+        words = self.room / "words"
+        for _ in range(2):  # the second one finds it
+            command = [agent_program(), "outputs", "--request", json.dumps(request), "--termination-log", words]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            published = json.loads(words.read_text())["published"]
+            self.assertEqual(published["registeredVersion"], "1")
+            self.assertEqual(published["record"]["fileCount"], len(FILES))
+        version = MlflowClient(tracking_uri=tracking).get_model_version("digits", "1")
+        self.assertEqual(version.source, published["record"]["uri"])
+        self.assertIn(published["record"]["digest"], str(version.tags))
+
+        named = f"{published['record']['uri']}#sha256={published['record']['digest']}"
+        self.assertEqual(self.fetch(named, "--credentials", keys), FILES)
+        other = named[:-1] + ("1" if named[-1] == "0" else "0")
+        ended = fetch(self.room, "--credentials", keys, other, cache="other")
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("another digest", str(ended))
+
+    def test_s3(self):
+        import boto3
+
+        url, keys = self.s3()
         client = boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET,
                               region_name="us-east-1")
 
@@ -234,8 +273,6 @@ class Stores(Case):
             file = write(self.room / "one", {"x": body}) / "x"
             client.upload_file(str(file), BUCKET, key)  # in parts if it is large
 
-        keys = secret(self.room, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, AWS_REGION="us-east-1",
-                      AWS_ENDPOINT_URL=url)
         self.compare(f"s3://{BUCKET}", ("--credentials", keys), put, get)
         with self.assertRaises(client.exceptions.ClientError):
             client.head_object(Bucket=BUCKET, Key="none")

@@ -90,13 +90,13 @@ async fn a_result_is_published_and_another_job_reads_it() {
     });
     space.create::<PersistentVolumeClaim>(claim).await;
     let reads = json!({
-        "model": result.uri, "credentialsSecret": "data-keys", "cache": { "pvcName": "cache" },
+        "model": format!("{}#sha256={}", result.uri, result.digest), "credentialsSecret": "data-keys", "cache": { "pvcName": "cache" },
         "command": ["sh", "-c", "cat $MODEL/weights/a.safetensors"],
     });
     let reader = space.submit("reader", merged(reads, &json!({ "numWorkers": 1 }))).await;
     let status = reader.state(Completed).await;
     assert_eq!(logs(&space, &reader).await, ["tuned\n"]);
-    assert_eq!(status.data[0].files, 3, "with the record beside it");
+    assert_eq!((status.data[0].files, &status.data[0].revision), (2, &result.digest));
     assert!(space.pods().await.iter().filter(|pod| pod.name_any().contains("-upkeep-")).all(|pod| !has_gpu(pod)));
 }
 

@@ -36,6 +36,8 @@ pub struct ObjectsAddress {
     pub destination: Destination,
     /// The namespace of Oracle Object Storage, which is reached through its S3-compatible endpoint.
     pub oracle_namespace: Option<String>,
+    /// The digest of the result that is published there: 64 lower-case hexadecimal digits.
+    pub digest: Option<String>,
 }
 
 /// One file, which is known by its hash.
@@ -53,7 +55,7 @@ pub enum Address {
     /// `hf://[models/|datasets/]NAMESPACE/NAME[@REVISION][/PATH]`.
     Hub(HubAddress),
     /// `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, or Oracle's
-    /// `oci://n/NAMESPACE/b/BUCKET/o/PREFIX`.
+    /// `oci://n/NAMESPACE/b/BUCKET/o/PREFIX`; each with `#sha256=DIGEST` for a published result.
     Objects(ObjectsAddress),
     /// `https://HOST/PATH#sha256=HASH`.
     Web(WebAddress),
@@ -79,15 +81,22 @@ impl Address {
         let Some((scheme, rest)) = uri.split_once("://") else {
             return Err(wrong("not a URI; write hf://, s3://, gs://, az://, oci:// or https:// before it"));
         };
+        let (without_digest, digest) = match scheme {
+            "s3" | "gs" | "az" | "abfss" | "oci" => digest_of(uri).map_err(wrong)?,
+            _ => (uri, None),
+        };
         match scheme {
             "hf" => hub(rest, kind).map(Self::Hub).map_err(|why| wrong(&why)),
             "s3" | "gs" | "az" | "abfss" => {
-                let destination = Destination::parse(uri)?;
-                Ok(Self::Objects(ObjectsAddress { destination, oracle_namespace: None }))
+                let destination = Destination::parse(without_digest)?;
+                Ok(Self::Objects(ObjectsAddress { destination, oracle_namespace: None, digest }))
             }
             "https" | "http" => web(uri, rest).map(Self::Web).map_err(|why| wrong(&why)),
             "oci" if is_registry(rest) => image(rest).map(Self::Image).map_err(|why| wrong(&why)),
-            "oci" => oracle(rest).map(Self::Objects).map_err(|why| wrong(&why)),
+            "oci" => {
+                let rest = &rest[..without_digest.len() - "oci://".len()];
+                oracle(rest).map(|it| Self::Objects(ObjectsAddress { digest, ..it })).map_err(|why| wrong(&why))
+            }
             "pvc" => Err(wrong("a claim is mounted, and nothing is fetched from it; name it in the job's volumes")),
             "file" => Err(wrong("a folder of the node can't be fetched; put it into a claim or an object store")),
             "git" | "ssh" | "git+https" | "git+ssh" => {
@@ -117,6 +126,9 @@ impl Address {
             }
             Self::Hub(hub) if is_hex(&hub.revision, 40) || hub.revision.starts_with("refs/") => {
                 refused("a commit or reference can't be written to; write a branch as hf://NAMESPACE/NAME@BRANCH")
+            }
+            Self::Objects(objects) if objects.digest.is_some() => {
+                refused("the digest of a result is known when it is published; leave #sha256= out")
             }
             Self::Hub(_) | Self::Objects(_) => Ok(address),
         }
@@ -150,9 +162,14 @@ impl fmt::Display for Address {
                 };
                 f.write_str(&hub.with_revision(&format!("@{revision}")))
             }
-            Self::Objects(ObjectsAddress { destination, oracle_namespace: None }) => destination.fmt(f),
-            Self::Objects(ObjectsAddress { destination, oracle_namespace: Some(namespace) }) => {
-                write!(f, "oci://n/{namespace}/b/{}/o/{}", destination.bucket, destination.prefix)
+            Self::Objects(ObjectsAddress { destination, oracle_namespace, digest }) => {
+                match oracle_namespace {
+                    None => destination.fmt(f)?,
+                    Some(namespace) => {
+                        write!(f, "oci://n/{namespace}/b/{}/o/{}", destination.bucket, destination.prefix)?;
+                    }
+                }
+                digest.as_ref().map_or(Ok(()), |digest| write!(f, "#sha256={digest}"))
             }
             Self::Web(web) => write!(f, "{}#sha256={}", web.url, web.sha256),
             Self::Image(reference) => write!(f, "oci://{reference}"),
@@ -276,6 +293,18 @@ fn web(uri: &str, rest: &str) -> std::result::Result<WebAddress, String> {
     Ok(WebAddress { url, sha256: sha256.to_owned() })
 }
 
+/// Splits off the digest of a published result.
+fn digest_of(uri: &str) -> std::result::Result<(&str, Option<String>), &'static str> {
+    match uri.split_once("#sha256=") {
+        Some((uri, digest)) if is_hex(digest, 64) => Ok((uri, Some(digest.to_owned()))),
+        Some(_) => {
+            Err("the digest after #sha256= must have 64 lower-case hexadecimal digits; status.result of the job \
+                        that published the result has it")
+        }
+        None => Ok((uri, None)),
+    }
+}
+
 /// Whether the first part is a registry's host, by the rule of image references: it has a dot or a port, or is localhost.
 fn is_registry(rest: &str) -> bool {
     let host = rest.split('/').next().unwrap_or_default();
@@ -343,7 +372,7 @@ fn oracle(rest: &str) -> std::result::Result<ObjectsAddress, String> {
         format!("{}; write {form}", text.split_once(": ").map_or(text.as_str(), |(_, why)| why))
     })?;
     debug_assert_eq!(destination.scheme, Scheme::S3);
-    Ok(ObjectsAddress { destination, oracle_namespace: Some(namespace.to_owned()) })
+    Ok(ObjectsAddress { destination, oracle_namespace: Some(namespace.to_owned()), digest: None })
 }
 
 /// A URI as an error may show it: without a query, a fragment that is no hash, and user information.

@@ -8,6 +8,7 @@ use crate::watch::Watch;
 use crate::web_file::Opened;
 use address::ObjectsAddress;
 use futures::{StreamExt, stream};
+use protocol::result::{LONGEST_RECORD, RECORD_NAME, RecordFile, ResultRecord};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::sync::Arc;
@@ -119,6 +120,40 @@ impl Objects {
             }
         }
         Ok(Some(items))
+    }
+
+    /// The files of the result that is published there, if it is the one with this digest.
+    ///
+    /// # Errors
+    /// If there is none, or another one; and what the store answers.
+    pub async fn result(&self, digest: &str) -> Result<Vec<Item>, FetchError> {
+        let mut tries = Tries::new(self.patience);
+        let json = loop {
+            match self.watch.wait(self.store.read_object(RECORD_NAME, LONGEST_RECORD)).await {
+                Ok(json) => break json,
+                Err(error) => tries.wait(self.failed(error), false).await?,
+            }
+        };
+        let uri = &self.uri;
+        let Some(json) = json else {
+            return Err(FetchError::refused(format!(
+                "{uri}: no result is published there, for {RECORD_NAME} is missing; name the folder of a result, or leave \
+                 #sha256= out"
+            )));
+        };
+        let record = ResultRecord::parse(&json)
+            .map_err(|why| FetchError::refused(format!("{uri}: {RECORD_NAME}: {why}; name another result")))?;
+        if record.digest != digest {
+            let found = &record.digest;
+            return Err(FetchError::refused(format!(
+                "{uri}: the result there has another digest, {found}; name that one, or the folder of the result that is meant"
+            )));
+        }
+        let item = |file: RecordFile| {
+            let RecordFile { path, size, sha256 } = file;
+            Item { key: path.clone(), path, size, check: Check::Sha256(sha256) }
+        };
+        Ok(record.files.into_iter().map(item).collect())
     }
 
     /// The object whose key is the prefix itself, where nothing is below it.

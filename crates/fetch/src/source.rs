@@ -68,7 +68,15 @@ impl Source {
                 ))),
                 _ => Ok(Some(web.address.sha256.clone())),
             },
-            SourceKind::Objects(_) => Ok(pinned.map(str::to_owned)),
+            SourceKind::Objects(objects) => match (&objects.address.digest, pinned) {
+                (Some(digest), Some(pinned)) if pinned != digest => Err(FetchError::refused(format!(
+                    "{}: the revision {} is not its digest; leave the revision out",
+                    objects.uri,
+                    one_line(pinned)
+                ))),
+                (Some(digest), _) => Ok(Some(digest.clone())),
+                (None, pinned) => Ok(pinned.map(str::to_owned)),
+            },
         }
     }
 
@@ -102,13 +110,19 @@ impl Source {
                 writer = add(writer, vec![web.item().await?]).await?;
                 web.address.sha256.clone()
             }
-            SourceKind::Objects(objects) => {
-                let mut list = ObjectList::new();
-                while let Some(items) = objects.page(&mut list).await? {
-                    writer = add(writer, items).await?;
+            SourceKind::Objects(objects) => match &objects.address.digest {
+                Some(digest) => {
+                    writer = add(writer, objects.result(digest).await?).await?;
+                    digest.clone()
                 }
-                list.revision()
-            }
+                None => {
+                    let mut list = ObjectList::new();
+                    while let Some(items) = objects.page(&mut list).await? {
+                        writer = add(writer, items).await?;
+                    }
+                    list.revision()
+                }
+            },
         };
         let filter =
             safetensors_only && matches!(&self.kind, SourceKind::Hub(hub) if hub.address.kind == ContentKind::Model);

@@ -1,11 +1,14 @@
 //! The result of a job: its record, the request to publish it, and the report.
 
 use jiff::Timestamp;
+use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The file with the record, in the folder of the result. It is written last: a result without it is incomplete.
 pub const RECORD_NAME: &str = "trainingjob-result.json";
+/// The longest record that is read, in bytes: that of a quarter of a million files.
+pub const LONGEST_RECORD: u64 = 32 * 1024 * 1024;
 /// The version of the record's schema that this version writes and reads.
 pub const RECORD_VERSION: u32 = 1;
 
@@ -104,7 +107,33 @@ pub struct RecordFile {
     pub sha256: String,
 }
 
+/// SHA-256 over the lines of sorted files: [`ResultRecord::digest`].
+#[must_use]
+pub fn digest(files: &[RecordFile]) -> String {
+    let mut hash = Context::new(&SHA256);
+    for file in files {
+        hash.update(format!("{}  {}  {}\n", file.sha256, file.size, file.path).as_bytes());
+    }
+    hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl ResultRecord {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If it is no record, of another version, or its digest is not that of its files.
+    pub fn parse(json: &[u8]) -> Result<Self, String> {
+        let record: Self =
+            serde_json::from_slice(json).map_err(|error| format!("not the record of a result ({error})"))?;
+        if record.version != RECORD_VERSION {
+            return Err(format!("the record has the version {}, and {RECORD_VERSION} is known", record.version));
+        }
+        if record.digest != digest(&record.files) {
+            return Err("the record's digest is not that of its files".to_owned());
+        }
+        Ok(record)
+    }
+
     /// The JSON of the record.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {

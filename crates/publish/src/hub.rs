@@ -10,7 +10,7 @@ use crate::ledger::Ledger;
 use crate::network::{Answer, Ask, Network, Payload, Tries, check_target, refusal};
 use crate::progress::{Progress, Stage};
 use crate::read::{range, sha256};
-use crate::record::{self, LONGEST};
+use crate::record;
 use crate::{Published, blocking};
 use address::{ContentKind, HubAddress, key};
 use base64::Engine;
@@ -20,7 +20,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Method;
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, LINK};
-use protocol::result::{Origin, RECORD_NAME, RecordFile, ResultRecord};
+use protocol::result::{LONGEST_RECORD, Origin, RECORD_NAME, RecordFile, ResultRecord};
 use reqwest::Url;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -350,7 +350,7 @@ impl Hub<'_> {
     async fn old_record(&self, head: &str) -> Result<Option<ResultRecord>> {
         let (namespace, name) = self.repository();
         let url = self.url(&[self.prefix(), &[namespace, name, "resolve", head, RECORD_NAME]].concat())?;
-        let answer = self.get(&url, LONGEST as usize).await?;
+        let answer = self.get(&url, LONGEST_RECORD as usize).await?;
         match answer.status {
             200 => record::parse(&format!("{}/{RECORD_NAME}", self.uri), &answer.body).map(Some),
             404 => Ok(None),
@@ -649,10 +649,10 @@ impl Hub<'_> {
         }
         // No commit contains its own hash.
         let json = ResultRecord { revision: None, ..record.clone() }.to_json();
-        if json.len() as u64 > LONGEST {
+        if json.len() as u64 > LONGEST_RECORD {
             let files = record.file_count;
             return Err(PublishError::refused(format!(
-                "{}: its {files} files are too many for a record of {LONGEST} bytes; pack them into archives",
+                "{}: its {files} files are too many for a record of {LONGEST_RECORD} bytes; pack them into archives",
                 self.uri
             )));
         }

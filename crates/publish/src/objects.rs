@@ -5,12 +5,12 @@ use crate::error::{Kind, PublishError};
 use crate::ledger::Ledger;
 use crate::progress::{Progress, Stage};
 use crate::read::{Part, Reader, sha256};
-use crate::record::{self, LONGEST};
+use crate::record;
 use crate::{Published, blocking};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
-use protocol::result::{Origin, RECORD_NAME, RecordFile, ResultRecord};
+use protocol::result::{LONGEST_RECORD, Origin, RECORD_NAME, RecordFile, ResultRecord};
 use std::collections::{HashMap, HashSet};
 use store::{Room, Store, StoreError, Trouble, part_length};
 use text::one_line;
@@ -81,7 +81,7 @@ impl Objects<'_> {
 
     /// The record that is there.
     async fn record(&self) -> Result<Option<ResultRecord>> {
-        let json = self.store.read_object(RECORD_NAME, LONGEST).await.map_err(|error| self.failed(error))?;
+        let json = self.store.read_object(RECORD_NAME, LONGEST_RECORD).await.map_err(|error| self.failed(error))?;
         json.map(|json| record::parse(&self.place(RECORD_NAME), &json)).transpose()
     }
 
@@ -357,10 +357,10 @@ impl Objects<'_> {
     /// Writes the record, unless there is one.
     async fn write(&self, record: &ResultRecord) -> Result<()> {
         let json = Bytes::from(record.to_json());
-        if json.len() as u64 > LONGEST {
+        if json.len() as u64 > LONGEST_RECORD {
             let files = record.file_count;
             return Err(PublishError::refused(format!(
-                "{}: its {files} files are too many for a record of {LONGEST} bytes; pack them into archives",
+                "{}: its {files} files are too many for a record of {LONGEST_RECORD} bytes; pack them into archives",
                 self.uri
             )));
         }

@@ -2,12 +2,8 @@
 
 use crate::error::PublishError;
 use jiff::Timestamp;
-use protocol::result::{Origin, RECORD_VERSION, RecordFile, ResultRecord};
-use sha2::{Digest, Sha256};
+use protocol::result::{Origin, RECORD_VERSION, RecordFile, ResultRecord, digest};
 use std::fmt::Write;
-
-/// The longest record that is read, in bytes: that of a quarter of a million files.
-pub(crate) const LONGEST: u64 = 32 * 1024 * 1024;
 
 /// The record of these files. They are sorted.
 pub(crate) fn new(uri: String, name: &str, origin: &Origin, mut files: Vec<RecordFile>) -> ResultRecord {
@@ -34,24 +30,7 @@ pub(crate) fn new(uri: String, name: &str, origin: &Origin, mut files: Vec<Recor
 /// If it is no record, of another version, or its digest is not that of its files.
 pub(crate) fn parse(place: &str, json: &[u8]) -> Result<ResultRecord, PublishError> {
     let wrong = |why: String| PublishError::refused(format!("{place}: {why}; publish under another name"));
-    let record: ResultRecord =
-        serde_json::from_slice(json).map_err(|error| wrong(format!("not the record of a result ({error})")))?;
-    if record.version != RECORD_VERSION {
-        return Err(wrong(format!("the record has the version {}, and {RECORD_VERSION} is known", record.version)));
-    }
-    if record.digest != digest(&record.files) {
-        return Err(wrong("the record's digest is not that of its files".to_owned()));
-    }
-    Ok(record)
-}
-
-/// SHA-256 over the lines of sorted files.
-fn digest(files: &[RecordFile]) -> String {
-    let mut hash = Sha256::new();
-    for file in files {
-        hash.update(format!("{}  {}  {}\n", file.sha256, file.size, file.path));
-    }
-    hex(&hash.finalize())
+    ResultRecord::parse(json).map_err(wrong)
 }
 
 /// Lower-case hexadecimal digits.
@@ -67,6 +46,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use protocol::result::BaseModel;
+    use sha2::{Digest, Sha256};
 
     fn record() -> ResultRecord {
         let file = |path: &str, size| RecordFile { path: path.to_owned(), size, sha256: hex(&Sha256::digest(path)) };

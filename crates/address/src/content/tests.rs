@@ -194,3 +194,19 @@ fn addresses_of_results_that_can_not_be_written_are_refused_with_the_remedy() {
         assert!(Address::parse_result(uri).is_ok(), "{uri}");
     }
 }
+
+#[test]
+fn a_published_result_is_named_with_its_digest() {
+    let digest = "0a".repeat(32);
+    for uri in ["s3://bucket/results/x", "gs://bucket/x", "az://container/x", "oci://n/ns/b/bucket/o/x"] {
+        let named = format!("{uri}#sha256={digest}");
+        let Ok(Address::Objects(address)) = Address::parse(&named, ContentKind::Model) else { panic!("{named}") };
+        assert_eq!(address.digest.as_deref(), Some(&*digest));
+        assert_eq!(Address::Objects(address).to_string(), named);
+        let error = Address::parse_result(&named).unwrap_err().to_string();
+        assert!(error.contains("leave #sha256= out"), "{error}");
+        for odd in [format!("{uri}#sha256=0A"), format!("{uri}#sha256={}", digest.to_uppercase()), format!("{uri}#x")] {
+            assert!(Address::parse(&odd, ContentKind::Model).is_err(), "{odd}");
+        }
+    }
+}
