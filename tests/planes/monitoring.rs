@@ -597,6 +597,18 @@ async fn every_query_gives_data() {
     world.until("fails", State::Running, 2).await;
     world.fail("fails").await;
     world.until("fails", State::Failed, 2).await;
+    // No store is there that could refuse a result.
+    let mut conditions = world.jobs().get("fails").await.unwrap().status.unwrap().conditions;
+    let failed = conditions.iter().find(|condition| condition.type_ == "Failed").unwrap();
+    let unpublished = api::Condition {
+        type_: "ResultPublished".to_owned(),
+        status: "False".to_owned(),
+        reason: "PublishFailed".to_owned(),
+        ..failed.clone()
+    };
+    conditions.push(unpublished);
+    let patch = Patch::Merge(json!({ "status": { "conditions": conditions } }));
+    world.jobs().patch_status("fails", &PatchParams::default(), &patch).await.unwrap();
     // The others ran before Prometheus looked for the first time, so that it saw no increase.
     world.submit("later", json!({})).await;
     world.until("later", State::Running, 1).await;
