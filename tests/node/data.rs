@@ -103,6 +103,8 @@ async fn a_model_is_fetched_once_and_before_the_workers_are_made() {
     });
     let data = data.await;
     assert!(data.len() == 1 && data[0].progress.is_some() && !data[0].is_resolved(), "{data:?}");
+    // It would hold a core of the node.
+    slow.delete().await;
 
     // One worker needs no cache, and finds the content at the same place.
     let mut alone = fields(json!({ "numWorkers": 1 }));
