@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -56,10 +57,10 @@ class Case(unittest.TestCase):
         """Starts a server, and waits until `look` finds it."""
         with open(self.room / f"{what}.log", "w") as log:
             server = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log,
-                                      stderr=log, env={**os.environ, **(env or {})})
+                                      stderr=log, env={**os.environ, **(env or {})}, start_new_session=True)
 
         def end():
-            server.kill()
+            os.killpg(server.pid, signal.SIGKILL)  # with the processes that it has started
             server.wait()
 
         def is_there():
