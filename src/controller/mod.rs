@@ -297,13 +297,13 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
                 let inherited =
                     status.as_ref().and_then(|status| status.inherited.clone()).or(newest.inherited.clone());
                 Cow::Owned(TrainingJob {
-                    status: Some(TrainingJobStatus { inherited, ..newest }),
+                    status: Some(TrainingJobStatus { inherited, ..newest.clone() }),
                     ..whole.clone().into_owned()
                 })
             }
         };
         let wanted = context.wanted(&whole, &pass.key);
-        if !pass.round(&wanted, &mut requeue).await? {
+        if !pass.round(&wanted, newest, &mut requeue).await? {
             break;
         }
     }
@@ -340,10 +340,15 @@ impl Requeue {
 
 impl Pass<'_, TrainingJob> {
     /// Looks, decides, writes the status, acts and tells. True if that taught something which the status has yet to tell.
-    async fn round(&mut self, wanted: &Wanted, requeue: &mut Requeue) -> Result<bool, Error> {
+    /// `stored` is the newest status.
+    async fn round(
+        &mut self,
+        wanted: &Wanted,
+        stored: TrainingJobStatus,
+        requeue: &mut Requeue,
+    ) -> Result<bool, Error> {
         let context = self.context;
         let mut children = context.index.children(&self.key);
-        let stored = self.current_status();
         // Written with the first word about the job, before anything is made.
         let mut current = stored.clone();
         if let Some(inherited) = self.inherited.take_if(|_| current.inherited.is_none()) {

@@ -224,8 +224,8 @@ def tree(*entries, link=None):
     return lambda connection, *_: answer(connection, body=body, link=link)
 
 
-def endless_list(entries, pause=0.0):
-    """Pages with so many entries each, without a last one."""
+def pages(pause, send_page):
+    """Answers by `send_page(connection, request, page)` with the number of the page, each after a pause."""
     lock, count = threading.Lock(), [0]
 
     def send(connection, request, server):
@@ -233,26 +233,28 @@ def endless_list(entries, pause=0.0):
             count[0] += 1
             page = count[0]
         server.pause(pause)
-        body = ",".join(f'{{"type":"file","path":"{page}-{number}","oid":"","size":1}}' for number in range(entries))
-        answer(connection, body=f"[{body}]".encode(), link=f'<{request.path}?page={page}>; rel="next"')
+        send_page(connection, request, page)
 
     return send
 
 
-def many_objects(entries, pause=0.0):
-    lock, count = threading.Lock(), [0]
+def endless_list(entries, pause=0.0):
+    """Pages with so many entries each, without a last one."""
+    def send(connection, request, page):
+        body = ",".join(f'{{"type":"file","path":"{page}-{number}","oid":"","size":1}}' for number in range(entries))
+        answer(connection, body=f"[{body}]".encode(), link=f'<{request.path}?page={page}>; rel="next"')
 
-    def send(connection, request, server):
-        with lock:
-            count[0] += 1
-            page = count[0]
-        server.pause(pause)
+    return pages(pause, send)
+
+
+def many_objects(entries, pause=0.0):
+    def send(connection, _, page):
         body = "".join(f"<Contents><Key>m/{page:06}-{number:06}</Key><Size>1</Size><LastModified>"
                        "2026-10-21T07:28:00.000Z</LastModified></Contents>" for number in range(entries))
         more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{page}</NextContinuationToken>"
         answer(connection, body=f"<ListBucketResult>{body}{more}</ListBucketResult>".encode())
 
-    return send
+    return pages(pause, send)
 
 
 def objects(keys, file=None):

@@ -100,7 +100,7 @@ async fn a_result_is_published_and_another_job_reads_it() {
     assert!(space.pods().await.iter().filter(|pod| pod.name_any().contains("-upkeep-")).all(|pod| !has_gpu(pod)));
 }
 
-/// A node that goes with the pods, or a person who deletes them, starts no training again that has succeeded.
+/// A training that has succeeded does not run again, even if its Job is deleted.
 #[tokio::test]
 async fn a_store_that_is_away_keeps_a_result_waiting() {
     let Some(world) = world() else { return };

@@ -211,15 +211,18 @@ fn content(item: &FetchItem, one: &Fetched) -> FetchedContent {
 
 /// The report. Of ten entries it has 3 kB.
 fn last_words(fetched: Vec<FetchedContent>, error: Option<FetchError>) -> String {
-    let error = error.map(|error| {
-        let kind = if error.is_final() { LaunchErrorKind::ContentRefused } else { LaunchErrorKind::ContentUnavailable };
-        LaunchError { kind, message: error.to_string().chars().take(LONGEST_ERROR).collect() }
-    });
+    let error = error.map(|error| failed_transfer(&error.to_string(), error.is_final()));
     let phase = if error.is_some() { Phase::default() } else { Phase::Exited };
     // Of a fetch that failed only the error counts.
     let fetched = if error.is_some() { Vec::new() } else { fetched };
     let report = Report { version: VERSION, phase, fetched, error, ..Report::default() };
     serde_json::to_string(&report).unwrap_or_default()
+}
+
+/// The error of a fetch or a publication. `is_final` tells whether another try is in vain.
+pub(crate) fn failed_transfer(error: &str, is_final: bool) -> LaunchError {
+    let kind = if is_final { LaunchErrorKind::ContentRefused } else { LaunchErrorKind::ContentUnavailable };
+    LaunchError { kind, message: error.chars().take(LONGEST_ERROR).collect() }
 }
 
 #[cfg(test)]

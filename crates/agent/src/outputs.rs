@@ -1,15 +1,13 @@
 //! `agent outputs`: publishes the result of a job, after its programs have ended.
 
+use crate::inputs::failed_transfer;
 use crate::publish::{runtime, watched};
 use clap::Args;
-use protocol::report::{LaunchError, LaunchErrorKind, Phase, Report, VERSION};
+use protocol::report::{Phase, Report, VERSION};
 use protocol::result::{Origin, Publication, PublishRequest, RegisterRequest, ResultRecord};
 use publish::{Address, Options, PublishError, Registry, register};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// A longer error is cut in the last words, in characters: a kubelet reads 4096 bytes of them.
-const LONGEST_ERROR: usize = 1500;
 
 /// What is published, and where its record is left.
 #[derive(Args)]
@@ -65,12 +63,7 @@ fn publish_and_register(request: &PublishRequest) -> Result<Publication, Publish
 fn last_words(published: Result<Publication, PublishError>) -> String {
     let (phase, published, error) = match published {
         Ok(published) => (Phase::Exited, Some(published), None),
-        Err(error) => {
-            let kind =
-                if error.is_final() { LaunchErrorKind::ContentRefused } else { LaunchErrorKind::ContentUnavailable };
-            let message = error.to_string().chars().take(LONGEST_ERROR).collect();
-            (Phase::default(), None, Some(LaunchError { kind, message }))
-        }
+        Err(error) => (Phase::default(), None, Some(failed_transfer(&error.to_string(), error.is_final()))),
     };
     let report = Report { version: VERSION, phase, published, error, ..Report::default() };
     serde_json::to_string(&report).unwrap_or_default()
@@ -79,6 +72,7 @@ fn last_words(published: Result<Publication, PublishError>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use protocol::report::LaunchErrorKind;
     use publish::Kind;
 
     #[test]

@@ -169,7 +169,7 @@ impl View<'_> {
                 let ended = self.end_gang();
                 match work {
                     Publication::Job(work) => ended.and(upkeep::prepare(self, work)),
-                    // Of programs that have ended nothing more is seen: once the status tells of them, it goes on.
+                    // Programs that have ended cause no further events: the next look follows by itself.
                     Publication::NotBegun => ended.waking(self.unpublished_since().is_none().then_some(1)),
                 }
             }

@@ -2,9 +2,10 @@
 
 use super::conditions::condition_is;
 use super::phase::{Phase, Preparation, Publication};
+use super::upkeep::AGAIN;
 use super::view::View;
 use super::waiting::Why;
-use api::{ConditionType, Reason, ResultStatus, TrainingJobStatus};
+use api::{Condition, ConditionType, Reason, ResultStatus, TrainingJobStatus};
 use jiff::Timestamp;
 use observe::ChildKey;
 use plan::{Output, Publishing, Upkeep, names};
@@ -13,7 +14,11 @@ use protocol::result::ResultRecord;
 /// Whether the programs have succeeded, and their result has yet to be published.
 #[must_use]
 pub fn publishes(status: &TrainingJobStatus) -> bool {
-    condition_is(&status.conditions, ConditionType::ResultPublished, false).is_some()
+    unpublished(status).is_some()
+}
+
+fn unpublished(status: &TrainingJobStatus) -> Option<&Condition> {
+    condition_is(&status.conditions, ConditionType::ResultPublished, false)
 }
 
 impl<'a> View<'a> {
@@ -24,8 +29,7 @@ impl<'a> View<'a> {
 
     /// Since when the programs have succeeded and the result waits to be published.
     pub(super) fn unpublished_since(&self) -> Option<Timestamp> {
-        let waits = condition_is(&self.record.conditions, ConditionType::ResultPublished, false)?;
-        Some(waits.last_transition_time.0)
+        Some(unpublished(&self.record)?.last_transition_time.0)
     }
 
     /// The phase of a job whose programs have succeeded.
@@ -60,7 +64,7 @@ impl<'a> View<'a> {
                 None => under_way(format!("the programs have succeeded; their result is published under {uri} next")),
             },
             Publication::Job(Preparation::TriedAgain(_, why)) => {
-                let message = format!("{}; it is tried again within 10 minutes", why.message);
+                let message = format!("{}; it is tried again within {} minutes", why.message, AGAIN / 60);
                 Some(Why { reason: why.reason.clone(), message })
             }
             Publication::Job(Preparation::Bad | Preparation::AfterOther(_)) => None,

@@ -11,7 +11,7 @@ use plan::Upkeep;
 use protocol::checkpoints::{Checkpoints, Kept};
 
 /// Seconds until a Job that failed is made again.
-const AGAIN: i64 = 600;
+pub(super) const AGAIN: i64 = 600;
 
 /// How the copying after the end stands.
 #[derive(Default)]

@@ -14,6 +14,7 @@ use plan::template::FETCH;
 use plan::{CacheVolume, Fetching, Input, Plan, Source, Upkeep};
 use protocol::gang::LISTEN_ADDRESS;
 use protocol::inputs::{CacheLimit, CacheUses, DATA, FetchItem, FetchRequest};
+use serde::Serialize;
 
 /// Tries again after a failure that is not final. Kubernetes spaces them 10, 20, 40 s apart.
 const TRIES_AGAIN: i32 = 3;
@@ -93,10 +94,15 @@ pub(super) fn folder(fetching: &Fetching, input: &Input, fetched: Option<&DataSt
     }
 }
 
+/// A request to the agent as an argument of it.
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-fn args(plan: &Plan, request: &FetchRequest) -> Vec<String> {
+pub(super) fn request_arg(request: &impl Serialize) -> String {
     let request = serde_json::to_string(request).expect("a struct of strings and numbers is JSON");
-    let mut args = vec!["inputs".to_owned(), format!("--request={}", literal(&request))];
+    format!("--request={}", literal(&request))
+}
+
+fn args(plan: &Plan, request: &FetchRequest) -> Vec<String> {
+    let mut args = vec!["inputs".to_owned(), request_arg(request)];
     args.extend(plan.monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
     args.extend(gang::answer_arg(plan));
     args

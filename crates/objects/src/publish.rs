@@ -1,7 +1,6 @@
 //! Results that are published: by a Job, after the programs have succeeded.
 
-use super::environment::literal;
-use super::fetch::transfer;
+use super::fetch::{request_arg, transfer};
 use super::pod::{Mounts, little};
 use super::upkeep::{AgentJob, as_root};
 use k8s_openapi::api::batch::v1::Job;
@@ -14,7 +13,7 @@ pub(super) fn job(plan: &Plan) -> Option<Job> {
     let publishing = plan.storage.output.as_ref().and_then(Output::publishing)?;
     let parts = AgentJob {
         mounts: Mounts::of_publishing(plan, publishing),
-        args: args(&request(plan, publishing)),
+        args: vec!["outputs".to_owned(), request_arg(&request(plan, publishing))],
         env: Vec::new(),
         // As a fetch: without a GPU, and for as long as it takes.
         queue: false,
@@ -23,12 +22,6 @@ pub(super) fn job(plan: &Plan) -> Option<Job> {
         user: as_root(),
     };
     Some(transfer(plan, Upkeep::Publish, parts))
-}
-
-#[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-fn args(request: &PublishRequest) -> Vec<String> {
-    let request = serde_json::to_string(request).expect("a struct of strings and numbers is JSON");
-    vec!["outputs".to_owned(), format!("--request={}", literal(&request))]
 }
 
 fn request(plan: &Plan, publishing: &Publishing) -> PublishRequest {
