@@ -38,11 +38,16 @@ use testkit::cluster::Cluster;
 use testkit::wait::{SOON, until};
 use tokio::sync::OnceCell;
 
+#[path = "api/tuning.rs"]
+mod tuning;
+
 // ---- files that are made from the types
 
 #[test]
 fn the_crd_is_current() {
     assert_eq!(made(&[]), read("crds/trainingjobs.yaml"), "run `cargo run --bin crdgen > crds/trainingjobs.yaml`");
+    let tuning = made(&["--tuning"]);
+    assert_eq!(tuning, read("crds/tuningjobs.yaml"), "run `cargo run --bin crdgen -- --tuning > crds/tuningjobs.yaml`");
     for kind in api::RuntimeKind::ALL {
         let file = format!("crds/{}.yaml", kind.plural());
         let runs = format!("run `cargo run --bin crdgen -- --runtime {} > {file}`", kind.as_str());
@@ -1329,7 +1334,7 @@ async fn server() -> Client {
             cluster().kubectl(&["create", "namespace", UPGRADED]);
             upgrade(cluster(), &client).await;
             let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-            for file in ["trainingjobs", "clustertrainingruntimes", "trainingruntimes"] {
+            for file in ["trainingjobs", "clustertrainingruntimes", "trainingruntimes", "tuningjobs"] {
                 let crd = parse(&root().join(format!("crds/{file}.yaml")));
                 let name = crd["metadata"]["name"].as_str().unwrap();
                 crds.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(&crd)).await.unwrap();
@@ -1369,6 +1374,12 @@ async fn create(client: &Client, object: &Value, dry_run: bool) -> Result<Value,
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or("api");
     let dry_run = if dry_run { "&dryRun=All" } else { "" };
     send(client, "POST", &format!("{}?fieldValidation=Strict{dry_run}", url(namespace)), object).await
+}
+
+/// Has the API server try the creation of an object of this kind.
+async fn created_by(client: &Client, plural: &str, object: &Value) -> Result<Value, String> {
+    let url = url("api").replace("/trainingjobs", &format!("/{plural}"));
+    send(client, "POST", &format!("{url}?fieldValidation=Strict&dryRun=All"), object).await
 }
 
 async fn send(client: &Client, method: &str, url: &str, object: &Value) -> Result<Value, String> {

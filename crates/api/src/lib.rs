@@ -33,6 +33,9 @@ mod schema;
 mod spec;
 mod status;
 mod success;
+#[allow(clippy::duplicated_attributes)] // printcolumns repeat their keys
+mod tuning;
+mod tuning_rules;
 mod values;
 
 pub use checkpoint::{Backup, Checkpoint, DeletePolicy, IfNoneUsable, KeepBest, Storage, StorageType, Verify};
@@ -55,13 +58,20 @@ pub use rules::{
 };
 pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
 pub use scheduling::{GangScheduler, Scheduling};
-pub use schema::{NOT_IN_RUNTIMES, crd, runtime_crd};
+pub use schema::{NOT_IN_RUNTIMES, NOT_IN_TRIALS, crd, runtime_crd, tuning_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, DataProgress, DataStatus,
     EarlyStoppingStatus, ElasticStatus, ProgramMetrics, ResultStatus, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
+pub use tuning::{
+    BestTrial, EarlierTrial, MAX_TRIALS, MAX_TRIALS_BYTES, MetricStrategy, ParameterCondition, ParameterKind,
+    ParameterScale, RungReading, StoppingMethod, TRIAL_BYTES, TrialFailures, TrialMetadata, TrialState, TrialStatus,
+    TrialStopping, TrialTemplate, Tuning, TuningAlgorithm, TuningGoal, TuningJob, TuningJobSpec, TuningJobStatus,
+    TuningMethod, TuningMetric, TuningParameter, TuningState,
+};
+pub use tuning_rules::{TUNING_JOB_RULES, TUNING_RULES};
 pub use values::{defaults_of, fill};
 
 /// API group of all kinds of this project.

@@ -1,8 +1,9 @@
 //! The CRD: the derived schema, reduced and completed so that it can be applied.
 
 use super::{
-    RuntimeKind, TrainingJob, defaults,
+    Rule, RuntimeKind, TrainingJob, TuningJob, defaults,
     rules::{self, MUTABLE, RULES},
+    tuning_rules::{TUNING_CHANGES, TUNING_JOB_RULES, TUNING_RULES},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames, JSONSchemaProps,
@@ -23,9 +24,10 @@ const EMBEDDED: [&str; 7] = [
     "spec.scheduling.tolerations[]",
 ];
 
-/// Fields that keep only their own description. A quantity alone takes two pages, and a variable is already described in
-/// `spec.env`.
-const PLAIN: [&str; 6] = [
+/// Fields that keep only their own description. A quantity alone takes two pages, a variable is already described in
+/// `spec.env`, and a search in TuningJob.
+const PLAIN: [&str; 7] = [
+    "spec.hyperParameterTuningConfig",
     "spec.resources.requests",
     "spec.resources.limits",
     "spec.roles[].env[]",
@@ -104,13 +106,69 @@ pub fn crd() -> CustomResourceDefinition {
             ValidationRule { message_expression: entry, ..refusal(cel, rule.message(), rule.field) },
         );
     }
+    add_rules(root, "spec.hyperParameterTuningConfig", TUNING_RULES);
     forbid_changes(at(root, "spec"));
     forbid_other_size(root);
     crd
 }
 
+/// Adds rules whose paths begin at `base`.
+fn add_rules(root: &mut JSONSchemaProps, base: &str, rules: &[Rule]) {
+    for rule in rules {
+        let path = [base, rule.at].join(".");
+        let entry = rule.message_expression();
+        add(
+            at(root, path.trim_matches('.')),
+            ValidationRule { message_expression: entry, ..refusal(rule.cel(), rule.message(), rule.field) },
+        );
+    }
+}
+
+/// The CustomResourceDefinition of TuningJob. The operator validates the template by a dry run, because the rules of a
+/// TrainingJob would count against the limits of this kind as well.
+///
+/// # Panics
+/// If the derived CRDs have no schema, which the tests detect.
+#[must_use]
+#[expect(clippy::expect_used, reason = "the derived CRDs have these parts, which every run of crdgen shows")]
+pub fn tuning_crd() -> CustomResourceDefinition {
+    let mut job = crd();
+    let job = root_of(&mut job).expect("a TrainingJob has a schema");
+    forget_rules(job);
+    let mut template = at(job, "spec").clone();
+    template.description = Some(
+        "Spec of the trials, as in a TrainingJob. It is validated when the TuningJob is accepted. Each trial has its own \
+         checkpoints and results."
+            .into(),
+    );
+    template.properties.get_or_insert_default().retain(|name, _| !NOT_IN_TRIALS.contains(&name.as_str()));
+    let name = job.properties.get_or_insert_default().get("metadata").cloned().expect("it limits the name");
+    let mut crd = TuningJob::crd();
+    let root = root_of(&mut crd).expect("a TuningJob has a schema");
+    root.description = Some("A hyperparameter search whose trials are TrainingJobs.".into());
+    root.title = None;
+    root.properties.get_or_insert_default().insert("metadata".into(), name);
+    for_each_child(root, &mut tidy);
+    *at(root, "spec.template.spec") = template;
+    for path in ["status.trials[].values[]", "status.earlier[].values[]"] {
+        at(root, path).nullable = Some(true);
+    }
+    add_rules(root, "spec", TUNING_RULES);
+    add_rules(root, "", TUNING_JOB_RULES);
+    let (rule, message) = TUNING_CHANGES;
+    add(at(root, "spec"), refusal(rule.to_owned(), message.to_owned(), ""));
+    crd
+}
+
+/// Fields of a TrainingJob's spec that the template of a search does not have.
+pub const NOT_IN_TRIALS: [&str; 2] = ["suspend", "hyperParameterTuningConfig"];
+
+fn root_of(crd: &mut CustomResourceDefinition) -> Option<&mut JSONSchemaProps> {
+    crd.spec.versions.first_mut()?.schema.as_mut()?.open_api_v3_schema.as_mut()
+}
+
 /// Fields of a TrainingJob's spec that a template does not have.
-pub const NOT_IN_RUNTIMES: [&str; 2] = ["runtimeRef", "suspend"];
+pub const NOT_IN_RUNTIMES: [&str; 3] = ["hyperParameterTuningConfig", "runtimeRef", "suspend"];
 
 /// The CustomResourceDefinition of a kind of template: a TrainingJob's spec without required fields. The operator validates
 /// the merged spec when a job uses the template.

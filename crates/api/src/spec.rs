@@ -2,7 +2,7 @@
 
 use super::{
     Cache, Checkpoint, Data, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking,
-    ProcsPerWorker, Resources, RoleSpec, RuntimeRef, Scheduling, SuccessPolicy, TrainingJobStatus, schema,
+    ProcsPerWorker, Resources, RoleSpec, RuntimeRef, Scheduling, SuccessPolicy, TrainingJobStatus, Tuning, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
 use kube::{CustomResource, KubeSchema};
@@ -203,6 +203,12 @@ pub struct TrainingJobSpec {
     /// Hyperparameters, passed as environment variables `HYPERPARAM_*` and as `hyperparameters.json` in the ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hyperparameters: Option<Hyperparameters>,
+
+    /// Search for hyperparameters. The job then starts no workers itself: it creates a TuningJob of its name, whose trials have
+    /// the rest of this spec, and reports its state.
+    /// The fields are those of a TuningJob: `kubectl explain tuningjob.spec`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hyper_parameter_tuning_config: Option<Tuning>,
 
     /// Storage, retention, verification and backup of the program's checkpoints.
     #[serde(default, skip_serializing_if = "is_unwritten")]

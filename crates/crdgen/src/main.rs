@@ -24,6 +24,9 @@ struct Args {
     /// Print the CustomResourceDefinition of a kind of template instead: ClusterTrainingRuntime or TrainingRuntime.
     #[arg(long, conflicts_with_all = ["fields", "refusals", "shape"], value_name = "KIND")]
     runtime: Option<String>,
+    /// Print the CustomResourceDefinition of TuningJob instead.
+    #[arg(long, conflicts_with_all = ["fields", "refusals", "shape", "runtime"])]
+    tuning: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -34,6 +37,7 @@ fn main() -> anyhow::Result<()> {
         () if args.shape => shape()?,
         () => {
             let (option, crd) = match args.runtime.as_deref() {
+                None if args.tuning => (" -- --tuning".to_owned(), api::tuning_crd()),
                 None => (String::new(), api::crd()),
                 Some(kind) => {
                     let kind = RuntimeKind::ALL.into_iter().find(|known| known.as_str() == kind);

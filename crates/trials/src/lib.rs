@@ -1,0 +1,31 @@
+//! The state machine of a TuningJob: which trials there are, what became of them, and what follows.
+//!
+//! No I/O and no clock: [`decide`] is a function of the TuningJob, of what was seen of its trials, and of the time.
+//!
+//! - `study.rs` checks the declarations and turns them into what the crate `search` takes.
+//! - `trial.rs` makes the TrainingJob of a trial, and reads what one has become.
+//! - `decide.rs` records the ends of trials in their order, suggests further ones, and finds the state.
+//!
+//! The whole state of a search is the status. A trial is recorded there before its TrainingJob is created, and a recorded trial
+//! never changes its values. Each suggestion knows exactly the ends that `after` counts, so that the same record gives the
+//! same suggestions again.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
+
+mod decide;
+mod study;
+mod trial;
+
+pub use decide::{Input, Seen, Verdict, decide};
+pub use study::{Study, earlier};
+pub use trial::{TRIAL, TUNING_JOB, Wish, trial_job, trial_name, wish};
+
+#[cfg(test)]
+mod tests;
