@@ -50,6 +50,7 @@ defaults! {
     "monitoring.enabled", MONITORING_ENABLED: bool = true;
     "monitoring.metricsPort", METRICS_PORT: u16 = 8080;
     "monitoring.tensorboardEnabled", TENSORBOARD_ENABLED: bool = false;
+    "monitoring.objective.mode", OBJECTIVE_MODE: Mode = Mode::Min;
     "networking.backend", BACKEND: Backend = Backend::Nccl;
     "networking.masterPort", MASTER_PORT: u16 = 29500;
     "networking.isolate", ISOLATE: bool = true;
@@ -121,8 +122,8 @@ pub const fn host_names(framework: Framework, has_roles: bool) -> HostNames {
 
 /// Objects that are optional as a whole: if such an object is not set, nothing in it has a default. The fields of any other
 /// object have their defaults even if the object is not set.
-pub const THERE_OR_NOT: [&str; 5] =
-    ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup", "elastic", "runtimeRef"];
+pub const THERE_OR_NOT: [&str; 6] =
+    ["checkpoint.storage", "checkpoint.keepBest", "checkpoint.backup", "monitoring.objective", "elastic", "runtimeRef"];
 
 /// Default of the field at a path from the spec.
 #[must_use]

@@ -47,9 +47,10 @@ pub use failure::{FailurePolicy, FailureRule, Hang, HangAction, NanPolicy, Resta
 pub use guarded::{Guarded, Unreadable};
 pub use hyperparameters::Hyperparameters;
 pub use inherited::{Inherited, RecordedDefaults};
-pub use monitoring::{Monitoring, ProgressForms};
+pub use monitoring::{Monitoring, Objective, ProgressForms, Rungs};
 pub use networking::{Backend, HostNames, Networking};
 pub use protocol::attempt::{AttemptEnd, RestartHistory};
+pub use protocol::objective::{Measurement, Objective as ObjectiveStatus, RungReading};
 pub use protocol::reason::Reason;
 pub use roles::RoleSpec;
 pub use rules::{

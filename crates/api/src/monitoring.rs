@@ -1,5 +1,6 @@
 //! Progress metrics, TensorBoard and experiment trackers of a job.
 
+use super::Mode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,37 @@ pub struct Monitoring {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub tensorboard_image: Option<String>,
+    /// Metric by which this job is compared with others. `status.objective` has its readings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
+}
+
+/// Metric by which a job is compared with others.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Objective {
+    /// Name of the metric, as the program reports it, up to 100 characters.
+    #[schemars(length(min = 1, max = 100))]
+    pub metric: String,
+    /// Whether lower (`min`, as for a loss) or higher (`max`, as for an accuracy) values are better.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Mode")]
+    pub mode: Option<Mode>,
+    /// Steps at which a reading is recorded for a comparison of unfinished jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rungs: Option<Rungs>,
+}
+
+/// Steps at which a reading of the objective is recorded: `minStep`, `minStep * factor`, `minStep * factor * factor` and so on.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Rungs {
+    /// Step of the first rung, from 1.
+    #[schemars(range(min = 1))]
+    pub min_step: i64,
+    /// Ratio of each rung's step to the one before, from 2.
+    #[schemars(range(min = 2))]
+    pub factor: i64,
 }
 
 /// Custom parsing of progress in the program's output.

@@ -1085,6 +1085,14 @@ pub const RULES: &[Rule] = &[
         remedy: "write REGISTRY/NAME:TAG without blanks",
         example: "tensorboard-image-space",
     },
+    Rule {
+        at: "spec",
+        field: ".monitoring.objective",
+        rule: "!has(self.monitoring) || !has(self.monitoring.objective) || $(monitoring.enabled)",
+        wrong: "monitoring.objective can't be read with monitoring.enabled: false, because the operator then does not see what the program reports",
+        remedy: "set monitoring.enabled to true, or remove objective",
+        example: "objective-unwatched",
+    },
     // ---- success
     Rule {
         at: "spec",
@@ -1365,6 +1373,30 @@ pub const SCHEMA_REFUSALS: &[SchemaRefusal] = &[
         says: "spec.monitoring.metricsPort in body should be greater than or equal to 1024",
         remedy: "write a port from 1024 to 65535",
         example: "metrics-port-low",
+    },
+    SchemaRefusal {
+        field: "spec.monitoring.objective.metric",
+        says: "spec.monitoring.objective.metric: Required value",
+        remedy: "write the name of the metric, such as eval_loss",
+        example: "objective-metric-missing",
+    },
+    SchemaRefusal {
+        field: "spec.monitoring.objective.mode",
+        says: r#"spec.monitoring.objective.mode: Unsupported value: "lowest""#,
+        remedy: "write min or max",
+        example: "objective-mode",
+    },
+    SchemaRefusal {
+        field: "spec.monitoring.objective.rungs.minStep",
+        says: "spec.monitoring.objective.rungs.minStep in body should be greater than or equal to 1",
+        remedy: "write a step from 1, before which no two jobs are compared",
+        example: "objective-min-step",
+    },
+    SchemaRefusal {
+        field: "spec.monitoring.objective.rungs.factor",
+        says: "spec.monitoring.objective.rungs.factor in body should be greater than or equal to 2",
+        remedy: "write a whole number from 2, such as 3",
+        example: "objective-factor",
     },
     SchemaRefusal {
         field: "spec.successPolicy.earlyStopping.patience",

@@ -3,6 +3,7 @@
 use super::{Inherited, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use protocol::attempt::{AttemptEnd, RestartHistory};
+use protocol::objective::Objective;
 use protocol::result::ResultRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,9 @@ pub struct TrainingJobStatus {
     /// Metrics of the program. Values that were never reported, are NaN or are infinite are absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<ProgramMetrics>,
+    /// Readings of the metric that `monitoring.objective` names, over all attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
     /// Checkpoints of the job, as last reported by the agent of the first worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,

@@ -2,7 +2,7 @@
 
 use crate::{
     Backend, Backup, Checkpoint, DeletePolicy, Elastic, FailurePolicy, Framework, GangScheduler, Hang, HangAction,
-    KeepBest, Mode, Monitoring, NanPolicy, Networking, ProcsPerWorker, RestartPolicy, RuntimeKind, RuntimeRef,
+    KeepBest, Mode, Monitoring, NanPolicy, Networking, Objective, ProcsPerWorker, RestartPolicy, RuntimeKind, RuntimeRef,
     Scheduling, Storage, TrainingJobSpec, defaults,
 };
 use serde_json::{Value, json};
@@ -123,6 +123,14 @@ impl Monitoring {
     #[must_use]
     pub fn tensorboard_enabled(&self) -> bool {
         self.tensorboard_enabled.unwrap_or(defaults::TENSORBOARD_ENABLED)
+    }
+}
+
+impl Objective {
+    /// Whether lower or higher values are better.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode.unwrap_or(defaults::OBJECTIVE_MODE)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::storage::paths;
 use super::{CheckpointVolume, ClaimPath, Output, Policy, Refusals, Storage, Success, dns_subdomain, names};
-use api::{self, EarlyStopping, LOSSES, TrainingJobSpec};
+use api::{self, EarlyStopping, LOSSES, Mode, Rungs, TrainingJobSpec};
 use protocol::progress_pattern::ProgressPatterns;
 
 /// Progress metrics, TensorBoard and experiment trackers of the job.
@@ -17,6 +17,8 @@ pub struct Monitoring {
     pub progress_patterns: Vec<String>,
     /// Metrics of which the agent keeps every reading, for the success policy.
     pub watched: Vec<String>,
+    /// Metric by which the job is compared with others.
+    pub objective: Option<Objective>,
     /// The MLflow server.
     pub mlflow: Option<Mlflow>,
     /// Weights & Biases project.
@@ -25,6 +27,17 @@ pub struct Monitoring {
     pub tracker_secret: Option<String>,
     /// The TensorBoard of the job, if one is requested.
     pub tensorboard: Option<TensorBoard>,
+}
+
+/// Metric by which the job is compared with others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objective {
+    /// Name of the metric, as the program reports it.
+    pub metric: String,
+    /// Whether lower or higher values are better.
+    pub mode: Mode,
+    /// Steps at which a reading is recorded.
+    pub rungs: Option<Rungs>,
 }
 
 /// An MLflow server, and the job's experiment on it.
@@ -116,6 +129,11 @@ pub(super) fn resolve(
         agent_port: agent_port(spec),
         progress_patterns: patterns(wanted, no),
         watched: watched(&policy.success),
+        objective: wanted.objective.as_ref().map(|objective| Objective {
+            metric: objective.metric.clone(),
+            mode: objective.mode(),
+            rungs: objective.rungs,
+        }),
         mlflow: wanted
             .mlflow_tracking_uri
             .clone()
@@ -161,6 +179,13 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
                 "has {} characters; with a TensorBoard at most {LONGEST_WITH_BOARD} fit into the name of its Service",
                 name.len()
             ),
+        );
+    }
+    if !wanted.enabled() && wanted.objective.is_some() {
+        no.push(
+            "spec.monitoring.objective",
+            "can't be read with monitoring.enabled: false, because the operator then does not see what the program \
+             reports: switch one of them",
         );
     }
     if !wanted.enabled() && spec.success_policy.is_some() {

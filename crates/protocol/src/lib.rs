@@ -25,6 +25,7 @@ pub mod hang;
 pub mod inputs;
 pub mod metric_history;
 pub mod number;
+pub mod objective;
 pub mod progress;
 pub mod progress_pattern;
 pub mod proof;
