@@ -20,6 +20,7 @@ mod rota;
 mod runtimes;
 mod status;
 mod tensorboard;
+mod tuning;
 mod turn;
 mod turnstile;
 mod watch;
@@ -104,6 +105,8 @@ pub(crate) struct Context {
     event_reads: events::EventReads,
     publisher: events::Publisher,
     metrics: Arc<Metrics>,
+    /// TuningJobs.
+    searches: tuning::Searches,
     /// Told when a gang stands in a queue as a whole.
     queued: Notify,
     /// Wakes a TrainingJob.
@@ -187,8 +190,10 @@ pub async fn run(
     // With one namespace nobody else is to be held up.
     let places = if options.namespace.is_some() { options.concurrency } else { options.concurrency / HALF };
     let turnstile = Turnstile::new(places.into(), options.new_jobs_per_second);
+    let (searches, writer, searches_touched) = tuning::Searches::new();
     let context = Arc::new(Context {
         client,
+        searches,
         deliveries: delivery::Deliveries::new(options.agent_delivery),
         options,
         patience: error::WRITE,
@@ -205,9 +210,11 @@ pub async fn run(
     });
     let watch::Watches { children, jobs, store, relisted, synced } = watch::start(&context);
     let _ = context.jobs.set(store.clone());
+    let searches = tuning::watch(&context, writer, searches_touched);
     let polling = poll::run(context.clone(), store.clone());
     metrics.observe(store.clone(), context.index.clone());
     let stop = stop.shared();
+    let searches_stop = stop.clone();
     let reconciling = async {
         // The watches end only with this future.
         let Either::Left((Ok(()), _)) = future::select(synced, stop.clone()).await else { return };
@@ -240,7 +247,8 @@ pub async fn run(
             }
             future::ready(())
         };
-        results.for_each(each).await;
+        let searching = tuning::run(context.clone(), searches, searches_stop);
+        future::join(results.for_each(each), searching).await;
     };
     let publishing = context.clone();
     let watching = future::join3(children, polling, context.look_at_turns());
@@ -272,6 +280,7 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
 }
 
 async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, Error> {
+    let Some(wish) = context.wish(job) else { return Ok(Requeue(Some(tuning::UNLISTED))) };
     let mut pass = Pass::over(context, job)?;
     let whole = match pass.inherited().await? {
         None => Cow::Borrowed(job),
@@ -303,7 +312,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
             }
         };
         let wanted = context.wanted(&whole, &pass.key);
-        if !pass.round(&wanted, newest, &mut requeue).await? {
+        if !pass.round(&wanted, newest, &wish, &mut requeue).await? {
             break;
         }
     }
@@ -345,6 +354,7 @@ impl Pass<'_, TrainingJob> {
         &mut self,
         wanted: &Wanted,
         stored: TrainingJobStatus,
+        wish: &trials::Wish,
         requeue: &mut Requeue,
     ) -> Result<bool, Error> {
         let context = self.context;
@@ -380,6 +390,8 @@ impl Pass<'_, TrainingJob> {
             agent_silent_since,
             agent_refusal: agent_refusal.as_deref(),
             fetch: fetch.as_ref(),
+            held: wish.held.as_deref(),
+            stop: wish.stop.as_deref(),
             now: lifecycle::whole_second(Timestamp::now()),
         });
         requeue.within(again);

@@ -29,6 +29,11 @@ pub(super) struct Waits {
 }
 
 impl Waits {
+    /// The reason, and the message.
+    pub(super) fn into_parts(self) -> (Reason, String) {
+        (self.reason, self.message)
+    }
+
     fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }

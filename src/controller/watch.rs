@@ -250,6 +250,7 @@ pub(super) fn woken(
                 }
                 Ok(Event::InitApply(job)) => {
                     listed.insert(met(&job).0);
+                    context.wake_search(&job);
                     None
                 }
                 Ok(Event::InitDone) => {
@@ -258,11 +259,15 @@ pub(super) fn woken(
                     let _ = relist.unbounded_send(()); // nobody reconciles any more
                     None
                 }
-                Ok(Event::Apply(job)) => (!met(&job).1).then(|| {
-                    context.metrics.backlog().changed([ObjectRef::from_obj(&job)]);
-                    Ok(job)
-                }),
+                Ok(Event::Apply(job)) => {
+                    context.wake_search(&job);
+                    (!met(&job).1).then(|| {
+                        context.metrics.backlog().changed([ObjectRef::from_obj(&job)]);
+                        Ok(job)
+                    })
+                }
                 Ok(Event::Delete(job)) => {
+                    context.wake_search(&job);
                     context.forget(&JobKey::of(job.meta()));
                     context.forget_turn(&job);
                     context.metrics.backlog().taken(&ObjectRef::from_obj(&job));
@@ -279,7 +284,7 @@ pub(super) fn woken(
         .boxed()
 }
 
-fn scoped<K>(context: &Context) -> Api<K>
+pub(super) fn scoped<K>(context: &Context) -> Api<K>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {

@@ -41,7 +41,8 @@ async fn bad_searches_are_refused_with_their_message() {
             config.as_object_mut().unwrap().remove("template");
             let spec = json!({ "numWorkers": 1, "image": "train", "hyperParameterTuningConfig": config });
             let metadata = json!({ "name": "short" });
-            let job = json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": metadata, "spec": spec });
+            let job =
+                json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": metadata, "spec": spec });
             cases.push(("trainingjobs", job));
         }
         for (plural, object) in cases {

@@ -1,6 +1,6 @@
 //! Decoding of objects one by one, so that a single object never fails its list or watch.
 
-use super::{State, TrainingJob};
+use super::{State, TrainingJob, TuningJob};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::Resource;
 use serde::de::{DeserializeOwned, Error};
@@ -24,6 +24,8 @@ struct Bounds {
 impl Bounds {
     /// Limits for a TrainingJob, which is kept in memory as long as it exists.
     const JOB: Self = Self { bytes: 1024 * 1024, spec_bytes: Some(256 * 1024), depth: 64, values: 20_000 };
+    /// Limits for a TuningJob, whose status may have a thousand trials.
+    const SEARCH: Self = Self { bytes: 1200 * 1024, spec_bytes: Some(256 * 1024), depth: 64, values: 60_000 };
     /// Limits for other objects. They admit every child that the operator creates for a TrainingJob within its own limits.
     const OTHER: Self = Self { bytes: 3 * 1024 * 1024, spec_bytes: None, depth: 128, values: 50_000 };
 }
@@ -82,7 +84,11 @@ impl std::error::Error for Unreadable {}
 impl<'de, K: DeserializeOwned + Resource<DynamicType = ()>> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let bounds = if K::kind(&()) == TrainingJob::kind(&()) { Bounds::JOB } else { Bounds::OTHER };
+        let bounds = match K::kind(&()) {
+            kind if kind == TrainingJob::kind(&()) => Bounds::JOB,
+            kind if kind == TuningJob::kind(&()) => Bounds::SEARCH,
+            _ => Bounds::OTHER,
+        };
         read(text.get(), &bounds).map(Guarded).map_err(D::Error::custom)
     }
 }

@@ -68,7 +68,7 @@ pub use status::{
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use tuning::{
     BestTrial, EarlierTrial, MAX_TRIALS, MAX_TRIALS_BYTES, MetricStrategy, ParameterCondition, ParameterKind,
-    ParameterScale, RungReading, StoppingMethod, TRIAL_BYTES, TrialFailures, TrialMetadata, TrialState, TrialStatus,
+    ParameterScale, StoppingMethod, TRIAL_BYTES, TrialFailures, TrialMetadata, TrialReading, TrialState, TrialStatus,
     TrialStopping, TrialTemplate, Tuning, TuningAlgorithm, TuningGoal, TuningJob, TuningJobSpec, TuningJobStatus,
     TuningMethod, TuningMetric, TuningParameter, TuningState,
 };

@@ -387,7 +387,7 @@ pub struct TuningJobStatus {
     pub earlier: Vec<EarlierTrial>,
     /// Readings at the steps of early stopping: for each step, the trials in the order in which they reached it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rungs: Vec<Vec<RungReading>>,
+    pub rungs: Vec<Vec<TrialReading>>,
 }
 
 /// State of a search.
@@ -558,7 +558,7 @@ pub struct EarlierTrial {
 /// Reading of one trial at a step of early stopping.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct RungReading {
+pub struct TrialReading {
     /// Number of the trial.
     pub trial: u32,
     /// Value of the metric.

@@ -224,7 +224,8 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn stopping_early(&self) -> Option<Phase<'a>> {
-        let (reason, message) = self.enough()?;
+        let by_search = || self.input.stop.map(|message| (Reason::StoppedBySearch, message.to_owned()));
+        let (reason, message) = self.enough().or_else(by_search)?;
         let stops = !self.jobs.is_empty() || self.all_pods.iter().any(|pod| pod.is_alive());
         Some(if stops { Phase::StoppingEarly { until: None, reason, message } } else { self.done(reason, message) })
     }

@@ -29,7 +29,12 @@ impl<'a> View<'a> {
 
     pub(super) fn is_suspending(&self) -> bool {
         let is_over = self.has_succeeded() || self.was(ConditionType::Stopping) == Some(true);
-        self.input.plan.policy.suspend && !is_over
+        self.wants_suspension() && !is_over
+    }
+
+    /// Whether the job's own spec or its search suspends it.
+    fn wants_suspension(&self) -> bool {
+        self.input.plan.policy.suspend || self.input.held.is_some()
     }
 
     /// The incarnation in which a suspended job resumes: what runs has an old number, so that its going is settled before it is
@@ -40,7 +45,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn suspending(&self) -> Option<Phase<'a>> {
-        if !self.input.plan.policy.suspend {
+        if !self.wants_suspension() {
             return None;
         }
         let job = self.any_jobs().next();

@@ -131,7 +131,8 @@ impl Writing<'_, '_> {
                 self.copying();
                 self.status.state = Some(State::Suspended);
                 self.set_aside();
-                self.set(C::Suspended, true, Reason::Suspended, "spec.suspend is true; set it to false to go on");
+                let own = "spec.suspend is true; set it to false to go on";
+                self.set(C::Suspended, true, Reason::Suspended, self.view.input.held.unwrap_or(own));
                 self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Suspended);
             }
             Phase::Failed { reason, message, judged, .. } => {
@@ -448,7 +449,7 @@ impl Writing<'_, '_> {
         }
         if view.record.state == Some(State::Suspended) {
             self.take_up_again();
-            self.set(C::Suspended, false, Reason::Resumed, "spec.suspend is false");
+            self.set(C::Suspended, false, Reason::Resumed, "the job is no longer suspended");
         }
         if after_restart(&self.status) {
             self.status.state = Some(State::Initializing);
@@ -459,7 +460,7 @@ impl Writing<'_, '_> {
             let is_suspending = condition(&self.status.conditions, C::Suspended)
                 .is_some_and(|suspended| suspended.reason == Reason::Suspending.as_str());
             if is_suspending {
-                self.set(C::Suspended, false, Reason::Resumed, "spec.suspend is false");
+                self.set(C::Suspended, false, Reason::Resumed, "the job is no longer suspended");
             }
         }
         self.blocked();

@@ -26,6 +26,10 @@ pub struct Input<'a> {
     pub agent_silent_since: Option<Timestamp>,
     /// Why the last answer was not believed, if one came.
     pub agent_refusal: Option<&'a str>,
+    /// Why the job is suspended besides its own `suspend`, if it is: its search is.
+    pub held: Option<&'a str>,
+    /// Why its search stops the job, if it does.
+    pub stop: Option<&'a str>,
     /// Last answer of the agent that fetches content at present.
     pub fetch: Option<&'a AgentAnswer>,
     /// Now, in whole seconds.

@@ -88,6 +88,9 @@ reasons! {
     DeadlineExceeded,
     InvalidSpec,
     PublishFailed,
+    MetricMissing,
+    TrialsFailed,
+    GpuHoursUsed,
 
     // What a job waits for.
     Scheduling,
@@ -132,6 +135,7 @@ reasons! {
     TargetAccuracyReached,
     TargetLossReached,
     EarlyStopped,
+    StoppedBySearch,
     Completed,
     Published,
     Failed,

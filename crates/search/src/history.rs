@@ -62,7 +62,8 @@ pub enum Goal {
 
 impl Goal {
     /// The value as a loss: lower is better, and what is not finite is infinitely bad.
-    pub(crate) fn loss(self, value: f64) -> f64 {
+    #[must_use]
+    pub fn loss(self, value: f64) -> f64 {
         match self {
             _ if !value.is_finite() => f64::INFINITY,
             Self::Minimize => value,

@@ -113,7 +113,9 @@ impl<'a> Study<'a> {
             Some(match declared.kind {
                 ParameterKind::Int => Value::Int(whole(number)?),
                 ParameterKind::Double => Value::Double(number.as_f64()?),
-                ParameterKind::Categorical => Value::Text(declared.choices.get(usize::try_from(number.as_u64()?).ok()?)?.clone()),
+                ParameterKind::Categorical => {
+                    Value::Text(declared.choices.get(usize::try_from(number.as_u64()?).ok()?)?.clone())
+                }
             })
         };
         let known = self.names.iter().zip(values);
@@ -164,7 +166,9 @@ fn parameter(tuning: &Tuning, declared: &TuningParameter) -> Parameter {
         let value = |value: &IntOrString| match (parent, value) {
             (Some(ParameterKind::Categorical) | None, IntOrString::Int(number)) => Value::Text(number.to_string()),
             (Some(ParameterKind::Categorical) | None, IntOrString::String(text)) => Value::Text(text.clone()),
-            (Some(ParameterKind::Int | ParameterKind::Double), IntOrString::Int(number)) => Value::Int((*number).into()),
+            (Some(ParameterKind::Int | ParameterKind::Double), IntOrString::Int(number)) => {
+                Value::Int((*number).into())
+            }
             (Some(ParameterKind::Int | ParameterKind::Double), IntOrString::String(text)) => {
                 text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Double)
             }
@@ -247,9 +251,9 @@ fn problems_of_template(job: &TuningJob) -> Vec<String> {
 /// A seed from the UID: FNV-1a, in 53 bits, which every JSON reader keeps.
 fn seed_of(job: &TuningJob) -> u64 {
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
-    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = uid
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     hash >> 11
 }
 
@@ -261,7 +265,9 @@ pub fn earlier(study: &Study<'_>, sources: &[(String, Option<&TuningJob>)]) -> R
     let mut all = Vec::new();
     for (name, source) in sources {
         let Some(source) = source else {
-            return Err(format!("warmStartFrom: there is no TuningJob {name} in this namespace; create it or remove the entry"));
+            return Err(format!(
+                "warmStartFrom: there is no TuningJob {name} in this namespace; create it or remove the entry"
+            ));
         };
         let (own, other) = (&study.tuning.metric, &source.spec.tuning.metric);
         if (&own.name, own.goal) != (&other.name, other.goal) {
@@ -270,9 +276,12 @@ pub fn earlier(study: &Study<'_>, sources: &[(String, Option<&TuningJob>)]) -> R
                 other.name, own.name
             ));
         }
-        let theirs = Study::new(source).map_err(|why| format!("warmStartFrom: TuningJob {name} can't be read: {why}"))?;
+        let theirs =
+            Study::new(source).map_err(|why| format!("warmStartFrom: TuningJob {name} can't be read: {why}"))?;
         let status = source.status.clone().unwrap_or_default();
-        for trial in status.trials.iter().filter(|trial| matches!(trial.state, TrialState::Succeeded | TrialState::Failed)) {
+        for trial in
+            status.trials.iter().filter(|trial| matches!(trial.state, TrialState::Succeeded | TrialState::Failed))
+        {
             let parameters = theirs.decode(&trial.values);
             if study.space.check(&parameters).is_err() {
                 continue;

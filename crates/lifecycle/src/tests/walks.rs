@@ -855,6 +855,8 @@ fn rules_hold_on_random_walks() {
                     children: &world.children,
                     agent: world.agent.as_ref(),
                     agent_silent_since: world.silent_since,
+                    held: None,
+                    stop: None,
                     agent_refusal: world.refusal.then_some("not believed"),
                     fetch: None,
                     now: at(world.second),

@@ -1,0 +1,293 @@
+//! One trial: the TrainingJob that runs it, and what this job has become.
+
+use crate::study::{Study, normal};
+use api::{
+    ConditionType, Mode, Objective, Reason, Rungs, State, TrainingJob, TrialState, TrialStatus, TuningGoal, TuningJob,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use lifecycle::condition_is;
+use search::Value;
+use search::asha::Asha;
+use std::collections::BTreeMap;
+
+/// Label of a trial with the name of its TuningJob.
+pub const TUNING_JOB: &str = "ml.example.com/tuning-job";
+/// Label of a trial with its number.
+pub const TRIAL: &str = "ml.example.com/trial";
+/// How often a trial is started again after failures that its hyperparameters did not cause.
+const RETRIES: u32 = 3;
+/// Shortest time for which an ended trial stays, in seconds: until its result is recorded.
+const STAYS: u32 = 300;
+
+/// Name of a trial's TrainingJob.
+#[must_use]
+pub fn trial_name(search: &str, trial: u32, retries: Option<u32>) -> String {
+    match retries {
+        None | Some(0) => format!("{search}-{trial}"),
+        Some(retries) => format!("{search}-{trial}-r{retries}"),
+    }
+}
+
+/// The TrainingJob of a recorded trial. The same record always gives the same job.
+#[must_use]
+pub fn trial_job(study: &Study<'_>, job: &TuningJob, trial: &TrialStatus) -> TrainingJob {
+    let template = &job.spec.template;
+    let (search, name) = (job.name_any(), trial_name(&job.name_any(), trial.trial, trial.retries));
+    let mut labels = template.metadata.labels.clone();
+    labels.insert(TUNING_JOB.to_owned(), search);
+    labels.insert(TRIAL.to_owned(), trial.trial.to_string());
+    let mut spec = template.spec.clone();
+    let hyperparameters = spec.hyperparameters.get_or_insert_default();
+    for (name, value) in study.decode(&trial.values) {
+        set(hyperparameters, &name, &value);
+    }
+    let stopping = study.tuning.early_stopping;
+    spec.monitoring.objective = Some(Objective {
+        metric: study.tuning.metric.name.clone(),
+        mode: Some(match study.tuning.metric.goal {
+            TuningGoal::Minimize => Mode::Min,
+            TuningGoal::Maximize => Mode::Max,
+        }),
+        rungs: stopping.map(|stopping| Rungs { min_step: stopping.min_step, factor: stopping.factor() }),
+    });
+    // Results and checkpoints of trials must not meet.
+    if let Some(output) = spec.output.as_mut().filter(|output| output.starts_with("pvc://")) {
+        *output = format!("{}/{name}", output.trim_end_matches('/'));
+    }
+    let storage = spec.checkpoint.storage.as_mut();
+    if let Some(prefix) = storage.and_then(|storage| storage.prefix.as_mut()) {
+        *prefix = format!("{}/{name}", prefix.trim_end_matches('/'));
+    }
+    spec.ttl_seconds_after_finished = spec.ttl_seconds_after_finished.map(|seconds| seconds.max(STAYS));
+    let owner = job.metadata.uid.clone().map(|uid| OwnerReference {
+        api_version: TuningJob::api_version(&()).into_owned(),
+        kind: TuningJob::kind(&()).into_owned(),
+        name: job.name_any(),
+        uid,
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    });
+    TrainingJob {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: job.namespace(),
+            labels: Some(labels),
+            annotations: Some(template.metadata.annotations.clone()).filter(|annotations| !annotations.is_empty()),
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    }
+}
+
+/// The TrainingJob of the first trial, with which the template is tried.
+#[must_use]
+pub fn first_trial(study: &Study<'_>, job: &TuningJob) -> TrainingJob {
+    let history = search::History::default();
+    let parameters = search::suggest(&study.space, &study.settings, &history).ok().flatten().unwrap_or_default();
+    trial_job(study, job, &row(1, study.encode(&parameters), 0))
+}
+
+/// The record of a new trial.
+pub(crate) fn row(trial: u32, values: Vec<Option<serde_json::Number>>, after: u32) -> TrialStatus {
+    TrialStatus {
+        trial,
+        values,
+        state: TrialState::Suggested,
+        after,
+        end: None,
+        value: None,
+        step: None,
+        reason: None,
+        retries: None,
+        gpu_hours: None,
+        start_time: None,
+        end_time: None,
+    }
+}
+
+/// Sets one hyperparameter: in the field that has its name, or among the additional ones.
+fn set(hyperparameters: &mut api::Hyperparameters, name: &str, value: &Value) {
+    let whole = |value: &Value| match value {
+        Value::Int(number) => Some(*number),
+        Value::Text(text) => text.parse().ok(),
+        _ => None,
+    };
+    let number = |value: &Value| value.number().or_else(|| value.to_string().parse().ok());
+    let known = match normal(name).as_str() {
+        "learningrate" => number(value).map(|value| hyperparameters.learning_rate = Some(value)),
+        "batchsize" => whole(value).map(|value| hyperparameters.batch_size = Some(value)),
+        "epochs" => whole(value).map(|value| hyperparameters.epochs = Some(value)),
+        "warmupsteps" => whole(value).map(|value| hyperparameters.warmup_steps = Some(value)),
+        "gradientaccumulationsteps" => {
+            whole(value).map(|value| hyperparameters.gradient_accumulation_steps = Some(value))
+        }
+        "mixedprecision" => value.to_string().parse().ok().map(|value| hyperparameters.mixed_precision = Some(value)),
+        "optimizer" => {
+            hyperparameters.optimizer = Some(value.to_string());
+            Some(())
+        }
+        _ => None,
+    };
+    if known.is_none() {
+        hyperparameters.additional_params.insert(name.to_owned(), value.to_string());
+    }
+}
+
+/// What a trial's TrainingJob has become.
+pub(crate) enum Became {
+    /// Its program has not started.
+    Waiting,
+    /// Its program has started.
+    Running,
+    /// It ended with a result, or was stopped by the search.
+    Ended { state: TrialState, reason: Option<Reason> },
+    /// It failed for a reason that its hyperparameters did not cause, and is started again.
+    Retry { reason: Reason },
+    /// It failed.
+    Failed { reason: Reason, message: String },
+}
+
+/// Reads what a trial's TrainingJob has become. `retries` is the number of earlier retries of the trial.
+pub(crate) fn became(job: &TrainingJob, metric: &str, retries: u32) -> Became {
+    let Some(status) = &job.status else { return Became::Waiting };
+    let objective = status.objective.as_ref();
+    let is_without_reading = objective.is_none_or(|objective| objective.count == 0);
+    match status.state {
+        Some(State::Completed) => {
+            let succeeded = condition_is(&status.conditions, ConditionType::Succeeded, true);
+            let is_stopped = succeeded.is_some_and(|succeeded| succeeded.reason == Reason::StoppedBySearch.as_str());
+            if is_stopped {
+                return Became::Ended { state: TrialState::Stopped, reason: None };
+            }
+            if is_without_reading {
+                return Became::Failed { reason: Reason::MetricMissing, message: missing(status, metric) };
+            }
+            Became::Ended { state: TrialState::Succeeded, reason: None }
+        }
+        Some(State::Failed) => {
+            let reason = status.failure_reason.clone().unwrap_or(Reason::Failed);
+            // A loss that is NaN is what these hyperparameters lead to.
+            if reason == Reason::NanLoss {
+                return Became::Ended { state: TrialState::Succeeded, reason: Some(reason) };
+            }
+            if is_disruption(&reason) && retries < RETRIES {
+                return Became::Retry { reason };
+            }
+            let failed = condition_is(&status.conditions, ConditionType::Failed, true);
+            let message = failed.map(|failed| failed.message.clone()).unwrap_or_default();
+            Became::Failed { reason, message }
+        }
+        _ if status.start_time.is_some() => Became::Running,
+        _ => Became::Waiting,
+    }
+}
+
+fn missing(status: &api::TrainingJobStatus, metric: &str) -> String {
+    let metrics = status.metrics.clone().unwrap_or_default();
+    let named = [
+        ("loss", metrics.loss.is_some()),
+        ("accuracy", metrics.accuracy.is_some()),
+        ("learning_rate", metrics.learning_rate.is_some()),
+        ("throughput", metrics.throughput.is_some()),
+    ];
+    let named = named.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name.to_owned());
+    let reported: Vec<String> = named.chain(metrics.custom_metrics.keys().cloned()).take(20).collect();
+    let reported = match reported.is_empty() {
+        true => "it reported no metric at all".to_owned(),
+        false => format!("it reported {}", reported.join(", ")),
+    };
+    format!(
+        "the program never reported {metric}; {reported}. Set metric.name to a reported one, or have the program print {metric}"
+    )
+}
+
+/// Whether a failure comes from nodes, other clients or storage, and not from the program.
+fn is_disruption(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Disrupted
+            | Reason::Preempted
+            | Reason::Evicted
+            | Reason::NodeLost
+            | Reason::NodeRejected
+            | Reason::PodsLost
+            | Reason::PodDeleted
+            | Reason::JobDeleted
+            | Reason::GpuHardwareError
+            | Reason::StorageUnavailable
+            | Reason::Unkillable
+            | Reason::ContainerStatusUnknown
+    )
+}
+
+/// GPU hours of a trial until now.
+#[expect(clippy::cast_precision_loss, reason = "seconds of a job")]
+pub(crate) fn gpu_hours(job: &TrainingJob, gpus: u32, now: Timestamp) -> Option<f64> {
+    let status = job.status.as_ref()?;
+    let start = status.start_time.as_ref()?.0;
+    let ends = [&status.completion_time, &status.suspended_at].into_iter().flatten().map(|time| time.0).min();
+    let seconds = ends.unwrap_or(now).duration_since(start).as_secs() - status.suspended_seconds.unwrap_or(0);
+    Some(rounded(seconds.max(0) as f64 * f64::from(gpus) / 3600.0))
+}
+
+/// Four digits behind the point are a third of a second.
+pub(crate) fn rounded(hours: f64) -> f64 {
+    (hours * 10_000.0).round() / 10_000.0
+}
+
+/// What a search wants of one of its trials.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Why the trial is suspended with its search, if it is.
+    pub held: Option<String>,
+    /// Why the trial is to be stopped, if it is.
+    pub stop: Option<String>,
+}
+
+/// What a search wants of this trial. `is_suspended` is whether the search is suspended.
+#[must_use]
+pub fn wish(search: &TuningJob, is_suspended: bool, trial: &TrainingJob) -> Wish {
+    let number: Option<u32> = trial.labels().get(TRIAL).and_then(|number| number.parse().ok());
+    let rows = search.status.iter().flat_map(|status| &status.trials);
+    let row = number.and_then(|number| rows.into_iter().find(|row| row.trial == number));
+    let row = row.filter(|row| trial_name(&search.name_any(), row.trial, row.retries) == trial.name_any());
+    let stop = row
+        .filter(|row| matches!(row.state, TrialState::Stopping | TrialState::Stopped))
+        .map(|row| why_stopped(search, row));
+    let name = search.name_any();
+    let held =
+        is_suspended.then(|| format!("its search, TuningJob {name}, is suspended; resume the search to continue"));
+    Wish { held, stop }
+}
+
+fn why_stopped(search: &TuningJob, row: &TrialStatus) -> String {
+    let name = search.name_any();
+    let rank = || {
+        let stopping = search.spec.tuning.early_stopping?;
+        let number = |value: i64| u64::try_from(value).ok();
+        let asha = Asha { min_step: number(stopping.min_step)?, factor: number(stopping.factor())? };
+        let goal = match search.spec.tuning.metric.goal {
+            TuningGoal::Minimize => search::Goal::Minimize,
+            TuningGoal::Maximize => search::Goal::Maximize,
+        };
+        let rungs = crate::decide::rungs(&search.status.as_ref()?.rungs)?;
+        asha.decide(goal, &rungs, usize::try_from(row.trial).ok()?)
+    };
+    match (&row.reason, rank()) {
+        (Some(Reason::EarlyStopped), Some(stop)) => format!(
+            "{} ranked {} of {} at step {} (earlyStopping of TuningJob {name})",
+            search.spec.tuning.metric.name, stop.rank, stop.of, stop.step
+        ),
+        _ => format!("TuningJob {name} has ended"),
+    }
+}
+
+/// The hyperparameters of a trial's row, by name.
+pub(crate) fn texts(study: &Study<'_>, row: &TrialStatus) -> BTreeMap<String, String> {
+    study.texts(&row.values)
+}
