@@ -18,6 +18,7 @@ mod queue;
 mod refused;
 mod rota;
 mod runtimes;
+mod short_search;
 mod status;
 mod tensorboard;
 mod tuning;
@@ -282,6 +283,9 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
 async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, Error> {
     let Some(wish) = context.wish(job) else { return Ok(Requeue(Some(tuning::UNLISTED))) };
     let mut pass = Pass::over(context, job)?;
+    if let Some(tuning) = &job.spec.hyper_parameter_tuning_config {
+        return pass.search(tuning).await;
+    }
     let whole = match pass.inherited().await? {
         None => Cow::Borrowed(job),
         Some(Ok(inherited)) => {

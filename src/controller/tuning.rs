@@ -14,6 +14,7 @@ use api::{EarlierTrial, Guarded, Reason, State, TrainingJob, TrialState, TuningJ
 use futures::channel::mpsc;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{self, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -126,6 +127,14 @@ impl Context {
     fn is_suspended(&self, search: &TuningJob) -> bool {
         search.spec.suspend
             || self.parent(search).is_some_and(|parent| parent.0.as_ref().is_ok_and(|job| job.spec.suspend))
+    }
+
+    /// The TuningJob that a TrainingJob has made.
+    pub(super) fn own_search(&self, job: &TrainingJob) -> Option<Arc<Guarded<TuningJob>>> {
+        let search = ObjectRef::new(&job.name_any()).within(job.namespace().as_deref().unwrap_or_default());
+        let found = self.searches.store.get(&search)?;
+        let is_owner = |owner: &OwnerReference| Some(&owner.uid) == job.metadata.uid.as_ref();
+        found.owner_references().iter().any(is_owner).then_some(found)
     }
 
     fn parent(&self, search: &TuningJob) -> Option<Arc<Guarded>> {
@@ -294,6 +303,8 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
         context.searches.wake(ObjectRef::from_obj(&Guarded(Ok(seen.clone()))));
     }
     context.wake_trials(&job, &status);
+    // The TrainingJob that made the search reports its state.
+    context.wake(context.parent(&job).map(|parent| ObjectRef::from_obj(&*parent)));
     Ok(requeue)
 }
 

@@ -20,10 +20,12 @@
 )]
 
 mod decide;
+mod short;
 mod study;
 mod trial;
 
 pub use decide::{Input, Seen, Verdict, decide};
+pub use short::{own_search, status_of_search};
 pub use study::{Study, earlier};
 pub use trial::{TRIAL, TUNING_JOB, Wish, first_trial, trial_job, trial_name, wish};
 

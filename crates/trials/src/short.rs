@@ -1,0 +1,88 @@
+//! The short form: a TrainingJob with `hyperParameterTuningConfig` runs no workers. It owns a TuningJob of its name, and its status
+//! is that of the search.
+
+use api::{
+    ConditionType, ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, TrialMetadata, TrialTemplate, Tuning,
+    TuningJob, TuningJobSpec, TuningState,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use lifecycle::{condition_is, set_condition};
+use protocol::objective::Measurement;
+
+/// The TuningJob of a TrainingJob with `hyperParameterTuningConfig`.
+#[must_use]
+pub fn own_search(job: &TrainingJob, tuning: &Tuning) -> TuningJob {
+    let mut spec = job.spec.clone();
+    (spec.hyper_parameter_tuning_config, spec.suspend, spec.ttl_seconds_after_finished) = (None, false, None);
+    let owner = job.metadata.uid.clone().map(|uid| OwnerReference {
+        api_version: TrainingJob::api_version(&()).into_owned(),
+        kind: TrainingJob::kind(&()).into_owned(),
+        name: job.name_any(),
+        uid,
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    });
+    let metadata = TrialMetadata { labels: job.labels().clone(), ..TrialMetadata::default() };
+    TuningJob {
+        metadata: ObjectMeta {
+            name: job.metadata.name.clone(),
+            namespace: job.metadata.namespace.clone(),
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: TuningJobSpec { tuning: tuning.clone(), template: TrialTemplate { metadata, spec }, suspend: false },
+        status: None,
+    }
+}
+
+/// The status of a TrainingJob whose search stands like this. `blocked` is why the search can't be created, if it can't.
+#[must_use]
+pub fn status_of_search(
+    job: &TrainingJob,
+    search: Option<&TuningJob>,
+    blocked: Option<&(Reason, String)>,
+    now: Timestamp,
+) -> TrainingJobStatus {
+    let mut status = job.status.clone().unwrap_or_default();
+    let generation = job.metadata.generation;
+    status.observed_generation = generation;
+    let of_search = search.and_then(|search| search.status.clone()).unwrap_or_default();
+    status.state = Some(match of_search.state {
+        None | Some(TuningState::Pending | TuningState::Unknown) => State::Pending,
+        Some(TuningState::Running) => State::Running,
+        Some(TuningState::Suspended) => State::Suspended,
+        Some(TuningState::Completed) => State::Completed,
+        Some(TuningState::Failed) => State::Failed,
+    });
+    if let Some((reason, message)) = blocked {
+        set_condition(&mut status.conditions, ConditionType::Accepted, false, reason, message, generation, now);
+        return status;
+    }
+    use ConditionType as C;
+    for type_ in [C::Accepted, C::Running, C::Suspended, C::Succeeded, C::Failed] {
+        if let Some(condition) = lifecycle::condition(&of_search.conditions, type_) {
+            let (is, reason) = (condition.status == "True", Reason::from(condition.reason.as_str()));
+            set_condition(&mut status.conditions, type_, is, &reason, &condition.message, generation, now);
+        }
+    }
+    let ended = of_search.succeeded + of_search.stopped + of_search.failed;
+    let most = search.map_or(0, |search| search.spec.tuning.max_trials);
+    if let Some(percent) = (ended * 100).checked_div(most) {
+        status.progress = Some(format!("{}%", percent.min(100)));
+    }
+    if let Some(best) = &of_search.best {
+        let best = Measurement { value: best.value, step: best.step };
+        let metric = search.map(|search| search.spec.tuning.metric.name.clone()).unwrap_or_default();
+        let count = u64::from(of_search.succeeded);
+        status.objective = Some(ObjectiveStatus { metric, count, best: Some(best), ..ObjectiveStatus::default() });
+    }
+    status.start_time = of_search.start_time.clone();
+    status.completion_time = of_search.completion_time.clone();
+    let failed = condition_is(&of_search.conditions, C::Failed, true);
+    status.failure_reason = failed.map(|failed| Reason::from(failed.reason.as_str()));
+    status.failure_message = failed.map(|failed| failed.message.clone());
+    status
+}
