@@ -2,8 +2,8 @@
 
 use crate::{
     Backend, Backup, Checkpoint, DeletePolicy, Elastic, FailurePolicy, Framework, GangScheduler, Hang, HangAction,
-    KeepBest, Mode, Monitoring, NanPolicy, Networking, Objective, ProcsPerWorker, RestartPolicy, RuntimeKind, RuntimeRef,
-    Scheduling, Storage, TrainingJobSpec, defaults,
+    KeepBest, Mode, Monitoring, NanPolicy, Networking, Objective, ProcsPerWorker, RestartPolicy, RuntimeKind,
+    RuntimeRef, Scheduling, Storage, TrainingJobSpec, defaults,
 };
 use serde_json::{Value, json};
 use std::num::{NonZeroU16, NonZeroU32};
