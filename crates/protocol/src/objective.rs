@@ -70,7 +70,7 @@ pub struct Objective {
     /// Number of rungs before the first of `rungs`, in a report that has not all of them.
     #[serde(skip)]
     pub left_out: usize,
-    /// Names of the metrics that the program reports, as long as none of them is the objective.
+    /// Names of the metrics that the program reports, as long as there is no reading of the objective.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
     /// Number of readings of each of the last agents, by which a reading is counted once.
