@@ -17,7 +17,7 @@ const MAX_REPORTED_RUNGS: usize = 24;
 /// Maximum number of readings that is believed: an API server takes no larger number.
 const MAX_COUNT: u64 = i64::MAX as u64;
 /// Maximum bytes of the names of other metrics.
-const MAX_OTHERS: usize = 300;
+const MAX_NAMES: usize = 300;
 
 /// How readings become records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub struct Objective {
     pub left_out: usize,
     /// Names of the metrics that the program reports, as long as there is no reading of the objective.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<String>,
+    pub reported: Vec<String>,
     /// Number of readings of each of the last agents, by which a reading is counted once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentCount>,
@@ -138,7 +138,7 @@ impl Objective {
         }
         self.last = Some(reading);
         self.best = better(rule, self.best, Some(reading));
-        self.others.clear();
+        self.reported.clear();
         if let (Some(rungs), Some(step)) = (rule.rungs, step) {
             let reached = rungs.reached(step);
             while self.left_out + self.rungs.len() < reached {
@@ -148,16 +148,16 @@ impl Objective {
     }
 
     /// Notes which metrics there are, as long as there is no reading of the objective.
-    pub fn note_others<'n>(&mut self, names: impl Iterator<Item = &'n String>) {
+    pub fn note_reported<'n>(&mut self, names: impl Iterator<Item = &'n String>) {
         if self.count > 0 {
             return;
         }
-        let mut left = MAX_OTHERS;
+        let mut left = MAX_NAMES;
         let fits = |name: &&String| {
             left = left.saturating_sub(name.len() + 3);
             left > 0
         };
-        self.others = names.take_while(fits).cloned().collect();
+        self.reported = names.take_while(fits).cloned().collect();
     }
 
     /// Takes in what an agent reports. To take the same in again changes nothing.
@@ -190,9 +190,9 @@ impl Objective {
             }
         }
         match self.count {
-            0 if told.others.is_empty() => {}
-            0 => self.note_others(told.others.iter().filter(|name| !name.contains(char::is_control))),
-            _ => self.others.clear(),
+            0 if told.reported.is_empty() => {}
+            0 => self.note_reported(told.reported.iter().filter(|name| !name.contains(char::is_control))),
+            _ => self.reported.clear(),
         }
     }
 
@@ -252,7 +252,7 @@ pub mod compact {
         /// Time, attempt, count.
         agents: Vec<(i64, u32, u64)>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        others: Vec<String>,
+        reported: Vec<String>,
         #[serde(skip_serializing_if = "is_zero")]
         left_out: usize,
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -274,7 +274,7 @@ pub mod compact {
             last: objective.last.map(reading),
             best: objective.best.map(reading),
             agents: objective.agents.iter().map(|a| (a.since, a.attempt, a.count)).collect(),
-            others: objective.others.clone(),
+            reported: objective.reported.clone(),
             left_out: objective.left_out,
             rungs: objective.rungs.iter().map(|rung| (rung.step, Number(rung.value))).collect(),
         });
@@ -293,7 +293,7 @@ pub mod compact {
             last: words.last.map(reading),
             best: words.best.map(reading),
             agents: words.agents.into_iter().map(agent).collect(),
-            others: words.others,
+            reported: words.reported,
             left_out: words.left_out,
             rungs: words.rungs.into_iter().map(|(step, value)| RungReading { step, value: value.0 }).collect(),
         }))
@@ -438,19 +438,19 @@ mod tests {
         let rule = rule(false, None);
         let mut agent = Objective::begin(None, 1);
         let names = ["accuracy".to_owned(), "loss".to_owned()];
-        agent.note_others(names.iter());
+        agent.note_reported(names.iter());
         let mut status = Objective::default();
         status.merge(&rule, &agent);
         status.merge(&rule, &Objective::begin(None, 2));
-        assert_eq!((status.count, &status.others[..]), (0, &names[..]));
+        assert_eq!((status.count, &status.reported[..]), (0, &names[..]));
         agent.record(&rule, 1, 1.0, None);
         status.merge(&rule, &agent);
-        agent.note_others(names.iter());
-        assert!(status.others.is_empty() && agent.others.is_empty());
+        agent.note_reported(names.iter());
+        assert!(status.reported.is_empty() && agent.reported.is_empty());
         let long: Vec<String> = (0..100).map(|n| format!("{n}{}", "x".repeat(40))).collect();
         let mut agent = Objective::begin(None, 1);
-        agent.note_others(long.iter());
-        assert_eq!(agent.others.len(), 6);
+        agent.note_reported(long.iter());
+        assert_eq!(agent.reported.len(), 6);
     }
 
     #[test]

@@ -449,7 +449,7 @@ impl Report {
             |report| report.exception.iter_mut().for_each(|raised| (raised.thread, raised.within) = (None, None)),
             |report| report.error.iter_mut().for_each(|e| e.message.truncate(start_of(&e.message, 300).len())),
             |report| report.checkpoints.iter_mut().for_each(|known| known.latest = None),
-            |report| report.objective.iter_mut().for_each(|objective| objective.others.clear()),
+            |report| report.objective.iter_mut().for_each(|objective| objective.reported.clear()),
             |report| report.objective.iter_mut().for_each(|objective| objective.keep_rungs(8)),
             |report| report.objective.iter_mut().for_each(|objective| objective.keep_rungs(2)),
             |report| report.objective.iter_mut().for_each(|objective| objective.keep_rungs(0)),

@@ -60,8 +60,8 @@ impl RunObjective {
     /// Notes which metrics there are. Nobody needs that once there is a reading.
     pub fn note(&self, progress: &Progress) {
         let mut records = self.tracker.records.lock();
-        if records.count == 0 && !progress.metrics.keys().eq(&records.others) {
-            records.note_others(progress.metrics.keys());
+        if records.count == 0 && !progress.metrics.keys().eq(&records.reported) {
+            records.note_reported(progress.metrics.keys());
         }
     }
 }
@@ -176,6 +176,6 @@ mod tests {
         world.say(Source::Output, &[("step", 1.0), ("loss", 1.0)]);
         world.say(Source::Output, &[("step", 2.0), ("acc", 0.5)]);
         let records = world.tracker.records();
-        assert_eq!((records.count, records.others), (0, vec!["accuracy".to_owned(), "loss".to_owned()]));
+        assert_eq!((records.count, records.reported), (0, vec!["accuracy".to_owned(), "loss".to_owned()]));
     }
 }
