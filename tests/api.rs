@@ -430,7 +430,12 @@ fn old_jobs() -> Vec<Value> {
         let is_elastic = ["elastic", "roles", "runtimeRef"].iter().any(|field| job["spec"].get(field).is_some());
         let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch");
         let is_known = ["pytorch", "tensorflow", "jax"].contains(&framework);
-        !in_bucket && !is_elastic && is_known && new.iter().all(|field| checkpoint.get(field).is_none())
+        let has_objective = job["spec"]["monitoring"].get("objective").is_some();
+        !in_bucket
+            && !is_elastic
+            && is_known
+            && !has_objective
+            && new.iter().all(|field| checkpoint.get(field).is_none())
     };
     let mut jobs: Vec<Value> = good_examples().map(|(_, example)| example).collect();
     jobs.extend(accepted().into_iter().map(|(name, spec)| job(&name, spec)));
@@ -586,6 +591,7 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
             "progress": { "patterns": list(16, &|index| json!(format!("(?P<a>){}", name(index, 1017)))) },
             "mlflowTrackingUri": format!("http://{}", "a".repeat(2041)), "mlflowExperiment": "e".repeat(500),
             "mlflowRegisteredModel": "m".repeat(256), "wandbProject": "w".repeat(128), "trackerSecret": "t".repeat(253), "tensorboardImage": "i".repeat(1024),
+            "objective": { "metric": "m".repeat(100), "rungs": { "minStep": i64::MAX, "factor": i64::MAX } },
         },
     });
     let largest = create(&client, &job(&"a".repeat(49), fields), false).await.expect("the largest job is admitted");
@@ -734,6 +740,10 @@ async fn a_status_comes_back_as_written() {
                      "customMetrics": { "eval_loss": 0.7 } },
         "earlyStopping": { "metric": "eval_loss", "best": 0.7, "evaluationsSinceBest": 2, "attempt": 2,
                            "evaluations": 3, "step": 400 },
+        "objective": { "metric": "eval_loss", "count": 3, "last": { "value": "NaN", "step": 400 },
+                       "best": { "value": 0.30000000000000004, "step": 100 },
+                       "rungs": [{ "step": 100, "value": 0.7 }, { "step": 200, "value": "+Inf" }, { "step": 400, "value": 1 }],
+                       "reported": ["loss"], "agents": [{ "since": 1_893_456_000_123_i64, "attempt": 2, "count": 3 }] },
         "startTime": time, "completionTime": time, "duration": "1s", "suspendedAt": time, "suspendedSeconds": 3,
         "failureReason": "ExitCode", "failureMessage": "worker 1 exited 1",
     });
@@ -981,6 +991,10 @@ fn accepted() -> Vec<(String, Value)> {
                 "progress": { "patterns": ["(?P<step>\\d+)/(?P<steps>\\d+)", "loss=(?<loss>\\S+)"] },
             } }),
         ),
+        (
+            "compared".into(),
+            json!({ "monitoring": { "objective": { "metric": "val/acc", "mode": "max", "rungs": { "minStep": 1, "factor": 2 } } } }),
+        ),
         ("unwatched".into(), json!({ "monitoring": { "enabled": false, "metricsPort": 29500 } })),
         (
             "good-enough".into(),
@@ -1138,6 +1152,7 @@ fn changes() -> Vec<Change> {
             "checkpoint": {
                 "storage": { "type": "pvc" }, "keepBest": { "metric": "m" }, "backup": { "destination": "s3://copies/x" },
             },
+            "monitoring": { "objective": { "metric": "m" } },
             "resources": { "limits": { "cpu": 1 } },
         })
     };

@@ -71,6 +71,7 @@ fn main() {
         resume_args: Vec::new(),
         state: None,
         watch_metrics: vec!["acc".to_owned()],
+        objective: None,
         gang: None,
     };
     let mut container = Container::open(options).unwrap();

@@ -12,7 +12,6 @@ use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use kube::runtime::reflector::{ObjectRef, Store};
 use observe::{AgentPolls, Cell, JobKey, ObservedPod};
-use plan::Gang;
 use protocol::agent_status::AgentStatus;
 use protocol::checkpoints::{Checkpoints, Kept, ProblemKind};
 use protocol::role::{Place, RoleName};
@@ -107,25 +106,13 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
                 cell.children.pods.values().find(|pod| runs(pod))
             };
             let first = pod(Place::FIRST_WORKER).filter(|pod| is_due(&pod.uid))?.clone();
-            Some((port, *first, other(&plan.gang).and_then(pod).cloned(), false))
+            Some((port, *first, plan.gang.other_reporter().and_then(pod).cloned(), false))
         })??;
         let (pod, namespace) = (first.uid.clone(), key.namespace.clone());
         let (job, first) = (ObjectRef::from_obj(&*object), Box::new(first));
         Some(Due { pod, namespace, whom: Asked { key, job, port, first, other, fetches } })
     };
     store.state().into_iter().filter_map(running).collect()
-}
-
-/// Who may tell of the training where the first worker does not: a role that decides on the gang's end, such as a chief, or the
-/// last worker.
-fn other(gang: &Gang) -> Option<Place> {
-    let mut deciding = gang.roles.iter().filter(|role| role.completion.of(role.replicas) > 0).map(|role| role.name);
-    if let Some(role) = deciding.find(|role| !role.is_worker()) {
-        return Some(Place { role, index: 0 });
-    }
-    let replicas = gang.workers().replicas;
-    let workers = gang.elastic.as_ref().map_or(replicas, |elastic| elastic.workers.min(replicas));
-    (workers > 1).then(|| Place { role: RoleName::WORKER, index: u32::from(workers) - 1 })
 }
 
 /// Asks one job.
@@ -179,6 +166,7 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
             || old.progress != status.progress
             || old.fetches != status.fetches
             || old.histories != status.histories
+            || old.objective != status.objective
             || old.report.error_patterns != status.report.error_patterns
             || suspicion(old) != suspicion(&status)
             || folder(old) != folder(&status)

@@ -3,7 +3,7 @@
 use super::Context;
 use super::error::{Error, refusal};
 use super::pass::Pass;
-use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus, Unreadable};
+use api::{ConditionType, Guarded, ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, Unreadable};
 use jiff::Timestamp;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
@@ -200,6 +200,12 @@ impl Parts {
             metrics,
             early_stopping
         );
+        // Early stopping decides on a new rung. The rest of it is told now and then.
+        progress.objective = rest.objective.take();
+        if let Some(objective) = &mut progress.objective {
+            let rungs = std::mem::take(&mut objective.rungs);
+            rest.objective = Some(ObjectiveStatus { rungs, ..ObjectiveStatus::default() });
+        }
         // The progress of a fetch is in its entry and in the message of the condition.
         progress.data = rest.data.iter().filter(|data| data.progress.is_some()).cloned().collect();
         rest.data = plan::resolved(&rest);
@@ -219,7 +225,7 @@ pub(super) fn is_echo(object: &Guarded, writes: &Writes) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::{DataProgress, DataStatus, ProgramMetrics, Workers};
+    use api::{DataProgress, DataStatus, ProgramMetrics, RungReading, Workers};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     #[test]
@@ -234,6 +240,17 @@ mod tests {
         assert_eq!(with(|s| s.workers = Some(Workers::default())), Haste::Gather);
         assert_eq!(with(|s| s.progress = Some("4%".into())), Haste::Progress);
         assert_eq!(with(|s| s.metrics = Some(ProgramMetrics::default())), Haste::Progress);
+        let objective = |count, rungs: usize| {
+            let rungs = vec![RungReading::default(); rungs];
+            Some(ObjectiveStatus { metric: "loss".into(), count, rungs, ..ObjectiveStatus::default() })
+        };
+        let read = |old: (u64, usize), new: (u64, usize)| {
+            let [old, new] = [old, new]
+                .map(|(count, rungs)| TrainingJobStatus { objective: objective(count, rungs), ..running.clone() });
+            haste(&Parts::of(&old), &Parts::of(&new))
+        };
+        assert_eq!(read((1, 1), (2, 1)), Haste::Progress);
+        assert_eq!(read((1, 1), (2, 2)), Haste::Now, "a rung");
         assert_eq!(with(|s| s.total_epochs = Some(3)), Haste::Progress, "known before the program runs");
         let fetching = |s: &mut TrainingJobStatus| {
             s.data = vec![DataStatus { progress: Some(DataProgress::default()), ..DataStatus::default() }];

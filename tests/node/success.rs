@@ -3,7 +3,7 @@
 use crate::report;
 use crate::world::{Job, condition, training, world};
 use api::State::{Completed, Failed, Running};
-use api::TrainingJobStatus;
+use api::{Measurement, TrainingJobStatus};
 use protocol::report::Report;
 use serde_json::json;
 
@@ -26,6 +26,37 @@ async fn a_job_that_gets_no_better_is_completed() {
     // SIGTERM ends the program, as it does those that know nothing of it, and that is no failure.
     let told = end(&job, 1, 0).await;
     assert_eq!((told.stopped_by, told.signal), (Some(15), Some(15)));
+    space.end().await;
+}
+
+/// No reading is lost, however fast the program evaluates and however soon it ends after its last evaluation.
+#[tokio::test]
+async fn an_objective_has_every_reading() {
+    let Some(world) = world() else { return };
+    let space = world.space("objective", json!({})).await;
+    let fields = |metric: &str| {
+        let objective = json!({ "metric": metric, "rungs": { "minStep": 30, "factor": 5 } });
+        json!({
+            "command": ["python3", "/programs/evaluates.py"], "numWorkers": 1, "monitoring": { "objective": objective },
+        })
+    };
+    let (read, unread) = (space.submit("read", fields("eval_loss")).await, space.submit("unread", fields("f1")).await);
+    let status = read.state(Completed).await;
+    let objective = status.objective.unwrap();
+    assert_eq!((objective.metric.as_str(), objective.count), ("eval_loss", 2100), "1,000 and 1,100 readings");
+    assert_eq!(objective.last, Some(Measurement { value: 0.5, step: Some(2000) }));
+    assert_eq!(objective.best, Some(Measurement { value: 0.0, step: Some(1500) }));
+    let rungs: Vec<_> = objective.rungs.iter().map(|rung| (rung.step, rung.value)).collect();
+    assert_eq!(rungs, [(30, 1.47), (150, 1.35), (750, 0.75)], "those of the first attempt");
+    let screen = world.plugin(&["status", "read", "-n", &space.name]);
+    assert!(
+        screen.contains("Objective    eval_loss: best 0 (step 1500), last 0.5 (step 2000), 2100 readings"),
+        "{screen}"
+    );
+
+    let objective = unread.state(Completed).await.objective.unwrap();
+    assert_eq!((objective.metric.as_str(), objective.count, objective.last), ("f1", 0, None));
+    assert_eq!(objective.reported, ["eval_loss", "loss"]);
     space.end().await;
 }
 

@@ -48,6 +48,7 @@ fn cases() -> Vec<Case> {
     let s3 = || json!({ "checkpoint": { "storage": { "type": "s3", "s3Bucket": "bucket" } } });
     let azure = || json!({ "checkpoint": { "storage": { "type": "azure", "azureContainer": "container" } } });
     let elastic = || json!({ "numWorkers": 3, "checkpoint": { "enabled": false }, "elastic": { "maxWorkers": 4 } });
+    let objective = || json!({ "monitoring": { "objective": { "metric": "a" } } });
     let volume = |name: &str| json!([{ "name": name, "emptyDir": {} }]);
     let mount = |path: &str| json!([{ "name": "v", "mountPath": path }]);
     let affinity = |weight: u32| {
@@ -167,6 +168,20 @@ fn cases() -> Vec<Case> {
             json!("b"),
         ),
         case("monitoring.mlflowTrackingUri", json!("http://a.test"), json!("http://b.test")),
+        case("monitoring.objective.metric", json!("a"), json!("b")),
+        with(objective(), "monitoring.objective.mode", json!("max"), json!("min")),
+        with(
+            json!({ "monitoring": { "objective": { "metric": "a", "rungs": { "minStep": 10 } } } }),
+            "monitoring.objective.rungs.factor",
+            json!(2),
+            json!(3),
+        ),
+        with(
+            json!({ "monitoring": { "objective": { "metric": "a", "rungs": { "factor": 2 } } } }),
+            "monitoring.objective.rungs.minStep",
+            json!(10),
+            json!(20),
+        ),
         case("monitoring.progress.patterns", json!(["(?P<loss>a)"]), json!(["(?P<loss>b)"])),
         with(pvc(), "monitoring.tensorboardEnabled", json!(true), json!(false)),
         case("monitoring.tensorboardImage", json!("a.test/a:1"), json!("a.test/a:2")),

@@ -8,6 +8,7 @@ use crate::channels::Channels;
 use crate::gang::Party;
 use crate::keeper::Keeper;
 use crate::message::MessageFile;
+use crate::progress::objective::ObjectiveTracker;
 use crate::run::descendants::{Reaped, reap};
 use crate::run::unstarted::{never_started, unstarted};
 use crate::run::view::CurrentRun;
@@ -24,6 +25,7 @@ use crate::words::Words;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use protocol::objective::ObjectiveRule;
 use protocol::proof::AnswerKey;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::io;
@@ -81,11 +83,17 @@ impl Container {
         let keeper =
             options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, of_gang, &current, &wake, &words));
         let told = Arc::default();
+        let kept = of_gang.and_then(Party::report_file);
+        let track = |rule: &ObjectiveRule| Arc::new(ObjectiveTracker::new(rule.clone(), kept.as_deref()));
+        let objective = options.objective.as_ref().map(track);
+        if let Some(objective) = &objective {
+            message.include(Arc::clone(objective));
+        }
         // Where nobody wants to know it costs nothing.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
         let in_gang = options.gang.is_some();
         let (run, gang, asked) = (Arc::clone(&current), Arc::clone(&told), gpus.clone());
-        let source = StatusSource::new(answer_key, run, keeper.clone(), gang, in_gang, asked);
+        let source = StatusSource::new(answer_key, run, keeper.clone(), objective.clone(), gang, in_gang, asked);
         let server = Server::start(public, source, &current, keeper.as_ref())?;
         if let Some(state) = &options.state
             && let Err(error) = local::serve(&server.runtime, state, keeper.clone())
@@ -103,7 +111,7 @@ impl Container {
         }
         let channels = Channels::new(server.runtime, server.local_url);
         let surroundings =
-            Surroundings { options, keeper, signal_mask: signals.mask_before, channels, gpus, wake, words };
+            Surroundings { options, keeper, signal_mask: signals.mask_before, channels, gpus, objective, wake, words };
         Ok(Self { surroundings, signals, message, current, party, stopped_by: None })
     }
 

@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{SFlag, fstat};
 use protocol::gang::{GangPast, RSH};
+use protocol::objective::{ObjectiveRule, RungSteps};
 use protocol::role::RoleName;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -234,6 +235,15 @@ struct RunArgs {
     /// Keep every reading of this metric for /status, the last 100 of them; may be repeated
     #[arg(long, value_name = "NAME")]
     watch_metric: Vec<String>,
+    /// Record the readings of this metric, the job's objective, for /status and the termination message
+    #[arg(long, value_name = "NAME")]
+    objective: Option<String>,
+    /// Whether lower or higher values of the objective are better
+    #[arg(long, value_name = "MODE", value_enum, default_value = "min", requires = "objective")]
+    objective_mode: ObjectiveMode,
+    /// Record the first reading of the objective at each step MIN, MIN * FACTOR, MIN * FACTOR * FACTOR and so on, or later
+    #[arg(long, value_name = "MIN:FACTOR", requires = "objective", value_parser = rung_steps)]
+    objective_rungs: Option<RungSteps>,
     /// The command, looked up in PATH, and its arguments
     #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
     command: Vec<OsString>,
@@ -262,6 +272,11 @@ impl RunArgs {
                 ends: self.hang_policy == HangPolicy::Fail,
             }),
             watch_metrics: self.watch_metric,
+            objective: self.objective.map(|metric| ObjectiveRule {
+                metric,
+                max: self.objective_mode == ObjectiveMode::Max,
+                rungs: self.objective_rungs,
+            }),
             gang: self.gang.map(|setup| gang::Options {
                 setup,
                 role: self.role,
@@ -345,6 +360,12 @@ enum Task {
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum ObjectiveMode {
+    Min,
+    Max,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum NanPolicy {
     Report,
     Fail,
@@ -354,6 +375,15 @@ enum NanPolicy {
 enum HangPolicy {
     Report,
     Fail,
+}
+
+fn rung_steps(text: &str) -> Result<RungSteps, String> {
+    let steps = text.split_once(':').and_then(|(min_step, factor)| {
+        Some(RungSteps { min_step: min_step.parse().ok()?, factor: factor.parse().ok()? })
+    });
+    steps
+        .filter(|steps| steps.min_step >= 1 && steps.factor >= 2)
+        .ok_or_else(|| "write MIN:FACTOR, as in 100:3".to_owned())
 }
 
 fn role(name: &str) -> Result<RoleName, String> {

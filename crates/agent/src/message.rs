@@ -1,6 +1,7 @@
 //! The file that becomes the container's termination message.
 
 use crate::install::replace;
+use crate::progress::objective::ObjectiveTracker;
 use crate::survive::survive;
 use crate::words::Words;
 use crate::writer::Writer;
@@ -22,6 +23,8 @@ pub struct MessageFile {
     writer: Writer<Message>,
     /// Where the next agent of this pod finds the same: of a container that was killed nothing else is left in its pod.
     copy: Option<PathBuf>,
+    /// Readings of the objective, which are in every message.
+    objective: Option<Arc<ObjectiveTracker>>,
 }
 
 struct Message {
@@ -53,7 +56,7 @@ impl MessageFile {
         let writer = Writer::start("message", prepare)?;
         // What is wrong with it is said before the program's first words, unless its disk does not answer.
         writer.finish(OPENED_WITHIN);
-        Ok(Self { writer, copy: None })
+        Ok(Self { writer, copy: None, objective: None })
     }
 
     /// Has a copy of all that is written from now on, for what is to be replaced at once.
@@ -61,9 +64,16 @@ impl MessageFile {
         self.copy = Some(path);
     }
 
+    /// Has what is recorded of the objective in all that is written from now on.
+    pub fn include(&mut self, objective: Arc<ObjectiveTracker>) {
+        self.objective = Some(objective);
+    }
+
     /// Replaces what the file says by `report`, soon.
     pub fn write(&mut self, report: &Report) {
         // What it was of the program's words that could not be put into a message, the next one may lack.
+        let objective = self.objective.as_ref().map(|objective| objective.records());
+        let report = Report { objective, ..report.clone() };
         let Some(text) = survive(|| report.to_message()) else { return };
         self.writer.put(Message { text, copy: self.copy.clone() });
     }

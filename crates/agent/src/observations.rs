@@ -3,6 +3,7 @@
 use crate::failure::exceptions::Exceptions;
 use crate::now;
 use crate::progress::history::MetricHistories;
+use crate::progress::objective::RunObjective;
 use crate::wake::{Changes, Wake};
 use parking_lot::Mutex;
 use protocol::hang::{Hang, Stall};
@@ -29,6 +30,7 @@ pub struct Observations {
 struct Inner {
     progress: Progress,
     histories: MetricHistories,
+    objective: Option<RunObjective>,
     /// The loss was once NaN or infinite, and whoever said so was believed.
     loss_was_lost: bool,
     exceptions: Exceptions,
@@ -40,9 +42,9 @@ struct Inner {
 }
 
 impl Observations {
-    /// Nothing is known yet. Of the metrics `watch` every reading will be kept.
-    pub fn new(wake: Arc<Wake>, watch: &[String]) -> Self {
-        let inner = Inner { histories: MetricHistories::new(watch), ..Inner::default() };
+    /// Nothing is known yet. Of the metrics `watch` every reading will be kept, and of the `objective` every one recorded.
+    pub fn new(wake: Arc<Wake>, watch: &[String], objective: Option<RunObjective>) -> Self {
+        let inner = Inner { histories: MetricHistories::new(watch), objective, ..Inner::default() };
         Self { inner: Mutex::new(inner), printed: AtomicU64::new(0), changes: Changes::new(wake) }
     }
 
@@ -52,12 +54,17 @@ impl Observations {
         let inner = &mut *guard;
         let mut changed = inner.progress.merge(update, source, now());
         // Targets and early stopping rest on those that are watched.
-        if update.is_sure(source) {
+        let is_sure = update.is_sure(source);
+        if is_sure {
             inner.histories.read(update, source, &inner.progress);
+        }
+        if let Some(objective) = &mut inner.objective {
+            changed |= is_sure && objective.read(update, source, &inner.progress);
+            objective.note(&inner.progress);
         }
         let was_lost_before = inner.loss_was_lost;
         // A checkpoint tells of what was, be it in an attempt before.
-        if let Some(loss) = update.lost().filter(|_| update.is_sure(source) && source != Source::Checkpoint) {
+        if let Some(loss) = update.lost().filter(|_| is_sure && source != Source::Checkpoint) {
             let at = inner.progress.step.map(|step| format!(" at step {}", step.value)).unwrap_or_default();
             let text = || line.map_or_else(|| format!("{LOSS}: {loss}{at}"), str::to_owned);
             changed |= error_pattern::add(&mut inner.error_patterns, ErrorPattern::NanLoss, text, now());
@@ -175,7 +182,7 @@ mod tests {
 
     /// Whether the loss counts as lost, how many readings of it there are to decide by, and whether it is shown.
     fn observed(source: Source, update: Option<Update>) -> (bool, u64, bool) {
-        let observations = Observations::new(Arc::new(Wake::new().unwrap()), &[LOSS.to_owned()]);
+        let observations = Observations::new(Arc::new(Wake::new().unwrap()), &[LOSS.to_owned()], None);
         if let Some(update) = update {
             observations.progress(source, &update, None);
         }

@@ -3,10 +3,12 @@
 use crate::channels::Channels;
 use crate::hang;
 use crate::keeper::Keeper;
+use crate::progress::objective::ObjectiveTracker;
 use crate::serve::gpu::Gpus;
 use crate::wake::Wake;
 use crate::words::Words;
 use nix::sys::signal::SigSet;
+use protocol::objective::ObjectiveRule;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +50,8 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// Metrics whose every reading is kept for `/status`.
     pub watch_metrics: Vec<String>,
+    /// The metric by which the job is compared with others, whose readings are recorded.
+    pub objective: Option<ObjectiveRule>,
 }
 
 /// What every run needs of the container.
@@ -59,6 +63,8 @@ pub struct Surroundings {
     pub signal_mask: SigSet,
     pub channels: Channels,
     pub gpus: Gpus,
+    /// Readings of the objective in all runs, if there is one.
+    pub objective: Option<Arc<ObjectiveTracker>>,
     pub wake: Arc<Wake>,
     pub words: Arc<Words>,
 }

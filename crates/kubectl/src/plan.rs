@@ -447,6 +447,7 @@ mod tests {
         let spec = json!({
             "elastic": { "maxWorkers": 4 }, "runtimeRef": { "name": "gpu" },
             "checkpoint": { "storage": { "type": "pvc" }, "keepBest": { "metric": "loss" }, "backup": { "destination": "s3://b/p" } },
+            "monitoring": { "objective": { "metric": "loss" } },
         });
         let told = told(&job(spec), true);
         for (field, default) in defaults::all() {

@@ -3,7 +3,7 @@
 use super::facts::{Facts, Worker, WorkerState};
 use super::screen::{Look, Part, Screen, Style, age, bar, count, number, padded, ranges, span};
 use super::why::{Diagnosis, Verdict, style};
-use api::{AttemptEnd, CheckpointStatus, RestartPolicy, State, Workers};
+use api::{AttemptEnd, CheckpointStatus, Measurement, RestartPolicy, State, Workers};
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 
@@ -146,6 +146,19 @@ fn metrics(screen: &mut Screen, facts: &Facts) {
             screen.field(label, &[(Style::Plain, &four.join("  "))]);
             label = "";
         }
+    }
+    if let Some(objective) = &facts.status.objective {
+        let at = |reading: &Measurement| {
+            let step = reading.step.map(|step| format!(" (step {step})")).unwrap_or_default();
+            format!("{}{step}", number(reading.value))
+        };
+        let readings = count(i64::try_from(objective.count).unwrap_or(i64::MAX), "reading");
+        let known = match (&objective.best, &objective.last) {
+            (Some(best), Some(last)) => format!("best {}, last {}, {readings}", at(best), at(last)),
+            (None, Some(last)) => format!("last {}, {readings}", at(last)),
+            _ => "no reading".to_owned(),
+        };
+        screen.field("Objective", &[(Style::Plain, &format!("{}: {known}", objective.metric))]);
     }
     if let Some(early) = &facts.status.early_stopping {
         let since = count(early.evaluations_since_best.into(), "evaluation");

@@ -374,6 +374,21 @@ fn early_stopping_is_told() {
 }
 
 #[test]
+fn the_objective_has_a_line() {
+    let mut facts = running();
+    let mut line = |objective: serde_json::Value| {
+        facts.status.objective = serde_json::from_value(objective).unwrap();
+        let text = on_screen(&facts);
+        text.lines().find_map(|line| line.strip_prefix("Objective")).unwrap().trim().to_owned()
+    };
+    let read = serde_json::json!({
+        "metric": "eval_loss", "count": 12, "last": { "value": "NaN", "step": 500 }, "best": { "value": 0.4321 },
+    });
+    assert_eq!(line(read), "eval_loss: best 0.4321, last NaN (step 500), 12 readings");
+    assert_eq!(line(serde_json::json!({ "metric": "eval_loss", "count": 0 })), "eval_loss: no reading");
+}
+
+#[test]
 fn the_cause_of_a_restart_fits_its_line() {
     let mut facts = failed();
     facts.status.restarts[3].reason = "Signal".into();

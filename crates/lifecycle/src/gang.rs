@@ -197,7 +197,19 @@ impl<'a> View<'a> {
             }
             self.input.plan.gang.deciding().all(|place| self.done.contains(&place))
         };
-        self.unpublished_since().is_some() || self.worker_job().is_some_and(|job| job.complete) || decides()
+        let has_ended = || self.worker_job().is_some_and(|job| job.complete) || decides();
+        self.unpublished_since().is_some() || has_ended() && !self.awaits_last_reading()
+    }
+
+    /// Whether the first worker's last report is still to come, with readings of the objective that nobody has seen. The watch
+    /// of Jobs may be ahead of that of pods.
+    fn awaits_last_reading(&self) -> bool {
+        let is_to_come = |pod: &ObservedPod| {
+            let is_first = pod.incarnation == self.current.number && pod.place() == Place::FIRST_WORKER;
+            is_first && pod.runs() && !pod.gone && self.done.contains(&pod.place())
+        };
+        let has_objective = self.input.plan.monitoring.objective.is_some();
+        has_objective && self.input.children.pods.values().any(|pod| is_to_come(pod))
     }
 
     pub(super) fn completed(&self) -> Option<Phase<'a>> {

@@ -5,7 +5,7 @@ use super::conditions::whole_second;
 use super::verdict::Input;
 use super::view::{View, incarnation};
 use super::{checkpoints, elastic, ending, fetch, history, progress, restart_request};
-use api::{AttemptEnd, DataStatus, Reason, State, TrainingJobStatus};
+use api::{AttemptEnd, DataStatus, ObjectiveStatus, Reason, State, TrainingJobStatus};
 use failure::restart::decide;
 use failure::{Container, WorkerFacts, first_cause};
 use jiff::SignedDuration;
@@ -15,6 +15,7 @@ use plan::{Incarnation, Source};
 use protocol::attempt::RestartHistory;
 use protocol::gang::{KILLED, MAX_RESTARTS};
 use protocol::inputs::FetchedContent;
+use protocol::role::Place;
 use std::ops::Range;
 
 /// The view of a job whose status was this.
@@ -174,11 +175,42 @@ fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobS
             record.early_stopping = progress::evaluate(policy, known, view.current.attempt, since, histories);
         }
     }
+    record.objective = with_objective(view, record.objective.take());
     let last_words = view.pods.iter().find_map(|pod| pod.report()?.progress);
     match last_words {
         Some(reached) => progress::fold_end(record, &reached),
         None => record,
     }
+}
+
+/// Readings of the objective: by the last answer, and by the last words of all pods, which may have readings that no answer
+/// had. To take them in again changes nothing.
+fn with_objective(view: &View<'_>, known: Option<ObjectiveStatus>) -> Option<ObjectiveStatus> {
+    let Some(rule) = &view.input.plan.monitoring.objective else { return known };
+    let known = known.filter(|known| known.metric == rule.metric);
+    let mut objective = known.unwrap_or_else(|| ObjectiveStatus { metric: rule.metric.clone(), ..Default::default() });
+    let reports = |place: Place| {
+        let pods = view.input.children.pods.values().filter(move |pod| pod.place() == place);
+        let mut told: Vec<_> =
+            pods.filter_map(|pod| Some((pod.incarnation, pod.created, pod.report()?.objective.as_ref()?))).collect();
+        told.sort_by_key(|&(incarnation, created, _)| (incarnation, created));
+        told.into_iter().map(|(.., told)| told)
+    };
+    let of_first: Vec<_> = reports(Place::FIRST_WORKER).collect();
+    let answer = view.input.agent.and_then(|agent| agent.status.objective.as_ref());
+    of_first.iter().copied().chain(answer).for_each(|told| objective.merge(rule, told));
+    // Where the first worker has no readings, another member may have them.
+    if let Some(other) = view.input.plan.gang.other_reporter() {
+        let is_alone = objective.count == 0 && (!of_first.is_empty() || !other.role.is_worker());
+        for told in reports(other) {
+            let is_known =
+                told.agents.iter().any(|agent| objective.agents.iter().any(|known| known.since == agent.since));
+            if is_alone || is_known {
+                objective.merge(rule, told);
+            }
+        }
+    }
+    Some(objective)
 }
 
 /// What the init container of the only worker has fetched.

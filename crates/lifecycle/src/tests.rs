@@ -31,6 +31,7 @@ mod goodput;
 mod group;
 mod judges;
 mod lost;
+mod objective;
 mod publishing;
 mod queue;
 mod roles;

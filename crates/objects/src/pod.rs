@@ -218,6 +218,12 @@ fn agent_args(plan: &Plan, role: &Role, attempt: u32, past: &GangPast, environme
     args.push(format!("--hang-idle-timeout={}", plan.policy.failure.hang_idle_timeout_seconds));
     args.extend(plan.policy.failure.hang_fails.then(|| "--hang-policy=fail".to_owned()));
     args.extend(monitoring.watched.iter().map(|name| format!("--watch-metric={}", literal(name))));
+    if let Some(objective) = &monitoring.objective {
+        args.push(format!("--objective={}", literal(&objective.metric)));
+        args.extend(objective.max.then(|| "--objective-mode=max".to_owned()));
+        let steps = objective.rungs.map(|rungs| format!("--objective-rungs={}:{}", rungs.min_step, rungs.factor));
+        args.extend(steps);
+    }
     // One agent takes care of them: that of the first worker, where all see the same.
     let checkpoint = plan.storage.checkpoint.as_ref();
     if checkpoint.is_some() && role.name.is_worker() {

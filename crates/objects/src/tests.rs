@@ -613,6 +613,12 @@ fn the_agent_is_told_what_to_watch() {
         args(json!({ "successPolicy": { "earlyStopping": stopping } })),
         ["--metrics-port=8080", ANSWER_KEY, "--hang-timeout=1800", "--hang-idle-timeout=3600", "--watch-metric=f1"]
     );
+    let objective = |fields: Value| args(json!({ "monitoring": { "objective": fields } })).split_off(4);
+    assert_eq!(objective(json!({ "metric": "$(f1)" })), ["--objective=$$(f1)"]);
+    assert_eq!(
+        objective(json!({ "metric": "f1", "mode": "max", "rungs": { "minStep": 100, "factor": 3 } })),
+        ["--objective=f1", "--objective-mode=max", "--objective-rungs=100:3"]
+    );
 }
 
 #[test]

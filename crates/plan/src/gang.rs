@@ -50,6 +50,19 @@ impl Gang {
         self.roles.first().expect("a gang has a role")
     }
 
+    /// The member that may report the training's progress where the first worker does not: a role that decides on the
+    /// gang's end, such as a chief, or the last worker.
+    #[must_use]
+    pub fn other_reporter(&self) -> Option<Place> {
+        let mut deciding = self.roles.iter().filter(|role| role.completion.of(role.replicas) > 0).map(|role| role.name);
+        if let Some(role) = deciding.find(|role| !role.is_worker()) {
+            return Some(Place { role, index: 0 });
+        }
+        let replicas = self.workers().replicas;
+        let workers = self.elastic.as_ref().map_or(replicas, |elastic| elastic.workers.min(replicas));
+        (workers > 1).then(|| Place { role: RoleName::WORKER, index: u32::from(workers) - 1 })
+    }
+
     /// Number of pods in all roles.
     #[must_use]
     pub fn size(&self) -> u16 {

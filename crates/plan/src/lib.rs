@@ -42,7 +42,7 @@ pub use environment::is_reserved;
 pub use gang::{Completion, Elastic, Gang, Group, GroupKind, Incarnation, Pod, Rendezvous, Role, Storage, Upkeep};
 pub use hyperparameters::Hyperparameter;
 pub use inputs::{CacheVolume, ClaimPath, Fetching, Input, Source, resolved};
-pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, Objective, TensorBoard};
+pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
 pub use output::{Output, Publishing, Registering};
 pub use own_image::{OwnImage, own_image};

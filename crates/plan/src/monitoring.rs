@@ -2,7 +2,8 @@
 
 use super::storage::paths;
 use super::{CheckpointVolume, ClaimPath, Output, Policy, Refusals, Storage, Success, dns_subdomain, names};
-use api::{self, EarlyStopping, LOSSES, Mode, Rungs, TrainingJobSpec};
+use api::{self, EarlyStopping, LOSSES, Mode, TrainingJobSpec};
+use protocol::objective::{ObjectiveRule, RungSteps};
 use protocol::progress_pattern::ProgressPatterns;
 
 /// Progress metrics, TensorBoard and experiment trackers of the job.
@@ -18,7 +19,7 @@ pub struct Monitoring {
     /// Metrics of which the agent keeps every reading, for the success policy.
     pub watched: Vec<String>,
     /// Metric by which the job is compared with others.
-    pub objective: Option<Objective>,
+    pub objective: Option<ObjectiveRule>,
     /// The MLflow server.
     pub mlflow: Option<Mlflow>,
     /// Weights & Biases project.
@@ -27,17 +28,6 @@ pub struct Monitoring {
     pub tracker_secret: Option<String>,
     /// The TensorBoard of the job, if one is requested.
     pub tensorboard: Option<TensorBoard>,
-}
-
-/// Metric by which the job is compared with others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Objective {
-    /// Name of the metric, as the program reports it.
-    pub metric: String,
-    /// Whether lower or higher values are better.
-    pub mode: Mode,
-    /// Steps at which a reading is recorded.
-    pub rungs: Option<Rungs>,
 }
 
 /// An MLflow server, and the job's experiment on it.
@@ -129,10 +119,10 @@ pub(super) fn resolve(
         agent_port: agent_port(spec),
         progress_patterns: patterns(wanted, no),
         watched: watched(&policy.success),
-        objective: wanted.objective.as_ref().map(|objective| Objective {
+        objective: wanted.objective.as_ref().map(|objective| ObjectiveRule {
             metric: objective.metric.clone(),
-            mode: objective.mode(),
-            rungs: objective.rungs,
+            max: objective.mode() == Mode::Max,
+            rungs: objective.rungs.map(|rungs| RungSteps { min_step: rungs.min_step, factor: rungs.factor }),
         }),
         mlflow: wanted
             .mlflow_tracking_uri

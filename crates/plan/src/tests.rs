@@ -411,6 +411,16 @@ fn monitoring_keeps_out_of_the_gangs_way() {
         &json!({ "monitoring": { "enabled": false }, "successPolicy": { "targetLoss": 0.1 } }),
         "spec.successPolicy: can't be judged with monitoring.enabled: false, because the operator then does not see what the program reports: switch one of them",
     );
+    refused(
+        &json!({ "monitoring": { "enabled": false, "objective": { "metric": "loss" } } }),
+        "spec.monitoring.objective: can't be read with monitoring.enabled: false, because the operator then does not see what the program reports: switch one of them",
+    );
+    let objective =
+        |fields: Value| plan(&json!({ "monitoring": { "objective": fields } })).monitoring.objective.unwrap();
+    let least = objective(json!({ "metric": "loss" }));
+    assert_eq!((least.metric.as_str(), least.max, least.rungs), ("loss", false, None));
+    let all = objective(json!({ "metric": "acc", "mode": "max", "rungs": { "minStep": 10, "factor": 3 } }));
+    assert_eq!((all.max, all.rungs.map(|rungs| (rungs.min_step, rungs.factor))), (true, Some((10, 3))));
     let board = |name: &str| named(name, &json!({ "numWorkers": 1, "monitoring": { "tensorboardEnabled": true } }));
     assert!(accepted(&board(&"x".repeat(51))).is_ok());
     assert_eq!(
@@ -657,6 +667,7 @@ fn defaults_written_out_change_nothing() {
         json!({ "checkpoint": { "storage": { "type": "pvc" } }, "networking": { "interface": "eth0" } }),
         json!({ "checkpoint": { "keepBest": { "metric": "m" }, "backup": { "destination": "s3://b/p" } } }),
         json!({ "framework": "jax", "monitoring": { "enabled": false }, "failurePolicy": { "backoffLimit": 0 } }),
+        json!({ "monitoring": { "objective": { "metric": "m" } } }),
         json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } }),
     ] {
         let mut job = job(&fields);

@@ -7,6 +7,7 @@ use crate::hang::Stall;
 use crate::inputs::FetchProgress;
 use crate::metric_history::MetricHistory;
 use crate::number;
+use crate::objective::Objective;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::usage::Usage;
@@ -46,6 +47,9 @@ pub struct AgentStatus {
     /// All readings of the metrics named by `--watch-metric`, by that name.
     #[serde(rename = "watched", skip_serializing_if = "BTreeMap::is_empty")]
     pub histories: BTreeMap<String, MetricHistory>,
+    /// Readings of the objective in all runs of this agent, if the job has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
     /// State of the gang, if this agent leads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangStatus>,

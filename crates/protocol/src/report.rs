@@ -6,6 +6,7 @@ use crate::gang::GangEnd;
 use crate::hang::{self, Hang};
 use crate::inputs::FetchedContent;
 use crate::number;
+use crate::objective::{self, Objective};
 use crate::progress::{LOSS, Progress};
 use crate::result::Publication;
 use jiff::{SignedDuration, Timestamp};
@@ -88,6 +89,9 @@ pub struct Report {
     /// Final state of the checkpoints, if this agent manages them; usually the first worker's does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
+    /// Readings of the objective in all runs of this agent.
+    #[serde(with = "objective::compact", skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
     /// Content that an agent without a program has fetched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fetched: Vec<FetchedContent>,
@@ -406,6 +410,7 @@ impl Report {
         });
         let mut fitted = self.clone();
         fitted.checkpoints = self.checkpoints.as_ref().map(Checkpoints::last_words);
+        fitted.objective = self.objective.as_ref().map(Objective::last_words);
         for room in &Room::SIZES {
             fitted.fit_texts(self, room);
             fitted.headline = None;
@@ -426,7 +431,7 @@ impl Report {
     /// Removes the parts that explain the cause least, one by one, until the report fits.
     fn shed(&mut self) {
         type Part = fn(&mut Report);
-        const LEAST_FIRST: [Part; 11] = [
+        const LEAST_FIRST: [Part; 15] = [
             |report| report.gang.iter_mut().for_each(|gang| gang.ended.clear()),
             |report| {
                 // What has yet to be copied stays.
@@ -444,6 +449,10 @@ impl Report {
             |report| report.exception.iter_mut().for_each(|raised| (raised.thread, raised.within) = (None, None)),
             |report| report.error.iter_mut().for_each(|e| e.message.truncate(start_of(&e.message, 300).len())),
             |report| report.checkpoints.iter_mut().for_each(|known| known.latest = None),
+            |report| report.objective.iter_mut().for_each(|objective| objective.reported.clear()),
+            |report| report.objective.iter_mut().for_each(|objective| objective.keep_rungs(8)),
+            |report| report.objective.iter_mut().for_each(|objective| objective.keep_rungs(2)),
+            |report| report.objective.iter_mut().for_each(|objective| objective.keep_rungs(0)),
         ];
         for part in LEAST_FIRST {
             if self.to_json().len() <= MAX_BYTES {
@@ -537,6 +546,7 @@ mod tests {
     use super::*;
     use crate::attempt::{AttemptEnd, RepeatedFailure, RestartHistory};
     use crate::checkpoints::{Kept, Problem, ProblemKind};
+    use crate::objective::{AgentCount, MAX_RUNGS, Measurement, RungReading};
     use crate::reason::Reason;
     use crate::stacks::Place;
     use proptest::prelude::*;
@@ -713,6 +723,20 @@ mod tests {
     }
 
     #[test]
+    fn rungs_are_kept_longer_than_words() {
+        let rungs = |number: i64| (0..number).map(|n| RungReading { step: 1 << n, value: 0.5 }).collect::<Vec<_>>();
+        let objective = Objective { count: 40, rungs: rungs(40), ..Objective::default() };
+        let with = |stderr: &[u8]| {
+            let message = Report { objective: Some(objective.clone()), ..report(stderr) }.to_message();
+            Report::parse(&message).unwrap().objective.unwrap()
+        };
+        for stderr in [&b"KeyError: 1\n"[..], &[b'x'; 9000]] {
+            let read = with(stderr);
+            assert_eq!((read.left_out, &read.rungs[..]), (16, &rungs(40)[16..]), "the last ones");
+        }
+    }
+
+    #[test]
     fn how_far_it_came() {
         let reached = Reached { epoch: Some(1.5), step: Some(300.0), loss: Some(f64::INFINITY), ..Reached::default() };
         let message = Report { progress: Some(reached), ..report(b"") }.to_message();
@@ -758,8 +782,19 @@ mod tests {
             let restarts = RestartHistory { repeated: Some(repeated), stopped: Some("s".repeat(160)), ..RestartHistory::default() };
             let gang = GangEnd { restarts, ended: vec![end; 3] };
             let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
+            let reading = Measurement { value: f64::MIN_POSITIVE, step: Some(i64::MAX) };
+            let rung = RungReading { step: i64::MAX, value: -f64::MIN_POSITIVE };
+            let objective = Objective {
+                count: u64::MAX,
+                last: Some(reading),
+                best: Some(reading),
+                rungs: vec![rung; MAX_RUNGS],
+                agents: vec![AgentCount { since: i64::MIN, attempt: u32::MAX, count: u64::MAX }; 3],
+                ..Objective::default()
+            };
             let full = Report {
                 error,
+                objective: Some(objective),
                 headline: Some(headline),
                 stderr_tail: tail,
                 oom_kills: u64::MAX,
@@ -783,6 +818,8 @@ mod tests {
                 prop_assert_eq!(read.error.is_some(), full.error.is_some());
                 prop_assert!(read.exception.is_some() || read.error.is_some());
                 prop_assert!(read.checkpoints.unwrap().to_copy.is_some());
+                let objective = read.objective.unwrap();
+                prop_assert_eq!((objective.last, objective.best, objective.count), (Some(reading), Some(reading), u64::MAX));
             }
         }
     }

@@ -230,6 +230,11 @@ impl Party {
         })
     }
 
+    /// Where an agent of a gang with these options leaves the last words of each run.
+    pub fn report_file(options: &Options) -> Option<PathBuf> {
+        options.state.clone().map(|folder| Place::new(folder).report())
+    }
+
     /// Where the last words of each run are to be kept as well.
     pub fn report_copy(&self) -> Option<PathBuf> {
         self.place.as_ref().map(Place::report)

@@ -11,10 +11,43 @@ pub struct MetricHistories(BTreeMap<String, Watch>);
 #[derive(Debug, Default)]
 struct Watch {
     watched: MetricHistory,
+    seen: Seen,
+}
+
+/// What was last said of a metric, to tell a reading from a repetition.
+///
+/// What only says again what it said last is no new reading: a bar shows the last loss each time it is drawn, and the
+/// Hugging Face Trainer posts its last evaluation with every message. Of an evaluation more is said than one value (the
+/// time that it took), so another one that comes to the same value is told from a repetition where that is said.
+#[derive(Debug, Default)]
+pub struct Seen {
     /// Who spoke of it last: whoever comes after that in the order of sources does not count any more.
     source: Option<Source>,
     /// What was said of it and its like.
     said: Vec<(String, u64)>,
+    /// Step and epoch that were said with it.
+    place: [Option<u64>; 2],
+}
+
+impl Seen {
+    /// Whether what `update` says of `metric` is a new reading. With `by_step`, the same values with another step or epoch
+    /// are one, unless they were posted.
+    pub fn is_new(&mut self, metric: &str, update: &Update, source: Source, by_step: bool) -> bool {
+        let said = alike(metric, update);
+        let place = [update.step, update.epoch].map(|value| value.map(f64::to_bits));
+        let has_moved = || {
+            let is_elsewhere = |(new, old): (&Option<u64>, &Option<u64>)| new.is_some() && new != old;
+            by_step
+                && matches!(source, Source::Output | Source::File)
+                && place.iter().zip(&self.place).any(is_elsewhere)
+        };
+        let differs = || said != self.said || has_moved();
+        let is_new = self.source.is_none_or(|known| source < known || (source == known && differs()));
+        if is_new {
+            (self.source, self.said, self.place) = (Some(source), said, place);
+        }
+        is_new
+    }
 }
 
 impl MetricHistories {
@@ -23,18 +56,11 @@ impl MetricHistories {
     }
 
     /// Takes in what `source` said at once, when `progress` knew of it.
-    ///
-    /// What only says again what it said last is no new reading: a bar shows the last loss each time it is drawn, and the
-    /// Hugging Face Trainer posts its last evaluation with every message. Of an evaluation more is said than one value (the
-    /// time that it took), so another one that comes to the same value is told from a repetition where that is said.
     pub fn read(&mut self, update: &Update, source: Source, progress: &Progress) {
         for (name, watch) in &mut self.0 {
             let metric = field_metric(name);
             let Some(&value) = update.metrics.get(metric) else { continue };
-            let said = alike(metric, update);
-            let is_new = watch.source.is_none_or(|known| source < known || (source == known && said != watch.said));
-            if is_new {
-                (watch.source, watch.said) = (Some(source), said);
+            if watch.seen.is_new(metric, update, source, false) {
                 let step = progress.step.map(|step| step.value);
                 watch.watched.add(value, step, update.percentages.contains(metric));
             }

@@ -2,5 +2,6 @@
 
 pub mod history;
 pub mod json;
+pub mod objective;
 pub mod text;
 pub mod trainer_state;

@@ -23,6 +23,7 @@ use crate::observations::Observations;
 use crate::output::forwarder::Forwarder;
 use crate::output::parser::{Parser, Parsing};
 use crate::output::queue::Queue;
+use crate::progress::objective::RunObjective;
 use crate::remote::Shell;
 use crate::run::descendants::{
     continue_stopped, descendants_of_self, has_helper, has_unnoticed_failure, of_program, send, signal_descendants,
@@ -192,7 +193,14 @@ impl Run {
         options.leftovers.clear();
         let view = Arc::new(RunView {
             secret: format!("{:032x}", rand::random::<u128>()),
-            observations: Arc::new(Observations::new(Arc::clone(&surroundings.wake), &options.watch_metrics)),
+            observations: Arc::new(Observations::new(
+                Arc::clone(&surroundings.wake),
+                &options.watch_metrics,
+                surroundings
+                    .objective
+                    .clone()
+                    .map(|objective| RunObjective::new(objective, attempt.number.unwrap_or(0))),
+            )),
             output: Arc::new(Queue::default()),
         });
         let mut run = Self {

@@ -162,7 +162,8 @@ mod tests {
     async fn a_leader_gives_no_status_before_that_of_its_gang() {
         let gang = Arc::new(Mutex::new(None));
         let ask = async |in_gang| {
-            let source = StatusSource::new(None, Arc::default(), None, Arc::clone(&gang), in_gang, Gpus::default());
+            let source =
+                StatusSource::new(None, Arc::default(), None, None, Arc::clone(&gang), in_gang, Gpus::default());
             status_json(State(Arc::new(source)), RawQuery(None)).await.into_response().status()
         };
         assert_eq!((ask(true).await, ask(false).await), (StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK));

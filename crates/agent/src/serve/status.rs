@@ -1,6 +1,7 @@
 //! Puts the status together for whoever asks.
 
 use crate::keeper::Keeper;
+use crate::progress::objective::ObjectiveTracker;
 use crate::run::view::CurrentRun;
 use crate::serve::gpu::Gpus;
 use crate::serve::usage::Meter;
@@ -35,6 +36,7 @@ pub struct StatusSource {
     answer_key: Option<AnswerKey>,
     run: Arc<CurrentRun>,
     keeper: Option<Arc<Keeper>>,
+    objective: Option<Arc<ObjectiveTracker>>,
     gang: Arc<Mutex<Option<GangStatus>>>,
     /// Whether the agent leads its gang: then an answer without the gang's state would say that there is none.
     leads: bool,
@@ -48,6 +50,7 @@ impl StatusSource {
         answer_key: Option<AnswerKey>,
         run: Arc<CurrentRun>,
         keeper: Option<Arc<Keeper>>,
+        objective: Option<Arc<ObjectiveTracker>>,
         gang: Arc<Mutex<Option<GangStatus>>>,
         in_gang: bool,
         gpus: Gpus,
@@ -63,6 +66,7 @@ impl StatusSource {
             answer_key,
             run,
             keeper,
+            objective,
             gang,
             gpus,
             meter: Meter::default(),
@@ -94,6 +98,7 @@ impl StatusSource {
             lost_gpus,
             gang: self.gang.lock().clone(),
             checkpoints: self.keeper.as_ref().and_then(|keeper| keeper.told()),
+            objective: self.objective.as_ref().map(|objective| objective.records()),
             ..AgentStatus::default()
         };
         let Some(run) = self.run.get() else {
