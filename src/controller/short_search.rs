@@ -22,7 +22,9 @@ impl Pass<'_, TrainingJob> {
         let mut requeue = Requeue::default();
         if found.is_none() && !is_over {
             self.confirm().await?;
-            if let Created::Blocked(Blocked { reason, message }) = self.create(&trials::own_search(self.owner, tuning)).await? {
+            if let Created::Blocked(Blocked { reason, message }) =
+                self.create(&trials::own_search(self.owner, tuning)).await?
+            {
                 let name = self.owner.name_any();
                 blocked = Some((reason, format!("TuningJob {name} can't be created: {message}")));
                 requeue.within(AGAIN);

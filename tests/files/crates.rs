@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// From the ground up: each crate may stand on those before it.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "text",
     "address",
     "protocol",
@@ -25,6 +25,7 @@ const ORDER: [&str; 21] = [
     "objects",
     "observe",
     "lifecycle",
+    "trials",
     "kubectl-trainingjob",
     "trainingjob-operator",
 ];

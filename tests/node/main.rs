@@ -31,6 +31,7 @@ mod stores;
 mod success;
 mod trainers;
 mod training;
+mod tuning;
 mod upgrade;
 mod world;
 

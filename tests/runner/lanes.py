@@ -38,7 +38,7 @@ class Lane:
 # The unit tests of each crate but the operator, whose are `lib`.
 UNITS = tuple(f"lib-{crate}" for crate in (
     "address", "agent", "api", "checkpoint", "exposition", "failure", "fetch", "fuzz", "gang", "kubectl_trainingjob",
-    "lifecycle", "objects", "observe", "plan", "protocol", "publish", "search", "store", "text", "tuning"))
+    "lifecycle", "objects", "observe", "plan", "protocol", "publish", "search", "store", "text", "trials", "tuning"))
 
 PROGRAMS = {program.name: program for program in (
     Program("node", ("tools", "stores", "images", "dev-image", "python")),

@@ -16,6 +16,8 @@
 use futures::future::{self, Either};
 use futures::{StreamExt, stream};
 use kube::api::{DeleteParams, Patch, PatchParams};
+use protocol::objective::{Objective, ObjectiveRule};
+use protocol::report::Report;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -58,9 +60,11 @@ enum Scenario {
     Roles,
     /// Its model is fetched, and its result is published; completes.
     Data,
+    /// A search of two trials, of which the second fails.
+    Search,
 }
 
-const SCENARIOS: [Scenario; 13] = [
+const SCENARIOS: [Scenario; 14] = [
     Scenario::Complete,
     Scenario::Suspend,
     Scenario::Resume,
@@ -74,6 +78,7 @@ const SCENARIOS: [Scenario; 13] = [
     Scenario::Resize,
     Scenario::Roles,
     Scenario::Data,
+    Scenario::Search,
 ];
 
 /// How the operator comes back.
@@ -96,10 +101,10 @@ enum View {
 
 impl View {
     fn kinds(self) -> &'static [Kind] {
-        use Kind::{ConfigMap, Job, PersistentVolumeClaim, Pod, Service, TrainingJob};
+        use Kind::{ConfigMap, Job, PersistentVolumeClaim, Pod, Service, TrainingJob, TuningJob};
         match self {
-            Self::All => &[TrainingJob, Job, Pod, Service, ConfigMap, PersistentVolumeClaim],
-            Self::Jobs => &[TrainingJob],
+            Self::All => &[TrainingJob, TuningJob, Job, Pod, Service, ConfigMap, PersistentVolumeClaim],
+            Self::Jobs => &[TrainingJob, TuningJob],
             Self::Children => &[Job, Pod, Service, ConfigMap, PersistentVolumeClaim],
         }
     }
@@ -421,7 +426,8 @@ impl<'a> Life<'a> {
     /// The job's life: what its owner, its programs and its nodes do.
     async fn live(&self) -> Result<(), String> {
         use Scenario::{
-            Again, Budget, Complete, Data, Deadline, Delete, Evict, Resize, Restart, Resume, Roles, Suspend, Ttl,
+            Again, Budget, Complete, Data, Deadline, Delete, Evict, Resize, Restart, Resume, Roles, Search, Suspend,
+            Ttl,
         };
         self.create().await;
         match self.trial.scenario {
@@ -509,8 +515,50 @@ impl<'a> Life<'a> {
                 }
                 Either::Right((wrong, _)) => return wrong,
             },
+            Search => {
+                self.trial_ends(1, 0).await?;
+                self.trial_ends(2, 1).await?;
+                self.until("the end of the search", |space| {
+                    (space.get(Kind::TuningJob, NAME)?["status"]["state"] == "Completed").then_some(())
+                })
+                .await?;
+            }
         }
         self.at_an_end().await
+    }
+
+    /// The program of a trial reports its metric and ends.
+    async fn trial_ends(&self, trial: u32, code: i32) -> Result<(), String> {
+        let what = format!("trial {trial} to run");
+        let (label, number) = ("ml.example.com/trial", trial.to_string());
+        let name = format!("{NAME}-{trial}-training-");
+        let pod = self.until(&what, |space| {
+            let runs = |pod: &&Value| {
+                pod["metadata"]["name"].as_str().is_some_and(|pod| pod.starts_with(&name))
+                    && pod["status"]["phase"] == "Running"
+            };
+            let is_recorded =
+                space.of(Kind::TrainingJob).any(|job| job["metadata"]["labels"][label] == number.as_str());
+            space.of(Kind::Pod).find(runs).filter(|_| is_recorded).cloned()
+        });
+        let pod = pod.await?;
+        if trial == 1 {
+            let writes = self.operators().first().map_or(0, |operator| operator.wire.writes());
+            let first = writes.saturating_sub(2).max(1);
+            let _ = self.first.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        let rule = ObjectiveRule { metric: "loss".to_owned(), ..ObjectiveRule::default() };
+        let mut objective = Objective::begin(None, 1_800_000_000_000);
+        objective.record(&rule, 1, 0.5, Some(7));
+        let report = Report { objective: Some(objective), ..Report::default() };
+        let objective = serde_json::to_value(report).expect("JSON")["objective"].take();
+        let tail = if code == 0 { "" } else { "ValueError: wrong\n" };
+        let message = json!({
+            "version": 1, "phase": "Exited", "exitCode": code, "stderrTail": tail,
+            "objective": objective,
+        });
+        kubelet::end(&self.world.admin, &pod, code, &message).await;
+        Ok(())
     }
 
     async fn complete(&self, attempt: u32) -> Result<(), String> {
@@ -547,6 +595,19 @@ impl<'a> Life<'a> {
             _ => json!({}),
         };
         spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        if self.trial.scenario == Scenario::Search {
+            spec["failurePolicy"] = json!({ "backoffLimit": 0 });
+            spec["numWorkers"] = json!(1);
+            let search = json!({
+                "apiVersion": "ml.example.com/v1", "kind": "TuningJob", "metadata": { "name": NAME }, "spec": {
+                    "maxTrials": 2, "seed": 5, "metric": { "name": "loss", "goal": "minimize" }, "template": { "spec": spec },
+                    "parameters": { "lr": { "type": "double", "min": 0.001, "max": 1, "scale": "log" } },
+                },
+            });
+            let url = jobs_url(&self.namespace).replace("/trainingjobs", "/tuningjobs");
+            self.world.send("POST", &url, &search).await.expect("the search is admitted");
+            return;
+        }
         let job = json!({
             "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": NAME }, "spec": spec,
         });

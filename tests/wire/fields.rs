@@ -49,6 +49,10 @@ fn cases() -> Vec<Case> {
     let azure = || json!({ "checkpoint": { "storage": { "type": "azure", "azureContainer": "container" } } });
     let elastic = || json!({ "numWorkers": 3, "checkpoint": { "enabled": false }, "elastic": { "maxWorkers": 4 } });
     let objective = || json!({ "monitoring": { "objective": { "metric": "a" } } });
+    let search = |trials: u32| {
+        let parameters = json!({ "lr": { "type": "double", "min": 0.001, "max": 1 } });
+        json!({ "maxTrials": trials, "metric": { "name": "loss", "goal": "minimize" }, "parameters": parameters })
+    };
     let volume = |name: &str| json!([{ "name": name, "emptyDir": {} }]);
     let mount = |path: &str| json!([{ "name": "v", "mountPath": path }]);
     let affinity = |weight: u32| {
@@ -240,6 +244,7 @@ fn cases() -> Vec<Case> {
             json!({ "kind": "TrainingRuntime", "name": "a" }),
             json!({ "kind": "TrainingRuntime", "name": "b" }),
         ),
+        case("hyperParameterTuningConfig", search(4), search(5)),
         case("serviceAccountName", json!("trainer"), json!("other")),
         case(
             "successPolicy",
@@ -257,9 +262,16 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Kubernetes' own types and maps are one field each; so is a policy that may change at any time with all its parts.
-const WHOLE: [&str; 5] =
-    ["scheduling.affinity", "podTemplate.metadata", "podTemplate.spec", "runtimeRef", "successPolicy"];
+/// Kubernetes' own types and maps are one field each; so is a policy that may change at any time with all its parts,
+/// and a search, whose fields are those of a TuningJob.
+const WHOLE: [&str; 6] = [
+    "hyperParameterTuningConfig",
+    "scheduling.affinity",
+    "podTemplate.metadata",
+    "podTemplate.spec",
+    "runtimeRef",
+    "successPolicy",
+];
 
 #[test]
 fn every_field_has_a_case() {

@@ -204,8 +204,8 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hyperparameters: Option<Hyperparameters>,
 
-    /// Search for hyperparameters. The job then starts no workers itself: it creates a TuningJob of its name, whose trials have
-    /// the rest of this spec, and reports its state.
+    /// Search for hyperparameters. The job then starts no workers itself.
+    /// It creates a TuningJob of its name, whose trials have the rest of this spec, and reports its state.
     /// The fields are those of a TuningJob: `kubectl explain tuningjob.spec`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hyper_parameter_tuning_config: Option<Tuning>,

@@ -2,8 +2,8 @@
 //! is that of the search.
 
 use api::{
-    ConditionType, ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, TrialMetadata, TrialTemplate, Tuning,
-    TuningJob, TuningJobSpec, TuningState,
+    ConditionType, ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, TrialMetadata, TrialTemplate,
+    Tuning, TuningJob, TuningJobSpec, TuningState,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

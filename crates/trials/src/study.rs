@@ -128,6 +128,15 @@ impl<'a> Study<'a> {
         self.decode(values).into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }
 
+    /// The values of a recorded trial, suggested once more from what was known then. None past the end of a grid.
+    #[must_use]
+    pub fn suggestion(&self, status: &api::TuningJobStatus, at: usize) -> Option<Vec<Option<Number>>> {
+        let (before, row) = (status.trials.get(..at)?, status.trials.get(at)?);
+        let history = self.history(&status.earlier, before, row.after);
+        let suggested = search::suggest(&self.space, &self.settings, &history).ok()??;
+        Some(self.encode(&suggested))
+    }
+
     /// What is known when `ends` trials have ended.
     pub(crate) fn history(&self, earlier: &[EarlierTrial], trials: &[TrialStatus], ends: u32) -> History {
         let outcome = |trial: &TrialStatus| match (trial.end, trial.state) {

@@ -188,18 +188,10 @@ pub(crate) fn became(job: &TrainingJob, metric: &str, retries: u32) -> Became {
 }
 
 fn missing(status: &api::TrainingJobStatus, metric: &str) -> String {
-    let metrics = status.metrics.clone().unwrap_or_default();
-    let named = [
-        ("loss", metrics.loss.is_some()),
-        ("accuracy", metrics.accuracy.is_some()),
-        ("learning_rate", metrics.learning_rate.is_some()),
-        ("throughput", metrics.throughput.is_some()),
-    ];
-    let named = named.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name.to_owned());
-    let reported: Vec<String> = named.chain(metrics.custom_metrics.keys().cloned()).take(20).collect();
+    let reported = status.objective.as_ref().map(|objective| objective.reported.join(", ")).unwrap_or_default();
     let reported = match reported.is_empty() {
         true => "it reported no metric at all".to_owned(),
-        false => format!("it reported {}", reported.join(", ")),
+        false => format!("it reported {reported}"),
     };
     format!(
         "the program never reported {metric}; {reported}. Set metric.name to a reported one, or have the program print {metric}"

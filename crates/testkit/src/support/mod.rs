@@ -139,7 +139,7 @@ pub fn jobs_url(namespace: &str) -> String {
 
 async fn apply_crd(client: &Client) {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in [api::crd()].into_iter().chain(RuntimeKind::ALL.map(api::runtime_crd)) {
+    for crd in [api::crd(), api::tuning_crd()].into_iter().chain(RuntimeKind::ALL.map(api::runtime_crd)) {
         let name = crd.metadata.name.clone().expect("the CRD has a name");
         crds.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(&crd)).await.expect("the CRD is applied");
         let established = await_condition(crds.clone(), &name, conditions::is_crd_established());

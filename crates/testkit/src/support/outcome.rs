@@ -85,7 +85,7 @@ fn telling(kind: Kind, object: &Value) -> Value {
             telling["annotations"] = Value::Null;
             telling["access"] = object["spec"]["accessModes"].clone();
         }
-        Kind::Job | Kind::TrainingJob => {
+        Kind::Job | Kind::TrainingJob | Kind::TuningJob => {
             telling["spec"] = object["spec"].clone();
             telling["status"] = object["status"].clone();
         }
@@ -251,6 +251,31 @@ pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
             let ended = old["state"] == "Completed" || old["state"] == "Failed";
             if ended && new["state"] != old["state"] {
                 let _ = writeln!(wrong, "  state went from {} to {}", old["state"], new["state"]);
+            }
+        }
+    }
+    for search in births(space, Kind::TuningJob) {
+        let versions: Vec<_> = space.history.iter().filter(|seen| seen.uid == search.uid).collect();
+        let rows = |seen: &Seen| seen.object["status"]["trials"].as_array().cloned().unwrap_or_default();
+        for (old, new) in versions.iter().zip(versions.iter().skip(1)) {
+            let (old, new) = (rows(old), rows(new));
+            for (at, row) in old.iter().enumerate() {
+                let is_fixed =
+                    |field: &str| row[field].is_null() || new.get(at).is_some_and(|new| new[field] == row[field]);
+                if !["trial", "values", "after", "end", "endTime"].into_iter().all(is_fixed) {
+                    let _ = writeln!(wrong, "  a recorded trial changed: {row}, then {:?}", new.get(at));
+                }
+            }
+        }
+        for trial in births(space, Kind::TrainingJob) {
+            let object = &trial.object;
+            if object["metadata"]["ownerReferences"][0]["uid"] != search.uid.as_str() {
+                continue;
+            }
+            let number = number(&object["metadata"]["labels"]["ml.example.com/trial"]);
+            let before = at(space, &search.uid, trial.version).map(rows).unwrap_or_default();
+            if !before.iter().any(|row| self::number(&row["trial"]) == number) {
+                let _ = writeln!(wrong, "  trial {number} was created before it was recorded");
             }
         }
     }

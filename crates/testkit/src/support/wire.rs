@@ -312,6 +312,7 @@ fn collection(request: &Request<Body>) -> Option<Kind> {
     match request.uri().path().rsplit('/').next()? {
         _ if *request.method() != Method::GET => None,
         "trainingjobs" => Some(Kind::TrainingJob),
+        "tuningjobs" => Some(Kind::TuningJob),
         "jobs" => Some(Kind::Job),
         "pods" => Some(Kind::Pod),
         "services" => Some(Kind::Service),

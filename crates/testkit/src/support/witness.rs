@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     TrainingJob,
+    TuningJob,
     Job,
     Pod,
     Service,
@@ -94,6 +95,7 @@ impl Witness {
         let witness = Arc::new(Self { spaces: Mutex::default(), pods: Mutex::default() });
         let kinds = [
             (Kind::TrainingJob, "ml.example.com", "v1"),
+            (Kind::TuningJob, "ml.example.com", "v1"),
             (Kind::Job, "batch", "v1"),
             (Kind::Pod, "", "v1"),
             (Kind::Service, "", "v1"),
@@ -202,7 +204,7 @@ impl Witness {
             space.now.insert((kind, name), object.clone());
         }
         let is_ours = object["metadata"]["labels"][labels::MANAGED_BY] == labels::OPERATOR;
-        if kind == Kind::TrainingJob || is_ours && kind.is_watched() {
+        if matches!(kind, Kind::TrainingJob | Kind::TuningJob) || is_ours && kind.is_watched() {
             space.newest.insert(kind, version);
         }
         space.history.push(Seen { version, kind, uid, gone, object });
@@ -216,7 +218,7 @@ fn summary(space: &Space) -> String {
     let lines = space.now.iter().filter(|((_, name), _)| name != "kube-root-ca.crt").map(|((kind, name), object)| {
         let deleting = if object["metadata"]["deletionTimestamp"].is_null() { "" } else { " (deleting)" };
         let status = match kind {
-            Kind::TrainingJob => object["status"].to_string(),
+            Kind::TrainingJob | Kind::TuningJob => object["status"].to_string(),
             Kind::Job => object["status"]["conditions"].to_string(),
             Kind::Pod => object["status"]["phase"].to_string(),
             _ => String::new(),

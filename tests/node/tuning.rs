@@ -1,0 +1,203 @@
+//! Searches for hyperparameters, whose trials are real programs on a real node.
+
+use super::wait::eventually;
+use super::world::{DEMO_IMAGE, SOON, Space, merged, world};
+use api::{State, TrainingJob, TrialState, TuningJob, TuningJobStatus, TuningState};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use trials::Study;
+
+/// Best near a learning rate of 0.01; one activation always fails. The last evaluation is the best one, just before the exit.
+const PROGRAM: &str = r#"
+import json, math, os, sys
+if os.environ["HYPERPARAM_ACT"] == "broken":
+    sys.exit("ValueError: no such activation: broken")
+distance = (math.log10(float(os.environ["HYPERPARAM_LEARNING_RATE"])) + 2) ** 2
+for step in range(1, 9):
+    print(json.dumps({"step": step, "val_loss": distance + 1 / step}), flush=True)
+"#;
+
+fn search(tuning: &Value, command: &Value) -> Value {
+    let spec = json!({
+        "method": "bayes", "maxTrials": 8, "parallelTrials": 3, "seed": 3,
+        "metric": { "name": "val_loss", "goal": "minimize" },
+        "parameters": {
+            "learning_rate": { "type": "double", "min": 0.0001, "max": 0.1, "scale": "log" },
+            "act": { "type": "categorical", "choices": ["relu", "tanh", "broken"] },
+        },
+        "template": { "spec": {
+            "numWorkers": 1, "gpusPerWorker": 0, "image": DEMO_IMAGE, "networking": { "backend": "gloo" },
+            "checkpoint": { "enabled": false }, "command": command, "failurePolicy": { "backoffLimit": 0 },
+        }},
+    });
+    merged(spec, tuning)
+}
+
+/// The status once it is as wanted.
+async fn until(space: &Space, name: &str, what: &str, wanted: impl Fn(&TuningJobStatus) -> bool) -> TuningJobStatus {
+    let api = space.api::<TuningJob>();
+    let look = async || {
+        let status = api.get(name).await.unwrap().status.unwrap_or_default();
+        wanted(&status).then_some(status)
+    };
+    let found = tokio::time::timeout(SOON, eventually(what, SOON + SOON, look)).await;
+    match found {
+        Ok(status) => status,
+        Err(_) => panic!("no {what}: {:#?}", api.get(name).await.unwrap().status),
+    }
+}
+
+/// Kills the operator's pods, of which others take the place.
+async fn kill_operator(space: &Space) {
+    let pods: kube::Api<Pod> = kube::Api::namespaced(space.client.clone(), "trainingjob-system");
+    for pod in pods.list(&ListParams::default()).await.unwrap().items {
+        pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+}
+
+/// Each suggestion follows from the ends that it knew.
+fn replay(job: &TuningJob) {
+    let status = job.status.as_ref().unwrap();
+    let study = Study::new(job).unwrap();
+    for (at, row) in status.trials.iter().enumerate() {
+        let again = study.suggestion(status, at).unwrap();
+        assert_eq!(again, row.values, "trial {}", row.trial);
+    }
+}
+
+#[tokio::test]
+async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
+    let Some(world) = world() else { return };
+    let space = world.space("tuning", json!({})).await;
+    let spec = search(&json!({}), &json!(["python3", "-c", PROGRAM]));
+    space.create::<TuningJob>(json!({ "metadata": { "name": "digits" }, "spec": spec })).await;
+    until(&space, "digits", "an ended trial", |status| status.succeeded + status.failed >= 2).await;
+    kill_operator(&space).await;
+    let status =
+        until(&space, "digits", "the end of the search", |status| status.state.is_some_and(TuningState::is_finished))
+            .await;
+    assert_eq!(status.state, Some(TuningState::Completed), "{status:#?}");
+    assert_eq!(status.succeeded + status.failed, 8);
+    for row in &status.trials {
+        let trial = space.api::<TrainingJob>().get(&format!("digits-{}", row.trial)).await.unwrap();
+        let hyperparameters = trial.spec.hyperparameters.unwrap();
+        let is_broken = hyperparameters.additional_params["act"] == "broken";
+        assert_eq!(row.state == TrialState::Failed, is_broken, "{row:?}");
+        if !is_broken {
+            // The last of eight readings, which came just before the exit.
+            let distance = (hyperparameters.learning_rate.unwrap().log10() + 2.0).powi(2);
+            let value = row.value.unwrap();
+            assert!((value - distance - 0.125).abs() < 1e-6, "{value} is not {distance} + 1/8");
+            assert_eq!(row.step, Some(8));
+        }
+    }
+    let failures = &status.failures;
+    assert!(failures.is_empty() || failures[0].message.contains("no such activation"), "{failures:?}");
+    let best = status.best.clone().unwrap();
+    let least = status.trials.iter().filter_map(|row| row.value).fold(f64::INFINITY, f64::min);
+    assert!((best.value - least).abs() < 1e-12);
+    replay(&space.api::<TuningJob>().get("digits").await.unwrap());
+
+    // More trials continue it.
+    let more = json!({ "spec": { "maxTrials": 10 } });
+    space.api::<TuningJob>().patch("digits", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
+    let longer = until(&space, "digits", "ten ended trials", |status| {
+        status.state == Some(TuningState::Completed) && status.trials.len() == 10
+    })
+    .await;
+    assert_eq!(longer.trials[..8], status.trials[..]);
+    // Without it nothing is left of its trials.
+    space.api::<TuningJob>().delete("digits", &DeleteParams::default()).await.unwrap();
+    eventually("the trials to be gone", SOON, async || {
+        space.api::<TrainingJob>().list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())
+    })
+    .await;
+    space.end().await;
+}
+
+/// Trials that run until they are stopped: the worse ones by early stopping, the others by their search's suspension.
+#[tokio::test]
+async fn bad_trials_are_stopped_early_and_a_suspended_search_holds_no_pod() {
+    let Some(world) = world() else { return };
+    let space = world.space("asha", json!({})).await;
+    let program = r#"
+import json, os, time
+rank = float(os.environ["HYPERPARAM_RANK"])
+for step in range(1, 5):
+    print(json.dumps({"step": step, "val_loss": rank + 1 / step}), flush=True)
+while True:
+    time.sleep(1)
+"#;
+    let tuning = json!({
+        "method": "grid", "maxTrials": 4, "parallelTrials": 4, "earlyStopping": { "minStep": 2, "factor": 2 },
+        "parameters": { "rank": { "type": "int", "min": 1, "max": 4 } },
+    });
+    let spec = search(&tuning, &json!(["python3", "-c", program]));
+    space.create::<TuningJob>(json!({ "metadata": { "name": "ranks" }, "spec": spec })).await;
+    let status = until(&space, "ranks", "two stopped trials", |status| status.stopped >= 2).await;
+    for row in status.trials.iter().filter(|row| row.state == TrialState::Stopped) {
+        let trial = space.api::<TrainingJob>().get(&format!("ranks-{}", row.trial)).await.unwrap();
+        let status = trial.status.unwrap();
+        assert_eq!(status.state, Some(State::Completed));
+        let succeeded = status.conditions.iter().find(|condition| condition.type_ == "Succeeded").unwrap();
+        assert_eq!(succeeded.reason, "StoppedBySearch");
+        assert!(succeeded.message.contains("(earlyStopping of TuningJob ranks)"), "{}", succeeded.message);
+        assert!(!trial.spec.suspend);
+    }
+    let suspend = |suspend: bool| Patch::Merge(json!({ "spec": { "suspend": suspend } }));
+    space.api::<TuningJob>().patch("ranks", &PatchParams::default(), &suspend(true)).await.unwrap();
+    let is_left = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+    eventually("no pod to run", SOON, async || (!space.pods().await.iter().any(is_left)).then_some(())).await;
+    let status = until(&space, "ranks", "the suspension", |status| status.state == Some(TuningState::Suspended)).await;
+    let running = status.trials.iter().find(|row| !row.state.is_ended()).unwrap();
+    let name = format!("ranks-{}", running.trial);
+    let held = eventually("the trial to say why it is suspended", SOON, async || {
+        let status = space.api::<TrainingJob>().get(&name).await.unwrap().status.unwrap();
+        status.conditions.into_iter().find(|condition| condition.type_ == "Suspended" && condition.status == "True")
+    })
+    .await;
+    assert!(held.message.contains("TuningJob ranks"), "{}", held.message);
+    space.api::<TuningJob>().patch("ranks", &PatchParams::default(), &suspend(false)).await.unwrap();
+    eventually("a pod to run again", SOON, async || space.pods().await.iter().any(is_left).then_some(())).await;
+    space.end().await;
+}
+
+/// Document 002's form of a search.
+#[tokio::test]
+async fn a_job_with_a_tuning_config_is_a_search() {
+    let Some(world) = world() else { return };
+    let space = world.space("short-search", json!({})).await;
+    let mut spec = search(&json!({}), &json!(["python3", "-c", PROGRAM]));
+    let mut job = spec["template"]["spec"].take();
+    spec.as_object_mut().unwrap().remove("template");
+    job["hyperParameterTuningConfig"] = merged(
+        spec,
+        &json!({
+            "method": "random", "maxTrials": 2, "parallelTrials": 2,
+            "parameters": {
+                "learning_rate": { "type": "double", "min": 0.0001, "max": 0.01 },
+                "act": { "type": "categorical", "choices": ["relu"] },
+                "batch_size": { "type": "int", "values": [8, 16, 32] },
+            },
+        }),
+    );
+    job["model"] = json!("none");
+    let job = space.apply(json!({ "metadata": { "name": "llama" }, "spec": job })).await;
+    let status = job.state(State::Completed).await;
+    assert_eq!(status.progress.as_deref(), Some("100%"));
+    let search = space.api::<TuningJob>().get("llama").await.unwrap();
+    let best = search.status.unwrap().best.unwrap();
+    assert_eq!(status.objective.and_then(|objective| objective.best).map(|best| best.value), Some(best.value));
+    let trial = space.api::<TrainingJob>().get(&best.name).await.unwrap();
+    assert!([Some(8), Some(16), Some(32)].contains(&trial.spec.hyperparameters.unwrap().batch_size));
+    assert!(
+        space
+            .pods()
+            .await
+            .iter()
+            .all(|pod| pod.name_any().starts_with("llama-1") || pod.name_any().starts_with("llama-2"))
+    );
+    space.end().await;
+}
