@@ -52,9 +52,8 @@ impl RungSteps {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Objective {
-    /// Name of the metric. Empty in an agent's report.
+    /// Name of the metric.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(required))]
     pub metric: String,
     /// Number of readings. Readings that a later attempt repeats count again.
     pub count: u64,
