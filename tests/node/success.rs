@@ -48,11 +48,9 @@ async fn an_objective_has_every_reading() {
     assert_eq!(objective.best, Some(Measurement { value: 0.0, step: Some(1500) }));
     let rungs: Vec<_> = objective.rungs.iter().map(|rung| (rung.step, rung.value)).collect();
     assert_eq!(rungs, [(30, 1.47), (150, 1.35), (750, 0.75)], "those of the first attempt");
-    let screen = world.plugin(&["status", "read", "-n", &space.name]);
-    assert!(
-        screen.contains("Objective    eval_loss: best 0 (step 1500), last 0.5 (step 2000), 2100 readings"),
-        "{screen}"
-    );
+    let (is_well, screen) = space.plugin(&["status", "read"]).await;
+    let line = "eval_loss: best 0 (step 1500), last 0.5 (step 2000), 2100 readings";
+    assert!(is_well && screen.contains(line), "{screen}");
 
     let objective = unread.state(Completed).await.objective.unwrap();
     assert_eq!((objective.metric.as_str(), objective.count, objective.last), ("f1", 0, None));

@@ -52,9 +52,8 @@ impl RungSteps {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Objective {
-    /// Name of the metric. Empty in an agent's report.
+    /// Name of the metric.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(required))]
     pub metric: String,
     /// Number of readings. Readings that a later attempt repeats count again.
     pub count: u64,
@@ -79,7 +78,7 @@ pub struct Objective {
 }
 
 /// One reading of the objective.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Measurement {
@@ -93,7 +92,7 @@ pub struct Measurement {
 }
 
 /// The reading that was recorded for one rung.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RungReading {
@@ -216,6 +215,24 @@ impl Objective {
         let surplus = self.agents.len().saturating_sub(most);
         self.agents.drain(..surplus);
     }
+}
+
+/// NaN equals NaN here: a status that has one must not differ from itself, because it would be written for ever.
+impl PartialEq for Measurement {
+    fn eq(&self, other: &Self) -> bool {
+        (self.step, is_same(self.value, other.value)) == (other.step, true)
+    }
+}
+
+impl PartialEq for RungReading {
+    fn eq(&self, other: &Self) -> bool {
+        (self.step, is_same(self.value, other.value)) == (other.step, true)
+    }
+}
+
+#[expect(clippy::float_cmp, reason = "the very same number")]
+fn is_same(a: f64, b: f64) -> bool {
+    a == b || a.is_nan() && b.is_nan()
 }
 
 impl AgentCount {
@@ -365,7 +382,8 @@ mod tests {
         assert_eq!(best(true, &[f64::NAN, 2.0, 1.0, 3.0, f64::NAN]), Some(3.0));
         assert_eq!(best(true, &[1.0, f64::INFINITY]), Some(f64::INFINITY));
         assert_eq!(best(false, &[f64::NAN]), None);
-        let objective = read(&rule(false, None), 1, 1, &[(1.0, Some(1)), (f64::NAN, Some(2))]);
+        let objective = read(&rule(false, Some((1, 2))), 1, 1, &[(1.0, Some(1)), (f64::NAN, Some(2))]);
+        assert_eq!(objective, objective.clone(), "so that a status with NaN is not written again and again");
         let last = objective.last.unwrap();
         assert!(last.value.is_nan() && last.step == Some(2) && objective.count == 2);
     }
