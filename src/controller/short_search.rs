@@ -15,6 +15,9 @@ const AGAIN: Duration = Duration::from_secs(30);
 impl Pass<'_, TrainingJob> {
     /// One pass over a job that is a search.
     pub(super) async fn search(&mut self, tuning: &Tuning) -> Result<Requeue, Error> {
+        if !self.context.has_listed_searches() {
+            return Ok(Requeue(Some(super::tuning::UNLISTED)));
+        }
         let stored = self.current_status();
         let found = self.context.own_search(self.owner);
         let is_over = stored.state.is_some_and(api::State::is_finished);
@@ -32,8 +35,8 @@ impl Pass<'_, TrainingJob> {
         }
         let search = found.as_ref().and_then(|found| found.0.as_ref().ok());
         let now = lifecycle::whole_second(Timestamp::now());
-        // What has ended stays so when its search is deleted.
-        let status = match (search, is_over) {
+        // What has ended stays so when its search is deleted. And the watch has yet to show one that was just created.
+        let status = match (search, is_over || stored.state.is_some() && blocked.is_none()) {
             (None, true) => stored.clone(),
             _ => {
                 let job = TrainingJob { status: Some(stored.clone()), ..self.owner.clone() };

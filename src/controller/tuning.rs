@@ -117,10 +117,15 @@ impl Context {
     pub(super) fn wish(&self, job: &TrainingJob) -> Option<Wish> {
         let Some((search, uid)) = search_of(job) else { return Some(Wish::default()) };
         let Some(found) = self.searches.store.get(&search) else {
-            return self.searches.is_listed.load(Ordering::Relaxed).then(Wish::default);
+            return self.has_listed_searches().then(Wish::default);
         };
         let found = found.0.as_ref().ok().filter(|found| found.metadata.uid.as_deref() == Some(&uid));
         Some(found.map(|found| trials::wish(found, self.is_suspended(found), job)).unwrap_or_default())
+    }
+
+    /// Whether all TuningJobs have been listed once.
+    pub(super) fn has_listed_searches(&self) -> bool {
+        self.searches.is_listed.load(Ordering::Relaxed)
     }
 
     /// Whether a search is suspended: by itself, or by the TrainingJob that made it.

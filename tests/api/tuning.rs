@@ -83,3 +83,31 @@ async fn good_searches_are_admitted() {
         assert!(admitted.is_ok(), "{tuning}: {admitted:?}");
     }
 }
+
+/// The blocks of document 002, in a TrainingJob.
+#[tokio::test]
+async fn the_documents_searches_are_admitted_or_refused_with_what_is_missing() {
+    let client = server().await;
+    let block = |name: &str| {
+        let file = parse(&root().join("examples/documents/others").join(name).with_extension("yaml"));
+        file["spec"]["hyperParameterTuningConfig"].clone()
+    };
+    let job = |config: Value| {
+        let spec = json!({ "model": "llama", "numWorkers": 4, "image": "train", "hyperParameterTuningConfig": config });
+        json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": "llama" }, "spec": spec })
+    };
+    let long = json!({
+        "method": "random", "maxTrials": 20, "metric": { "name": "val_accuracy", "goal": "maximize" },
+        "parameters": {
+            "learning_rate": { "type": "double", "min": 0.0001, "max": 0.01, "scale": "log" },
+            "dropout_rate": { "type": "double", "values": [0.1, 0.2, 0.3, 0.4, 0.5] },
+            "batch_size": { "type": "int", "min": 8, "max": 64, "step": 8 },
+        },
+    });
+    for config in [block("ome-llama-finetune"), long] {
+        let stored = created_by(&client, "trainingjobs", &job(config.clone())).await.unwrap();
+        assert_eq!(stored["spec"]["hyperParameterTuningConfig"], config, "as it was written");
+    }
+    let refused = created_by(&client, "trainingjobs", &job(block("ome-large-model-training"))).await.unwrap_err();
+    assert!(refused.contains("parameters declares no hyperparameter to search: add at least one"), "{refused}");
+}

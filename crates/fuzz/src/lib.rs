@@ -173,7 +173,7 @@ fn output(bytes: &[u8]) {
 
 fn told(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let _ = (json::parse(&text), json::parse_line(&text), json::trainer_state(&text));
+    let _ = (json::parse(&text), json::parse_line(&text, &["a".to_owned()]), json::trainer_state(&text));
     if let Some(HookLine::Raised { exception, .. }) = HookLine::parse(bytes) {
         let _ = (exception.summary(), exception.text(), exception.origin());
     }

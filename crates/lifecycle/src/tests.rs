@@ -36,6 +36,7 @@ mod publishing;
 mod queue;
 mod roles;
 mod rules;
+mod search;
 mod waits;
 mod walks;
 

@@ -31,9 +31,9 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// A parser that tells `observations` what it finds; `epochs` in all, for programs that don't say it.
-    pub fn new(patterns: ProgressPatterns, epochs: Option<f64>, observations: Arc<Observations>) -> Self {
-        Self { text: Text::new(epochs), patterns, observations }
+    /// A parser that reports to `observations` what `text` or the user's own patterns find.
+    pub fn new(patterns: ProgressPatterns, text: Text, observations: Arc<Observations>) -> Self {
+        Self { text, patterns, observations }
     }
 
     /// Reads the output of `run` in a thread of its own until it is closed, and then what is left of it without a rest.

@@ -29,10 +29,12 @@ pub fn parse(text: &str) -> Result<Update, String> {
     Ok(update)
 }
 
-/// A line of output that is one JSON object and tells progress: it has an epoch, a loss, or a message as above.
-pub fn parse_line(line: &str) -> Option<Update> {
+/// A line of output that is one JSON object and tells progress: it has an epoch, a loss, a message as above, or a step together with a
+/// metric of `named`, those that the job names.
+pub fn parse_line(line: &str, named: &[String]) -> Option<Update> {
     let mut update = parse(line).ok()?;
-    let tells = update.epoch.is_some() || update.percent.is_some() || update.metrics.contains_key(LOSS);
+    let has_named = || update.step.is_some() && named.iter().any(|name| update.metrics.contains_key(name));
+    let tells = update.epoch.is_some() || update.percent.is_some() || update.metrics.contains_key(LOSS) || has_named();
     // What structured logs have beside the message.
     #[expect(clippy::items_after_statements, reason = "beside its only use")]
     const OF_LOGS: [&str; 10] =
@@ -195,17 +197,35 @@ mod tests {
     }
 
     #[test]
+    fn lines_with_a_metric_that_the_job_names() {
+        let named = ["val_loss".to_owned(), "accuracy".to_owned()];
+        let update = parse_line(r#"{"step": 3, "val_loss": 0.5, "level": 2}"#, &named).unwrap();
+        assert_eq!((update.step, update.metrics), (Some(3.0), [("val_loss".to_owned(), 0.5)].into()));
+        assert_eq!(parse_line(r#"{"step": 3, "acc": 0.5}"#, &named).unwrap().metrics["accuracy"], 0.5);
+        for line in [
+            r#"{"accuracy": 0.95, "optimizer": "adam"}"#,
+            r#"{"step": 3, "msg": "val_loss"}"#,
+            r#"{"step": 3, "accuracy": "n/a"}"#,
+            r#"{"step": 3, "target": {"accuracy": 0.95}}"#,
+            r#"{"step": 3, "f1": 0.95}"#,
+            r#"{"step": "warm-up", "accuracy": 0.95}"#,
+        ] {
+            assert_eq!(parse_line(line, &named), None, "{line}");
+        }
+    }
+
+    #[test]
     fn lines_of_structured_logs() {
         let line = r#"{"ts": 1763730000.5, "level": "info", "pid": 7, "epoch": 3, "loss": 0.25, "lr": 1e-4}"#;
-        let update = parse_line(line).unwrap();
+        let update = parse_line(line, &[]).unwrap();
         assert_eq!((update.epoch, update.metrics.len()), (Some(3.0), 2));
-        assert_eq!(parse_line(r#"{"level": "info", "step": 3, "msg": "loading"}"#), None);
+        assert_eq!(parse_line(r#"{"level": "info", "step": 3, "msg": "loading"}"#, &[]), None);
     }
 
     proptest! {
         #[test]
         fn any_text_is_survived(text: String) {
-            let _ = (parse(&text), parse_line(&text), trainer_state(&text));
+            let _ = (parse(&text), parse_line(&text, &[]), trainer_state(&text));
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::output::forwarder::Forwarder;
 use crate::output::parser::{Parser, Parsing};
 use crate::output::queue::Queue;
 use crate::progress::objective::RunObjective;
+use crate::progress::text::Text;
 use crate::remote::Shell;
 use crate::run::descendants::{
     continue_stopped, descendants_of_self, has_helper, has_unnoticed_failure, of_program, send, signal_descendants,
@@ -287,6 +288,9 @@ impl Run {
         let epochs = variable("HYPERPARAM_EPOCHS").and_then(|epochs| epochs.parse().ok());
         let observations = &self.view.observations;
         observations.progress(Source::Environment, &Update { epochs, ..Update::default() }, None);
+        let options = &surroundings.options;
+        let objective = options.objective.iter().map(|objective| objective.metric.as_str());
+        let text = Text::new(epochs).naming(options.watch_metrics.iter().map(String::as_str).chain(objective));
         Ok(Ok(Process {
             pid: started.pid,
             ended: None,
@@ -295,7 +299,7 @@ impl Run {
             kill_at: None,
             killing_since: None,
             forwarder: Forwarder::start(started.stdout, started.stderr, &self.view)?,
-            parsing: Parser::new(patterns, epochs, Arc::clone(observations)).start(&self.view)?,
+            parsing: Parser::new(patterns, text, Arc::clone(observations)).start(&self.view)?,
         }))
     }
 

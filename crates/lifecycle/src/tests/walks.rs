@@ -56,6 +56,8 @@ struct World {
     agent: Option<AgentAnswer>,
     silent_since: Option<Timestamp>,
     refusal: bool,
+    held: bool,
+    stopped: bool,
     refused: bool,
     asked: u32,
     second: i64,
@@ -141,6 +143,8 @@ impl World {
             agent: None,
             silent_since: None,
             refusal: false,
+            held: false,
+            stopped: false,
             refused: false,
             asked: 0,
             second: 100,
@@ -695,7 +699,11 @@ impl World {
             }
             21 => self.children.workloads_unlisted = self.rng.one_in(3),
             22 => self.refused = self.rng.one_in(2) && self.status.state.is_some() || self.rng.one_in(12),
-            23 => self.spec.suspend = self.rng.one_in(2),
+            23 => {
+                self.spec.suspend = self.rng.one_in(2);
+                self.held = self.rng.one_in(4);
+                self.stopped |= self.rng.one_in(12);
+            }
             24 => self.asked += 1,
             25 => {
                 self.silent_since = self.rng.one_in(2).then(|| at(self.second - self.rng.below(300) as i64));
@@ -855,8 +863,8 @@ fn rules_hold_on_random_walks() {
                     children: &world.children,
                     agent: world.agent.as_ref(),
                     agent_silent_since: world.silent_since,
-                    held: None,
-                    stop: None,
+                    held: world.held.then_some("its search is suspended"),
+                    stop: world.stopped.then_some("its search stops it"),
                     agent_refusal: world.refusal.then_some("not believed"),
                     fetch: None,
                     now: at(world.second),

@@ -26,7 +26,7 @@ mod words;
 mod xgboost;
 
 use crate::progress::json;
-use protocol::progress::Update;
+use protocol::progress::{Update, field_metric};
 use run::{Run, Unit};
 use std::sync::LazyLock;
 use text::printable;
@@ -69,6 +69,13 @@ impl Text {
         Self { run: Run::new(epochs), rank: None }
     }
 
+    /// With the names of the metrics that the job names: a line of JSON with one of them and a step is progress.
+    #[must_use]
+    pub fn naming<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.run.named = names.into_iter().map(|name| field_metric(name).to_owned()).collect();
+        self
+    }
+
     /// Somebody else has told how many steps there are.
     pub fn expect_steps(&mut self, steps: Option<f64>) {
         self.run.steps = steps.or(self.run.steps);
@@ -104,8 +111,8 @@ impl Text {
     }
 }
 
-fn json_line(text: &str, _: &mut Run) -> Option<Update> {
-    text.find("{\"").filter(|_| text.ends_with('}')).and_then(|at| json::parse_line(&text[at..]))
+fn json_line(text: &str, run: &mut Run) -> Option<Update> {
+    text.find("{\"").filter(|_| text.ends_with('}')).and_then(|at| json::parse_line(&text[at..], &run.named))
 }
 
 #[cfg(test)]

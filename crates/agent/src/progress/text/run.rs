@@ -27,6 +27,8 @@ pub(super) struct Run {
     alone: Option<Alone>,
     pub unit: Unit,
     pub next_round: NextRound,
+    /// Metrics that the job names.
+    pub named: Vec<String>,
 }
 
 /// What the run's steps are: the unit of the first one.

@@ -1,0 +1,60 @@
+//! Trials: what their search wants of them.
+
+use super::*;
+
+const WHY: &str = "loss ranked 4 of 5 at step 8 (earlyStopping of TuningJob s)";
+
+#[test]
+fn a_trial_is_stopped_as_a_met_success_policy_stops_a_job() {
+    let mut world = World::to_running();
+    world.stop = Some(WHY);
+    let verdict = world.step();
+    assert_eq!(world.condition("Stopping"), ("True", "StoppedBySearch", WHY));
+    assert_eq!(verdict.actions, []);
+    let verdict = world.step();
+    assert_eq!(verdict.actions, [Action::DeleteJob { name: "x-training-1".into(), uid: "job-1".into() }]);
+    // Whatever becomes of its search meanwhile.
+    world.stop = None;
+    world.see(None, []);
+    world.children.pods.clear();
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+    assert_eq!(world.condition("Succeeded"), ("True", "StoppedBySearch", WHY));
+}
+
+#[test]
+fn a_trial_that_has_not_begun_is_completed_at_once() {
+    let mut world = World::new();
+    world.stop = Some(WHY);
+    world.step();
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+    assert_eq!(world.condition("Succeeded").1, "StoppedBySearch");
+}
+
+#[test]
+fn what_has_succeeded_by_itself_says_so() {
+    let mut world = World::to_running();
+    world.stop = Some(WHY);
+    world.see(Some(job(1)), [ended(0, 1, 0, 60), ended(1, 1, 0, 60)]);
+    world.second = 61;
+    world.step();
+    assert_eq!(world.condition("Succeeded").1, "Completed");
+}
+
+#[test]
+fn a_trial_is_suspended_with_its_search() {
+    let mut world = World::to_running();
+    world.held = Some("its search, TuningJob s, is suspended");
+    world.step();
+    assert_eq!(world.condition("Suspended").1, "Suspending");
+    world.see(None, []);
+    world.children.pods.clear();
+    world.step();
+    assert_eq!(world.status.state, Some(State::Suspended));
+    assert_eq!(world.condition("Suspended"), ("True", "Suspended", "its search, TuningJob s, is suspended"));
+    world.held = None;
+    let verdict = world.step();
+    assert!(verdict.actions.contains(&create(2)), "{verdict:?}");
+    assert_eq!(world.condition("Suspended").1, "Resumed");
+}
