@@ -283,7 +283,6 @@ pub mod compact {
 
     /// # Errors
     /// Those of the serializer.
-    #[expect(clippy::ref_option, reason = "as serde wants it")]
     pub fn serialize<S: Serializer>(objective: &Option<Objective>, serializer: S) -> Result<S::Ok, S::Error> {
         let reading = |reading: Measurement| (Number(reading.value), reading.step);
         let words = objective.as_ref().map(|objective| Words {

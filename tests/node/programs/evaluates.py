@@ -1,4 +1,4 @@
-"""Prints 2,000 evaluations as fast as it can and exits at once. The first attempt fails after 1,000, the next repeats some."""
+"""Prints 2,000 evaluations at once and exits. The first attempt fails after 1,000, the next one repeats some."""
 
 import os
 import sys

@@ -39,16 +39,19 @@ fn answer(attempt: u32, objective: ObjectiveStatus) -> AgentAnswer {
 }
 
 /// A pod whose program ended with this code, and what its agent left.
-fn left(index: u32, incarnation: u32, exit_code: i32, objective: Option<ObjectiveStatus>) -> ObservedPod {
+fn left(index: u32, incarnation: u32, exit_code: i32, objective: Option<&ObjectiveStatus>) -> ObservedPod {
     let mut pod = ended(index, incarnation, exit_code, 20);
     if let Container::Terminated { report, .. } = &mut pod.training {
-        let objective = objective.as_ref().map(ObjectiveStatus::last_words);
+        let objective = objective.map(ObjectiveStatus::last_words);
         *report = Some(Box::new(Report { version: 1, attempt: incarnation, objective, ..Report::default() }));
     }
     pod
 }
 
-fn told(world: &World) -> (u64, Option<Measurement>, Option<Measurement>, Vec<(i64, f64)>) {
+/// Count, last and best reading, and the rungs.
+type Told = (u64, Option<Measurement>, Option<Measurement>, Vec<(i64, f64)>);
+
+fn told(world: &World) -> Told {
     let objective = world.status.objective.as_ref().unwrap();
     let rungs = objective.rungs.iter().map(|rung| (rung.step, rung.value)).collect();
     (objective.count, objective.last, objective.best, rungs)
@@ -66,7 +69,7 @@ fn the_last_words_have_what_no_answer_had() {
     world.step();
     assert_eq!(told(&world), (1, reading(5.0, 10), reading(5.0, 10), vec![(10, 5.0)]));
     let all = records(1, 1, &[(5.0, 10), (3.0, 20), (4.0, 50)]);
-    world.see(Some(job(1)), [left(0, 1, 0, Some(all)), left(1, 1, 0, Some(records(2, 1, &[(1.0, 10)])))]);
+    world.see(Some(job(1)), [left(0, 1, 0, Some(&all)), left(1, 1, 0, Some(&records(2, 1, &[(1.0, 10)])))]);
     world.step();
     assert_eq!(world.status.state, Some(State::Completed));
     assert_eq!(told(&world), (3, reading(4.0, 50), reading(3.0, 20), vec![(10, 5.0), (20, 3.0), (50, 4.0)]));
@@ -78,7 +81,7 @@ fn a_job_without_a_reading_says_so() {
     assert_eq!(told(&world), (0, None, None, vec![]));
     let mut records = ObjectiveStatus::begin(None, 1);
     records.note_reported(["loss".to_owned()].iter());
-    world.see(Some(job(1)), [left(0, 1, 0, Some(records)), left(1, 1, 0, None)]);
+    world.see(Some(job(1)), [left(0, 1, 0, Some(&records)), left(1, 1, 0, None)]);
     world.step();
     assert_eq!(world.status.state, Some(State::Completed));
     let objective = world.status.objective.unwrap();
@@ -95,13 +98,13 @@ fn a_job_without_a_reading_says_so() {
 
 #[test]
 fn another_member_reports_where_the_first_worker_does_not() {
-    let silent = || Some(ObjectiveStatus::begin(None, 1));
-    let readings = || Some(records(2, 1, &[(1.0, 10)]));
+    let silent = &ObjectiveStatus::begin(None, 1);
+    let readings = &records(2, 1, &[(1.0, 10)]);
     let mut world = to_running();
-    world.see(Some(job(1)), [running(0, 1), left(1, 1, 0, readings())]);
+    world.see(Some(job(1)), [running(0, 1), left(1, 1, 0, Some(readings))]);
     world.step();
     assert_eq!(told(&world).0, 0, "the first worker may still report it");
-    world.see(Some(job(1)), [left(0, 1, 0, silent()), left(1, 1, 0, readings())]);
+    world.see(Some(job(1)), [left(0, 1, 0, Some(silent)), left(1, 1, 0, Some(readings))]);
     world.step();
     assert_eq!(told(&world), (1, reading(1.0, 10), reading(1.0, 10), vec![(10, 1.0)]));
     // It has answered before.
@@ -109,7 +112,7 @@ fn another_member_reports_where_the_first_worker_does_not() {
     world.agent = Some(answer(1, records(2, 1, &[(2.0, 10)])));
     world.step();
     let more = records(2, 1, &[(2.0, 10), (1.0, 20)]);
-    world.see(Some(job(1)), [running(0, 1), left(1, 1, 0, Some(more))]);
+    world.see(Some(job(1)), [running(0, 1), left(1, 1, 0, Some(&more))]);
     world.step();
     assert_eq!(told(&world).0, 2);
 }
@@ -118,7 +121,7 @@ fn another_member_reports_where_the_first_worker_does_not() {
 fn readings_of_all_attempts_add_up() {
     let mut world = to_running();
     let first = records(1, 1, &[(5.0, 10), (3.0, 20)]);
-    world.see(Some(job(1)), [left(0, 1, 1, Some(first)), running(1, 1)]);
+    world.see(Some(job(1)), [left(0, 1, 1, Some(&first)), running(1, 1)]);
     world.step();
     assert_eq!(told(&world).0, 2);
     world.see(None, []);
@@ -143,7 +146,7 @@ fn a_job_is_not_completed_before_its_last_reading_is_seen() {
     world.see(Some(done.clone()), [running(0, 1), running(1, 1)]);
     world.step();
     assert_eq!(world.status.state, Some(State::Running));
-    world.see(Some(done), [left(0, 1, 0, Some(records(1, 1, &[(5.0, 10)]))), running(1, 1)]);
+    world.see(Some(done), [left(0, 1, 0, Some(&records(1, 1, &[(5.0, 10)]))), running(1, 1)]);
     world.step();
     assert_eq!((world.status.state, told(&world).0), (Some(State::Completed), 1));
     // Its pod is gone, and so are the readings.
