@@ -275,7 +275,7 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
         verdict = pass.decided(context, &job, Some(checked)).await;
     }
     let Verdict { status, create, events, mut requeue, .. } = verdict;
-    if status != before {
+    if !is_same(&before, &status) {
         let wait = match is_progress(&before, &status) {
             true => context.searches.known(&pass.key, |known| {
                 known.told.map_or(Duration::ZERO, |told| GATHER.saturating_sub(told.elapsed()))
@@ -350,7 +350,37 @@ fn is_progress(before: &TuningJobStatus, after: &TuningJobStatus) -> bool {
         }
         status
     };
-    gist(before) == gist(after)
+    is_same(&gist(before), &gist(after))
+}
+
+/// Whether both are written alike: NaN, which is a result, differs from itself otherwise.
+fn is_same(one: &TuningJobStatus, other: &TuningJobStatus) -> bool {
+    let text = |status: &TuningJobStatus| serde_json::to_string(status).ok();
+    one == other || text(one) == text(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status(trials: serde_json::Value) -> TuningJobStatus {
+        serde_json::from_value(json!({ "trials": trials })).unwrap()
+    }
+
+    #[test]
+    fn readings_alone_wait_and_a_result_does_not() {
+        let row =
+            |state: &str, value: &str| json!({ "trial": 1, "values": [1], "state": state, "after": 0, "value": value });
+        let one = |state, value| status(json!([row(state, value)]));
+        assert!(is_same(&one("Running", "NaN"), &one("Running", "NaN")));
+        assert!(!is_same(&one("Running", "NaN"), &one("Running", "1")));
+        assert!(is_progress(&one("Running", "NaN"), &one("Running", "1")));
+        assert!(is_progress(&one("Suggested", "NaN"), &one("Running", "1")));
+        assert!(!is_progress(&one("Running", "1"), &one("Stopping", "1")));
+        assert!(!is_progress(&one("Running", "1"), &one("Succeeded", "1")));
+        assert!(!is_progress(&one("Running", "1"), &status(json!([row("Running", "1"), row("Suggested", "NaN")]))));
+    }
 }
 
 impl Pass<'_, TuningJob> {

@@ -194,7 +194,8 @@ fn missing(status: &api::TrainingJobStatus, metric: &str) -> String {
         false => format!("it reported {reported}"),
     };
     format!(
-        "the program never reported {metric}; {reported}. Set metric.name to a reported one, or have the program print {metric}"
+        "the program never reported {metric}; {reported}. Set metric.name to a reported one, or have the program print {metric} \
+         together with its step or epoch"
     )
 }
 
