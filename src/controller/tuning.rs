@@ -207,6 +207,10 @@ pub(super) async fn run(
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let Streams { jobs, touched } = streams;
+    // A trial that has yet to be listed would count as one that is gone.
+    if let Some(trials) = context.jobs.get() {
+        let _ = trials.wait_until_ready().await; // an error tells that nothing lists any more
+    }
     Controller::for_stream(jobs, context.searches.store.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(touched)

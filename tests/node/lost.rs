@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, MutexGuard};
 const WORKERS: u32 = 4;
 
 /// The cluster, for one test at a time; none where it can't be made, or is not this program's to break.
-async fn world() -> Option<(&'static World, MutexGuard<'static, ()>)> {
+pub async fn world() -> Option<(&'static World, MutexGuard<'static, ()>)> {
     static WORLD: OnceLock<World> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::const_new(());
     if !is_built() {

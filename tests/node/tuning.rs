@@ -201,3 +201,74 @@ async fn a_job_with_a_tuning_config_is_a_search() {
     );
     space.end().await;
 }
+
+/// 24 trials, 4 at a time: the operator is killed twice, a node is lost, and one value always fails.
+#[tokio::test]
+#[ignore = "soak: a node is lost under a search; proved in make test by trials::tests and by node tuning::a_search_finds_its_best_trial"]
+async fn a_large_search_survives_a_lost_node_and_killed_operators() {
+    let Some((world, _turn)) = super::lost::world().await else { return };
+    let space = world.space("large-search", json!({})).await;
+    for node in ["3", "4"] {
+        world.cluster.devcluster(&["node", "add", node]);
+    }
+    // Long enough that trials are under way whenever something happens.
+    let slow = format!("{PROGRAM}\nimport time\ntime.sleep(10)\n");
+    let mut spec = search(&json!({ "maxTrials": 24, "parallelTrials": 4 }), &json!(["python3", "-c", slow]));
+    spec["template"]["spec"]["failurePolicy"]["nodeLostSeconds"] = json!(30);
+    // Not on node0, where the operator is.
+    let elsewhere =
+        json!({ "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node0"] }] });
+    spec["template"]["spec"]["scheduling"] = json!({ "affinity": { "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [elsewhere] },
+    }}});
+    space.create::<TuningJob>(json!({ "metadata": { "name": "large" }, "spec": spec })).await;
+    let ended = |most: usize| {
+        move |status: &TuningJobStatus| status.trials.iter().filter(|row| row.state.is_ended()).count() >= most
+    };
+    until(&space, "large", "five ended trials", ended(5)).await;
+    kill_operator(&space).await;
+    until(&space, "large", "nine ended trials", ended(9)).await;
+    world.cluster.devcluster(&["node", "lose", "3"]);
+    until(&space, "large", "fourteen ended trials", ended(14)).await;
+    kill_operator(&space).await;
+    let status =
+        until(&space, "large", "the end of the search", |status| status.state.is_some_and(TuningState::is_finished))
+            .await;
+    println!("trial  state      value     learning rate, act  after  end  retries");
+    let job = space.api::<TuningJob>().get("large").await.unwrap();
+    let study = Study::new(&job).unwrap();
+    for row in &status.trials {
+        let values: Vec<_> = study.texts(&row.values).into_values().collect();
+        let (value, retries) = (row.value.unwrap_or(f64::NAN), row.retries.unwrap_or_default());
+        let end = row.end.unwrap_or_default();
+        println!(
+            "{:5}  {:9}  {value:.6}  {}  {:5}  {end:3}  {retries}",
+            row.trial,
+            row.state.as_str(),
+            values.join(", "),
+            row.after
+        );
+    }
+    assert_eq!((status.state, status.trials.len()), (Some(TuningState::Completed), 24));
+    for row in &status.trials {
+        let is_broken = study.texts(&row.values)["act"] == "broken";
+        assert_eq!(row.state == TrialState::Failed, is_broken, "{row:?}");
+    }
+    replay(&job);
+    // The best one, as a job of its own.
+    let (is_well, best) = space.plugin(&["best", "large", "-o", "yaml"]).await;
+    assert!(is_well, "{best}");
+    let args = ["apply", "-n", &space.name, "-f", "-"];
+    world.cluster.kubectl_with(&args, &best);
+    let api = space.api::<TrainingJob>();
+    eventually("the best trial's job to be completed", SOON, async || {
+        let status = api.get("large-best").await.unwrap().status.unwrap_or_default();
+        (status.state == Some(State::Completed)).then_some(())
+    })
+    .await;
+    let again = api.get("large-best").await.unwrap();
+    let best = status.best.unwrap();
+    let rate = again.spec.hyperparameters.unwrap().learning_rate.unwrap().to_string();
+    assert_eq!(rate, best.parameters["learning_rate"]);
+    space.end().await;
+}

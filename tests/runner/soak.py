@@ -46,6 +46,8 @@ TRIALS = (
           {}, ("release-image", "trainers")),
     Trial("lost-node", "a node that is away for two minutes", "node", ("lost_node",), {"CUT_SECONDS": 120},
           ("release-image",)),
+    Trial("search", "24 trials over a lost node and two killed operators", "node", ("large_search",), {},
+          ("release-image",)),
     Trial("outage", "an API server that is away for three minutes", "node", ("without_an_api_server",),
           {"AWAY_SECONDS": 180}, ("release-image",)),
     Trial("gang-storm", "20 minutes of faults on real nodes", "node", ("through_a_storm",),
