@@ -384,4 +384,23 @@ pub const ADVICE: &[(&str, &str)] = &[
          last output of that run. If the checkpoint is good after all, name it as checkpoint.resumeFrom in a new job.",
     ),
     ("InvalidSpec", "Correct the fields that the message names, delete the job and apply it again."),
+    (
+        "MetricMissing",
+        "Set metric.name of the search to a metric that the program reports, or have the program print it. The message \
+         names the reported ones. The name can't change later, so create the search again.",
+    ),
+    (
+        "TrialsFailed",
+        "Correct the cause of the failures, which the message names. If other hyperparameters may still succeed, raise \
+         maxFailedTrials: kubectl edit tuj {job} -n {namespace}",
+    ),
+    (
+        "GpuHoursUsed",
+        "Nothing, if the result is good enough. To continue the search, raise gpuHours: kubectl edit tuj {job} -n \
+         {namespace}",
+    ),
+    (
+        "StoppedBySearch",
+        "Nothing: the search ended this trial early, or has ended itself. The checkpoints of the trial stay.",
+    ),
 ];

@@ -2,7 +2,7 @@
 
 use super::screen::shortened;
 use anyhow::{Context as _, anyhow, bail};
-use api::{Guarded, RuntimeKind, TakenRuntime, TrainingJob};
+use api::{Guarded, RuntimeKind, TakenRuntime, TrainingJob, TuningJob};
 use kube::api::{DynamicObject, ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt};
@@ -17,6 +17,17 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How requests begin that change nothing.
 const READS: [&str; 4] = ["get ", "list ", "watch ", "read "];
+
+/// What stands before the name of a TuningJob where a TrainingJob may be meant.
+pub const SEARCH: &str = "tuningjob/";
+
+/// What a name means.
+pub enum Named {
+    /// A TrainingJob.
+    Job(Box<TrainingJob>),
+    /// A TuningJob.
+    Search(Box<TuningJob>),
+}
 
 /// Which cluster is meant, and where in it.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -182,6 +193,17 @@ impl Cluster {
     /// # Errors
     /// If there is none; the error tells of jobs with near names.
     pub async fn find(&self, name: &str) -> anyhow::Result<TrainingJob> {
+        match self.find_job(name).await? {
+            Some(found) => Ok(found),
+            None => Err(self.missing(name).await?),
+        }
+    }
+
+    /// Finds the TrainingJob of this name, if there is one.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub async fn find_job(&self, name: &str) -> anyhow::Result<Option<TrainingJob>> {
         let found = match &self.namespace {
             Some(namespace) => {
                 let api: Api<Guarded> = self.api(namespace);
@@ -201,13 +223,115 @@ impl Cluster {
                 all.pop()
             }
         };
-        let Some(found) = found else { return Err(self.missing(name).await?) };
-        found.0.map_err(|invalid| {
+        let found = found.map(|found| found.0).transpose();
+        found.map_err(|invalid| {
             anyhow!(
                 "TrainingJob {name} can't be read by version {} of this plugin ({invalid}): upgrade it",
                 env!("CARGO_PKG_VERSION")
             )
         })
+    }
+
+    /// Lists all TuningJobs of the namespace, or of all namespaces.
+    ///
+    /// # Errors
+    /// If they can't be listed.
+    pub async fn searches(&self, params: &ListParams) -> anyhow::Result<Vec<Guarded<TuningJob>>> {
+        let api: Api<Guarded<TuningJob>> = match &self.namespace {
+            Some(namespace) => self.api(namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let what = match &self.namespace {
+            Some(namespace) => format!("list TuningJobs in namespace {namespace}"),
+            None => "list TuningJobs in all namespaces".into(),
+        };
+        let list = async {
+            match api.list(params).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+                answer => answer.map(Some),
+            }
+        };
+        let list: Option<ObjectList<Guarded<TuningJob>>> = self.ask(&what, list).await?;
+        let list = list.with_context(|| {
+            format!(
+                "{} knows no TuningJobs: upgrade the operator there (kubectl apply -k deploy/), or choose another cluster \
+                 with --context",
+                self.url
+            )
+        })?;
+        Ok(list.items)
+    }
+
+    /// Finds the TuningJob of this name, if there is one.
+    ///
+    /// # Errors
+    /// If it can't be read, or several namespaces have one.
+    pub async fn find_search(&self, name: &str) -> anyhow::Result<Option<TuningJob>> {
+        let found = match &self.namespace {
+            Some(namespace) => {
+                let api: Api<Guarded<TuningJob>> = self.api(namespace);
+                let what = format!("get TuningJob {name} in namespace {namespace}");
+                self.ask(&what, api.get_opt(name)).await?
+            }
+            None => {
+                let mut all = self.searches(&ListParams::default().fields(&format!("metadata.name={name}"))).await?;
+                if all.len() > 1 {
+                    let namespaces: Vec<String> = all.iter().filter_map(ResourceExt::namespace).collect();
+                    bail!(
+                        "there are {} TuningJobs {name}: choose one with -n {}",
+                        all.len(),
+                        namespaces.join(" or -n ")
+                    );
+                }
+                all.pop()
+            }
+        };
+        let found = found.map(|found| found.0).transpose();
+        found.map_err(|invalid| {
+            anyhow!(
+                "TuningJob {name} can't be read by version {} of this plugin ({invalid}): upgrade it",
+                env!("CARGO_PKG_VERSION")
+            )
+        })
+    }
+
+    /// The TuningJob of this name. A `tuningjob/` before the name is accepted.
+    ///
+    /// # Errors
+    /// If there is none. The error names TuningJobs with similar names.
+    pub async fn search(&self, name: &str) -> anyhow::Result<TuningJob> {
+        let name = name.strip_prefix(SEARCH).unwrap_or(name);
+        if let Some(found) = self.find_search(name).await? {
+            return Ok(found);
+        }
+        let here = self.searches(&ListParams::default()).await?;
+        let near = near(name, &here.iter().map(ResourceExt::name_any).collect());
+        let place = self.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
+        let hint = match (near.is_empty(), here.is_empty()) {
+            (false, _) => format!("; did you mean {}?", near.join(" or ")),
+            (true, true) => format!("; {place} has none"),
+            (true, false) => "; to list them: kubectl get tuningjobs".to_owned(),
+        };
+        bail!("there is no TuningJob {name} in {place}{hint}")
+    }
+
+    /// What a name of a command means: a TrainingJob, or a TuningJob if no TrainingJob has that name or if the name begins with
+    /// `tuningjob/`.
+    ///
+    /// # Errors
+    /// If there is neither.
+    pub async fn named(&self, name: &str) -> anyhow::Result<Named> {
+        if name.starts_with(SEARCH) {
+            return Ok(Named::Search(Box::new(self.search(name).await?)));
+        }
+        if let Some(job) = self.find_job(name).await? {
+            return Ok(Named::Job(Box::new(job)));
+        }
+        // A cluster may lack the kind, and a user the right to read it.
+        match self.find_search(name).await {
+            Ok(Some(search)) => Ok(Named::Search(Box::new(search))),
+            _ => Err(self.missing(name).await?),
+        }
     }
 
     /// Tells why a name was not found.

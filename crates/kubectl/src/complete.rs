@@ -18,6 +18,9 @@ pub enum Shell {
     Fish,
 }
 
+/// Commands for a TrainingJob or a TuningJob.
+const WITH_SEARCHES: [&str; 3] = ["why", "stop", "resume"];
+
 /// How long a person may wait for a list of jobs after the Tab key.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -41,7 +44,9 @@ pub async fn answer(words: &[String]) -> String {
     let command = Args::command();
     let mut candidates = match candidates(&command, words) {
         Wanted::These(candidates) => candidates,
-        Wanted::Jobs => jobs(words).await,
+        Wanted::Jobs => named(words, true, false).await,
+        Wanted::Searches => named(words, false, true).await,
+        Wanted::JobsAndSearches => named(words, true, true).await,
         Wanted::File => return ":0\n".into(),
     };
     let begun = words.last().map_or("", String::as_str);
@@ -55,6 +60,8 @@ pub async fn answer(words: &[String]) -> String {
 pub(super) enum Wanted {
     These(Vec<String>),
     Jobs,
+    Searches,
+    JobsAndSearches,
     File,
 }
 
@@ -87,7 +94,9 @@ pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
         if arg.get_id() == "file" {
             return Wanted::File;
         }
-        return Wanted::These(values(arg));
+        let mut all: Vec<String> = values(arg);
+        all.extend(super::form_of(command.get_name()).filter(|_| arg.get_id() == "output").map(str::to_owned));
+        return Wanted::These(all);
     }
     if begun.starts_with('-') {
         let mut options: Vec<String> = options(&commands)
@@ -104,6 +113,8 @@ pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
         return Wanted::These(named.collect());
     }
     match next {
+        Some(arg) if arg.get_id() == "search" => Wanted::Searches,
+        Some(arg) if arg.get_id() == "job" && WITH_SEARCHES.contains(&command.get_name()) => Wanted::JobsAndSearches,
         Some(arg) if arg.get_id() == "job" => Wanted::Jobs,
         Some(arg) => Wanted::These(values(arg)),
         None => Wanted::These(Vec::new()),
@@ -126,8 +137,9 @@ fn option<'a>(commands: &[&'a Command], word: &str) -> Option<&'a Arg> {
     })
 }
 
-/// Lists the names of jobs, in the namespace and the cluster that the words name; none if they can't be had at once.
-async fn jobs(words: &[String]) -> Vec<String> {
+/// Lists the names of TrainingJobs and TuningJobs, in the namespace and the cluster that the words name; none if they can't be had
+/// at once.
+async fn named(words: &[String], with_jobs: bool, with_searches: bool) -> Vec<String> {
     let value = |names: &[&str]| {
         let at = words.iter().position(|word| names.contains(&word.as_str()));
         let after = at.and_then(|at| words.get(at + 1)).cloned();
@@ -141,7 +153,20 @@ async fn jobs(words: &[String]) -> Vec<String> {
         context: value(&["--context"]),
         kubeconfig: value(&["--kubeconfig"]).map(Into::into),
     };
-    let list = async { Cluster::reach(&place).await?.jobs(&ListParams::default()).await };
-    let jobs = tokio::time::timeout(PATIENCE, list).await.ok().and_then(Result::ok).unwrap_or_default();
-    jobs.iter().map(ResourceExt::name_any).collect()
+    let list = async {
+        let cluster = Cluster::reach(&place).await?;
+        let mut names: Vec<String> = Vec::new();
+        if with_jobs {
+            names.extend(cluster.jobs(&ListParams::default()).await?.iter().map(ResourceExt::name_any));
+        }
+        if with_searches {
+            // A cluster may lack the kind.
+            let searches = cluster.searches(&ListParams::default()).await.unwrap_or_default();
+            names.extend(searches.iter().map(ResourceExt::name_any));
+        }
+        names.sort();
+        names.dedup();
+        anyhow::Ok(names)
+    };
+    tokio::time::timeout(PATIENCE, list).await.ok().and_then(Result::ok).unwrap_or_default()
 }

@@ -1,13 +1,13 @@
 //! `stop`, `resume` and `restart`: what a person wants of a job is written on it, and the operator does it.
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Named};
 use super::gather::pods;
 use anyhow::bail;
-use api::{State, TrainingJob};
+use api::{ConditionType, State, TrainingJob, TuningJob, TuningState};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use objects::names;
 use plan::labels::{LOOK_AGAIN, RESTART_REQUESTED};
 use protocol::gang::{GangSetup, SETUP_FILE};
@@ -25,7 +25,10 @@ const LOOK: Duration = Duration::from_secs(1);
 /// # Errors
 /// If the job has ended, can't be changed, or does not stop in time.
 pub async fn stop(cluster: &Cluster, name: &str, wait: Option<Duration>) -> anyhow::Result<String> {
-    let job = cluster.find(name).await?;
+    let job = match cluster.named(name).await? {
+        Named::Job(job) => *job,
+        Named::Search(search) => return stop_search(cluster, &search, wait).await,
+    };
     let namespace = job.namespace().unwrap_or_default();
     if let Some(state) = ended(&job) {
         bail!("{name} is already {}: no worker is running", state.as_str());
@@ -65,7 +68,10 @@ pub async fn stop(cluster: &Cluster, name: &str, wait: Option<Duration>) -> anyh
 /// # Errors
 /// If the job has ended, or can't be changed.
 pub async fn resume(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
-    let job = cluster.find(name).await?;
+    let job = match cluster.named(name).await? {
+        Named::Job(job) => *job,
+        Named::Search(search) => return resume_search(cluster, &search).await,
+    };
     let namespace = job.namespace().unwrap_or_default();
     match ended(&job) {
         Some(State::Failed) => {
@@ -77,6 +83,82 @@ pub async fn resume(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
     }
     change(cluster, &job, "resume", json!({ "spec": { "suspend": false } })).await?;
     Ok(format!("{name} resumes: its next attempt starts as soon as there is room for it"))
+}
+
+/// Suspends a search with its trials. With `wait` it returns when no trial runs.
+async fn stop_search(cluster: &Cluster, search: &TuningJob, wait: Option<Duration>) -> anyhow::Result<String> {
+    let (name, namespace) = (search.name_any(), search.namespace().unwrap_or_default());
+    if let Some(state) = state_of_search(search).filter(|state| state.is_finished()) {
+        bail!("TuningJob {name} is already {}: no trial is running", state.as_str());
+    }
+    if !search.spec.suspend {
+        change_search(cluster, search, "stop", true).await?;
+    }
+    let Some(wait) = wait else {
+        let resume = format!("to resume it: kubectl trainingjob resume tuningjob/{name} -n {namespace}");
+        return Ok(match state_of_search(search) {
+            Some(TuningState::Suspended) => format!("TuningJob {name} is already stopped; {resume}"),
+            _ => format!("TuningJob {name} is stopping: its trials have their grace period to save; {resume}"),
+        });
+    };
+    let until = Instant::now() + wait;
+    loop {
+        let now = cluster.find_search(&name).await?;
+        match now.as_ref().and_then(state_of_search) {
+            Some(state) if state.is_finished() => {
+                return Ok(format!("TuningJob {name} was {} before it could be stopped", state.as_str()));
+            }
+            Some(TuningState::Suspended) if !has_running_trial(cluster, &namespace, &name).await? => {
+                return Ok(format!("TuningJob {name} is stopped: no trial is running"));
+            }
+            _ if Instant::now() >= until => bail!(
+                "TuningJob {name} has not stopped within {} s; to see its trials: kubectl trainingjob tune {name} -n {namespace}",
+                wait.as_secs()
+            ),
+            _ => tokio::time::sleep(LOOK).await,
+        }
+    }
+}
+
+/// Continues a search that was suspended.
+async fn resume_search(cluster: &Cluster, search: &TuningJob) -> anyhow::Result<String> {
+    let (name, namespace) = (search.name_any(), search.namespace().unwrap_or_default());
+    if let Some(state) = state_of_search(search).filter(|state| state.is_finished()) {
+        let conditions = search.status.iter().flat_map(|status| &status.conditions).cloned().collect::<Vec<_>>();
+        let ends = [ConditionType::Succeeded, ConditionType::Failed];
+        let condition = ends.into_iter().find_map(|type_| lifecycle::condition_is(&conditions, type_, true));
+        let why = condition.map(|condition| format!(": {}", condition.message)).unwrap_or_default();
+        bail!(
+            "TuningJob {name} is {}{why}. Raise maxTrials to have more trials: kubectl edit tuj {name} -n {namespace}",
+            state.as_str()
+        );
+    }
+    if !search.spec.suspend {
+        return Ok(format!("TuningJob {name} is not stopped: its spec.suspend is false"));
+    }
+    change_search(cluster, search, "resume", false).await?;
+    Ok(format!("TuningJob {name} resumes: its trials continue as soon as there is room for them"))
+}
+
+async fn has_running_trial(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<bool> {
+    let params = ListParams::default().labels(&format!("{}={name}", trials::TUNING_JOB));
+    let what = format!("list the trials of TuningJob {name} in namespace {namespace}");
+    let api = cluster.api::<api::Guarded>(namespace);
+    let all = cluster.ask(&what, api.list(&params)).await?;
+    let rests = |job: &TrainingJob| state(job).is_some_and(|state| state == State::Suspended || state.is_finished());
+    Ok(all.items.iter().any(|job| job.0.as_ref().is_ok_and(|job| !rests(job))))
+}
+
+fn state_of_search(search: &TuningJob) -> Option<TuningState> {
+    search.status.as_ref().and_then(|status| status.state)
+}
+
+async fn change_search(cluster: &Cluster, search: &TuningJob, verb: &str, suspend: bool) -> anyhow::Result<()> {
+    let (name, namespace) = (search.name_any(), search.namespace().unwrap_or_default());
+    let patch = json!({ "metadata": { "uid": search.uid() }, "spec": { "suspend": suspend } });
+    let what = format!("{verb} TuningJob {name} in namespace {namespace}");
+    let api = cluster.api::<TuningJob>(&namespace);
+    cluster.ask(&what, api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
 }
 
 /// Asks for another attempt, of a job that runs or of one that has failed, and returns when the operator has heeded that.

@@ -1,9 +1,9 @@
 //! What is known of a TrainingJob at one moment: all that the commands tell, and the JSON of `-o json`.
 
-use api::{Condition, RoleSpec, State, StorageType, TrainingJob, TrainingJobSpec, TrainingJobStatus};
+use api::{Condition, RoleSpec, State, StorageType, TrainingJob, TrainingJobSpec, TrainingJobStatus, TuningJob};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use lifecycle::{condition, condition_is};
 use objects::names;
 use observe::{Container, ObservedPod};
@@ -38,6 +38,9 @@ pub struct Facts {
     pub spec: TrainingJobSpec,
     /// What the operator tells of it.
     pub status: TrainingJobStatus,
+    /// The search that the job is a trial of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trial_of: Option<TrialOf>,
     /// The workers' pods, with those of earlier attempts that have yet to end.
     pub workers: Vec<Worker>,
     /// Where checkpoints go; it is absent if the job keeps none.
@@ -48,6 +51,26 @@ pub struct Facts {
     /// What could not be read, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<String>,
+}
+
+/// The search of a trial.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct TrialOf {
+    /// Name of the TuningJob.
+    pub tuning_job: String,
+    /// Number of the trial, as its label has it.
+    pub trial: String,
+}
+
+impl TrialOf {
+    fn new(job: &TrainingJob) -> Option<Self> {
+        let kind = <TuningJob as Resource>::kind(&());
+        let mut owners = job.owner_references().iter();
+        let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == kind)?;
+        let trial = job.labels().get(trials::TRIAL).cloned().unwrap_or_default();
+        Some(Self { tuning_job: owner.name.clone(), trial })
+    }
 }
 
 /// A worker's pod.
@@ -262,6 +285,7 @@ impl Facts {
             spec: spec.clone(),
             checkpoints: checkpoints(spec, &job.namespace().unwrap_or_default(), &job.name_any()),
             status,
+            trial_of: TrialOf::new(job),
             ..Self::default()
         }
     }

@@ -29,10 +29,11 @@ pub mod stacks;
 pub mod status;
 mod terminal;
 pub mod top;
+pub mod tune;
 pub mod why;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use cluster::{Cluster, Place};
+use cluster::{Cluster, Named, Place};
 use facts::Facts;
 use gather::Gatherer;
 use jiff::SignedDuration;
@@ -44,6 +45,7 @@ use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use tune::Search;
 use why::Diagnosis;
 
 /// How long `--watch` waits between two looks.
@@ -72,6 +74,21 @@ enum Output {
     Table,
     /// For programs: one document with the same facts; of logs and with --watch, one a line.
     Json,
+    /// Only of `tune`: one row for each trial, one column for each hyperparameter.
+    #[value(hide = true)]
+    Csv,
+    /// Only of `best`: a TrainingJob for `kubectl apply -f -`.
+    #[value(hide = true)]
+    Yaml,
+}
+
+/// The form of output that only this command has.
+fn form_of(command: &str) -> Option<&'static str> {
+    match command {
+        "tune" => Some("csv"),
+        "best" => Some("yaml"),
+        _ => None,
+    }
 }
 
 #[derive(Subcommand)]
@@ -108,9 +125,29 @@ enum Command {
     },
     /// All jobs: state, workers, progress, loss, GPUs and their use.
     Top,
-    /// Why a job waits, is slow or has failed, and what to do.
+    /// One search on one screen: state, best trial, importance of the hyperparameters, failures, all trials.
+    ///
+    /// With `-o csv` it prints one row for each trial and one column for each hyperparameter.
+    Tune {
+        /// Name of the TuningJob.
+        search: String,
+        /// Order of the trials.
+        #[arg(long, value_enum, default_value_t)]
+        sort: tune::Sort,
+        /// Shows it again and again, until the search has ended.
+        #[arg(short, long)]
+        watch: bool,
+    },
+    /// The best trial of a search, with its hyperparameters.
+    ///
+    /// With `-o yaml` it prints a TrainingJob NAME-best with these hyperparameters, for `kubectl apply -f -`.
+    Best {
+        /// Name of the TuningJob.
+        search: String,
+    },
+    /// Why a job or a search waits, is slow or has failed, and what to do.
     Why {
-        /// Name of the TrainingJob.
+        /// Name of the TrainingJob, or of a TuningJob; `tuningjob/NAME` is always a TuningJob.
         job: String,
     },
     /// What the processes of its workers are doing: the call stacks of every Python, and which one is stopped.
@@ -135,9 +172,9 @@ enum Command {
         #[arg(long, global = true, value_parser = screen::read_span, default_value = "5m")]
         timeout: SignedDuration,
     },
-    /// Stops the workers with their grace period, and keeps the job: `resume` lets it go on.
+    /// Stops the workers with their grace period, and keeps the job: `resume` continues it. Of a search, stops all trials.
     Stop {
-        /// Name of the TrainingJob.
+        /// Name of the TrainingJob, or of a TuningJob; `tuningjob/NAME` is always a TuningJob.
         job: String,
         /// Returns only when no worker runs any more.
         #[arg(long)]
@@ -146,9 +183,9 @@ enum Command {
         #[arg(long, value_parser = screen::read_span, default_value = "10m", requires = "wait")]
         timeout: SignedDuration,
     },
-    /// Lets a job go on that was stopped.
+    /// Continues a job or a search that was stopped.
     Resume {
-        /// Name of the TrainingJob.
+        /// Name of the TrainingJob, or of a TuningJob; `tuningjob/NAME` is always a TuningJob.
         job: String,
     },
     /// Begins another attempt, of a job that runs (in the same pods) or of one that has failed (with a new budget).
@@ -220,6 +257,13 @@ fn is_closed(error: &anyhow::Error) -> bool {
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let look = Look::of_stdout();
     let json = args.output == Output::Json;
+    match (args.output, &args.command) {
+        (Output::Table | Output::Json, _) | (Output::Yaml, Command::Best { .. }) => {}
+        (Output::Csv, Command::Tune { watch: false, .. }) => {}
+        (Output::Csv, Command::Tune { .. }) => anyhow::bail!("-o csv and --watch exclude each other; use one of them"),
+        (Output::Csv, _) => anyhow::bail!("-o csv is only for `tune`; use -o json"),
+        (Output::Yaml, _) => anyhow::bail!("-o yaml is only for `best`; use -o json"),
+    }
     if let Command::Completion { shell } = args.command {
         io::stdout().write_all(&complete::script(shell))?;
         return Ok(ExitCode::SUCCESS);
@@ -255,7 +299,33 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(terminal::stdout())).await
         }
         Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
+        Command::Tune { search, sort, watch: true } => watch_search(&cluster, &search, sort, json, look).await,
+        Command::Tune { search, sort, watch: false } => {
+            let mut found = Search::of(&cluster.search(&search).await?, gather::now());
+            found.sort(sort);
+            print(&match args.output {
+                Output::Json => document(&found)?,
+                Output::Csv => tune::csv(&found),
+                Output::Table | Output::Yaml => tune::render(&found, look),
+            })
+        }
+        Command::Best { search } => {
+            let (found, now) = (cluster.search(&search).await?, gather::now());
+            print(&match args.output {
+                Output::Json => document(&tune::Best::of(&Search::of(&found, now))?)?,
+                Output::Yaml => tune::manifest(&found, now)?,
+                Output::Table | Output::Csv => tune::Best::of(&Search::of(&found, now))?.render(look),
+            })
+        }
         Command::Why { job } => {
+            if let Named::Search(search) = cluster.named(&job).await? {
+                let search = Search::of(&search, gather::now());
+                let diagnosis = search.diagnosis();
+                let Search { namespace, name, state, .. } = search;
+                let why = WhyDocument { namespace, name, state, diagnosis };
+                return print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
+                    .map(|()| ExitCode::SUCCESS);
+            }
             let facts = Gatherer::new(cluster).facts(&job).await?;
             let diagnosis = Diagnosis::of(&facts);
             let Facts { namespace, name, .. } = facts;
@@ -344,10 +414,10 @@ struct StatusDocument {
 
 /// What `why -o json` prints.
 #[derive(Serialize)]
-struct WhyDocument {
+struct WhyDocument<State> {
     namespace: String,
     name: String,
-    state: Option<api::State>,
+    state: Option<State>,
     #[serde(flatten)]
     diagnosis: Diagnosis,
 }
@@ -415,6 +485,34 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
             return Ok(());
         }
         before = Some(now);
+        tokio::time::sleep(WATCH).await;
+    }
+}
+
+/// Shows a search whenever something about it has changed, on a terminal in place.
+async fn watch_search(cluster: &Cluster, name: &str, sort: tune::Sort, json: bool, look: Look) -> anyhow::Result<()> {
+    let mut before: Option<api::TuningJob> = None;
+    if look.terminal && !json {
+        draw("\x1b[2J")?;
+    }
+    loop {
+        let job = cluster.search(name).await?;
+        let mut search = Search::of(&job, gather::now());
+        search.sort(sort);
+        if look.terminal && !json {
+            draw(&frame(&tune::render(&search, look), look))?;
+        } else if before.as_ref() != Some(&job) {
+            if json {
+                print(&(serde_json::to_string(&search)? + "\n"))?;
+            } else {
+                let gap = if before.is_some() { "\n" } else { "" };
+                print(&format!("{gap}{}", tune::render(&search, look)))?;
+            }
+        }
+        if search.is_finished() {
+            return Ok(());
+        }
+        before = Some(job);
         tokio::time::sleep(WATCH).await;
     }
 }

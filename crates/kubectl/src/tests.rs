@@ -2,7 +2,7 @@
 
 use super::advice::{ADVICE, NEEDS_ANOTHER_SPEC, advice};
 use super::complete::{Wanted as Completed, candidates};
-use super::facts::{Event, Facts, Worker, WorkerState, last_events};
+use super::facts::{Event, Facts, TrialOf, Worker, WorkerState, last_events};
 use super::logs::{Form, Line, Source, culprit};
 use super::screen::{Look, Screen, Style, age, bar, number, ranges, read_span, shortened, span};
 use super::top::{Row, sort};
@@ -876,6 +876,28 @@ fn what_is_not_known_is_said() {
     assert!(says.contains("Not read: you may not list pods"), "{says}");
 }
 
+/// What `why` says of a trial, and of a job that is a search.
+#[test]
+fn a_trial_belongs_to_a_search() {
+    let mut facts = running();
+    facts.trial_of = Some(TrialOf { tuning_job: "lr".into(), trial: "7".into() });
+    let (_, says, advice) = told(&facts);
+    assert!(says.contains("bert is trial 7 of the search lr (TuningJob)."), "{says}");
+    assert!(advice.contains("kubectl trainingjob tune lr -n team"), "{advice}");
+    let held = "its search, TuningJob lr, is suspended; resume the search to continue";
+    let mut held = job(Some(State::Suspended), &[condition("Suspended", true, "Suspended", held, -9)], 9);
+    held.trial_of.clone_from(&facts.trial_of);
+    let (_, says, advice) = told(&held);
+    assert!(says.contains("TuningJob lr, is suspended") && !says.contains("about to start"), "{says}");
+    assert!(advice.contains("kubectl trainingjob resume tuningjob/lr -n team"), "{advice}");
+    let mut short = job(Some(State::Running), &[], 9);
+    let config = serde_json::json!({ "maxTrials": 2, "metric": { "name": "loss", "goal": "minimize" } });
+    short.spec.hyper_parameter_tuning_config = Some(serde_json::from_value(config).unwrap());
+    let (_, says, advice) = told(&short);
+    assert!(says.contains("runs the search of the TuningJob bert"), "{says}");
+    assert!(advice.contains("kubectl trainingjob why tuningjob/bert -n team"), "{advice}");
+}
+
 // ---- advice
 
 /// The reasons of docs/operate.md, and what is to be done about them there and here.
@@ -1168,6 +1190,8 @@ fn completions() {
             "status",
             "logs",
             "top",
+            "tune",
+            "best",
             "why",
             "stacks",
             "checkpoints",
@@ -1187,6 +1211,16 @@ fn completions() {
     assert_eq!(complete(&["logs", "-n", "team", "--tail", "5", "b"]), Completed::Jobs);
     assert_eq!(names(complete(&["status", "bert", ""])), [""; 0]);
     assert_eq!(names(complete(&["top", "-o", ""])), ["table", "json"]);
+    assert_eq!(names(complete(&["tune", "x", "-o", ""])), ["table", "json", "csv"]);
+    assert_eq!(names(complete(&["best", "-o", ""])), ["table", "json", "yaml"]);
+    assert_eq!(names(complete(&["tune", "--sort", ""])), ["number", "value"]);
+    for command in ["tune", "best"] {
+        assert_eq!(complete(&[command, "-n", "team", ""]), Completed::Searches);
+    }
+    for command in ["stop", "resume", "why"] {
+        assert_eq!(complete(&[command, ""]), Completed::JobsAndSearches);
+    }
+    assert_eq!(complete(&["restart", ""]), Completed::Jobs);
     assert_eq!(names(complete(&["completion", ""])), ["bash", "zsh", "fish"]);
     assert_eq!(complete(&["checkpoints", ""]), Completed::Jobs);
     let verbs = ["list", "verify", "why", "prune", "backup", "restore"];

@@ -2,7 +2,7 @@
 
 use super::advice::{advice, needs_another_spec};
 use super::blame::{Blame, node_to_blame};
-use super::facts::{Facts, WorkerState};
+use super::facts::{Facts, TrialOf, WorkerState};
 use super::screen::{Look, Screen, Style, age, count, number, span};
 use api::{AttemptEnd, Condition, Reason, RestartPolicy, State};
 use protocol::attempt::RepeatedFailure;
@@ -92,6 +92,7 @@ impl Diagnosis {
             (_, Some(State::Unknown)) => it.of_newer_operator(facts),
         }
         it.checkpoints(facts);
+        it.search(facts);
         if facts.is_behind() {
             it.say("The operator has not yet observed the last change of the spec.".into());
         }
@@ -364,7 +365,14 @@ impl Diagnosis {
     fn suspended(&mut self, facts: &Facts) {
         self.verdict = Verdict::Suspended;
         self.say(format!("{}: no worker is running, and claims stay.", has_been(facts, "Suspended")));
-        if facts.spec.suspend {
+        let held = facts.trial_of.as_ref().and_then(|of| Some((of, facts.is("Suspended", true)?)));
+        if let Some((of, held)) = held.filter(|_| !facts.spec.suspend) {
+            self.say(sentence(&held.message));
+            self.advise(format!(
+                "To resume the search with its trials: kubectl trainingjob resume tuningjob/{} -n {}",
+                of.tuning_job, facts.namespace
+            ));
+        } else if facts.spec.suspend {
             self.say("spec.suspend is true.".into());
             self.advise(format!("To resume the job: kubectl trainingjob resume {} -n {}", facts.name, facts.namespace));
         } else {
@@ -470,6 +478,20 @@ impl Diagnosis {
                 "To list the checkpoints and the state of each: kubectl trainingjob checkpoints {} -n {}",
                 facts.name, facts.namespace
             ));
+        }
+    }
+
+    /// The search that the job is a trial of, or that it runs itself.
+    fn search(&mut self, facts: &Facts) {
+        let namespace = &facts.namespace;
+        if let Some(TrialOf { tuning_job, trial }) = &facts.trial_of {
+            self.say(format!("{} is trial {trial} of the search {tuning_job} (TuningJob).", facts.name));
+            self.advise(format!("To see the search: kubectl trainingjob tune {tuning_job} -n {namespace}"));
+        } else if facts.spec.hyper_parameter_tuning_config.is_some() {
+            let name = &facts.name;
+            self.say(format!("{name} runs no workers itself: it runs the search of the TuningJob {name}."));
+            self.advise(format!("To see the search: kubectl trainingjob tune {name} -n {namespace}"));
+            self.advise(format!("To see why it stands so: kubectl trainingjob why tuningjob/{name} -n {namespace}"));
         }
     }
 

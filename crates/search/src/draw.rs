@@ -15,6 +15,7 @@ pub(crate) enum Purpose {
     Tpe,
     Gp,
     Replacement,
+    Importance,
 }
 
 /// Random numbers of one suggestion: ChaCha8 with the seed as its key and the number of the trial as its stream.

@@ -12,6 +12,7 @@
 
 pub mod asha;
 pub mod history;
+pub mod importance;
 pub mod space;
 pub mod value;
 
@@ -30,6 +31,7 @@ mod tpe;
 mod tests;
 
 pub use history::{Goal, History, Outcome, Trial};
+pub use importance::importance;
 pub use space::{Condition, Parameter, ParameterType, Problem, Scale, Space};
 pub use suggest::{Algorithm, Method, Settings, grid_size, suggest};
 pub use value::{Parameters, Value};

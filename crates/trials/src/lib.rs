@@ -27,7 +27,7 @@ mod trial;
 pub use decide::{Input, Seen, Verdict, decide};
 pub use short::{own_search, status_of_search};
 pub use study::{Study, earlier};
-pub use trial::{TRIAL, TUNING_JOB, Wish, first_trial, trial_job, trial_name, wish};
+pub use trial::{TRIAL, TUNING_JOB, Wish, best_job, first_trial, trial_job, trial_name, wish};
 
 #[cfg(test)]
 mod tests;

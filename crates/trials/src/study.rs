@@ -2,7 +2,7 @@
 
 use api::{
     EarlierTrial, MetricStrategy, ParameterKind, ParameterScale, TrialState, TrialStatus, Tuning, TuningAlgorithm,
-    TuningGoal, TuningJob, TuningMethod, TuningParameter,
+    TuningGoal, TuningJob, TuningJobStatus, TuningMethod, TuningParameter,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use search::asha::Asha;
@@ -88,7 +88,8 @@ impl<'a> Study<'a> {
     }
 
     /// Whether the value `one` is better than `other`. NaN and infinities are never better.
-    pub(crate) fn is_better(&self, one: f64, other: f64) -> bool {
+    #[must_use]
+    pub fn is_better(&self, one: f64, other: f64) -> bool {
         self.settings.goal.loss(one) < self.settings.goal.loss(other)
     }
 
@@ -135,6 +136,23 @@ impl<'a> Study<'a> {
         let history = self.history(&status.earlier, before, row.after);
         let suggested = search::suggest(&self.space, &self.settings, &history).ok()??;
         Some(self.encode(&suggested))
+    }
+
+    /// Number of trials that the search will have at most: `maxTrials`, or the points of a smaller grid.
+    #[must_use]
+    pub fn most_trials(&self) -> u32 {
+        let most = self.tuning.max_trials;
+        let is_grid = self.tuning.method() == TuningMethod::Grid;
+        let size = is_grid.then(|| search::grid_size(&self.space, usize::try_from(most).unwrap_or(usize::MAX)).ok());
+        size.flatten().and_then(|size| u32::try_from(size).ok()).map_or(most, |size| size.min(most))
+    }
+
+    /// Share of each hyperparameter in the differences between the results so far, the largest first. Empty if there are too
+    /// few results.
+    #[must_use]
+    pub fn importance(&self, status: &TuningJobStatus) -> Vec<(String, f64)> {
+        let history = self.history(&status.earlier, &status.trials, u32::MAX);
+        search::importance(&self.space, self.settings.goal, &history).unwrap_or_default()
     }
 
     /// What is known when `ends` trials have ended.

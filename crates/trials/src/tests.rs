@@ -250,6 +250,45 @@ fn a_search_runs_its_trials_and_finds_the_best() {
 }
 
 #[test]
+fn the_best_trial_as_a_job_of_its_own() {
+    let metadata = json!({ "labels": { "team": "a" }, "annotations": { "note": "b" } });
+    let spec = json!({
+        "numWorkers": 2, "image": "train", "output": "pvc://results/s", "ttlSecondsAfterFinished": 5,
+        "hyperparameters": { "epochs": 3 }, "checkpoint": { "storage": { "type": "s3", "bucket": "b", "prefix": "runs" } },
+    });
+    let tuning = json!({ "maxTrials": 25, "template": { "metadata": metadata, "spec": spec } });
+    let mut world = World::new(tuning, ordinary);
+    let none = best_job(&Study::new(&world.job).unwrap(), &world.job);
+    assert_eq!(none, None);
+    world.run();
+    let study = Study::new(&world.job).unwrap();
+    let best = world.status().best.unwrap();
+    let job = best_job(&study, &world.job).unwrap();
+    assert_eq!(job.name_any(), "s-best");
+    assert_eq!(job.metadata.owner_references, None);
+    assert_eq!(job.status, None);
+    assert_eq!(job.labels().keys().collect::<Vec<_>>(), ["team"]);
+    assert_eq!(job.annotations().keys().collect::<Vec<_>>(), ["note"]);
+    let set = job.spec.hyperparameters.clone().unwrap();
+    assert_eq!(set, world.trials[&best.name].spec.hyperparameters.clone().unwrap());
+    assert_eq!(set.epochs, Some(3));
+    assert_eq!(job.spec.monitoring.objective, None);
+    assert_eq!(job.spec.ttl_seconds_after_finished, Some(5));
+    assert_eq!(job.spec.output.as_deref(), Some("pvc://results/s/s-best"));
+    assert_eq!(job.spec.checkpoint.storage.unwrap().prefix.as_deref(), Some("runs/s-best"));
+    let shares = study.importance(&world.status());
+    assert_eq!(shares.first().map(|(name, _)| name.as_str()), Some("learning_rate"), "{shares:?}");
+}
+
+#[test]
+fn a_grid_may_have_fewer_trials() {
+    let parameters = json!({ "width": { "type": "int", "values": [16, 32, 64] } });
+    let grid = search(json!({ "method": "grid", "parameters": parameters }));
+    assert_eq!(Study::new(&grid).unwrap().most_trials(), 3);
+    assert_eq!(Study::new(&search(json!({}))).unwrap().most_trials(), 12);
+}
+
+#[test]
 fn the_record_gives_the_same_suggestions_again() {
     let mut world = World::new(json!({ "maxTrials": 25, "parallelTrials": 4 }), ordinary);
     world.run();

@@ -34,18 +34,12 @@ pub fn trial_name(search: &str, trial: u32, retries: Option<u32>) -> String {
 /// The TrainingJob of a recorded trial. The same record always gives the same job.
 #[must_use]
 pub fn trial_job(study: &Study<'_>, job: &TuningJob, trial: &TrialStatus) -> TrainingJob {
-    let template = &job.spec.template;
-    let (search, name) = (job.name_any(), trial_name(&job.name_any(), trial.trial, trial.retries));
-    let mut labels = template.metadata.labels.clone();
-    labels.insert(TUNING_JOB.to_owned(), search);
+    let mut found = job_with(study, job, trial, trial_name(&job.name_any(), trial.trial, trial.retries));
+    let labels = found.metadata.labels.get_or_insert_default();
+    labels.insert(TUNING_JOB.to_owned(), job.name_any());
     labels.insert(TRIAL.to_owned(), trial.trial.to_string());
-    let mut spec = template.spec.clone();
-    let hyperparameters = spec.hyperparameters.get_or_insert_default();
-    for (name, value) in study.decode(&trial.values) {
-        set(hyperparameters, &name, &value);
-    }
     let stopping = study.tuning.early_stopping;
-    spec.monitoring.objective = Some(Objective {
+    found.spec.monitoring.objective = Some(Objective {
         metric: study.tuning.metric.name.clone(),
         mode: Some(match study.tuning.metric.goal {
             TuningGoal::Minimize => Mode::Min,
@@ -53,15 +47,8 @@ pub fn trial_job(study: &Study<'_>, job: &TuningJob, trial: &TrialStatus) -> Tra
         }),
         rungs: stopping.map(|stopping| Rungs { min_step: stopping.min_step, factor: stopping.factor() }),
     });
-    // Results and checkpoints of trials must not meet.
-    if let Some(output) = spec.output.as_mut().filter(|output| output.starts_with("pvc://")) {
-        *output = format!("{}/{name}", output.trim_end_matches('/'));
-    }
-    let storage = spec.checkpoint.storage.as_mut();
-    if let Some(prefix) = storage.and_then(|storage| storage.prefix.as_mut()) {
-        *prefix = format!("{}/{name}", prefix.trim_end_matches('/'));
-    }
-    spec.ttl_seconds_after_finished = spec.ttl_seconds_after_finished.map(|seconds| seconds.max(STAYS));
+    let ttl = &mut found.spec.ttl_seconds_after_finished;
+    *ttl = ttl.map(|seconds| seconds.max(STAYS));
     let owner = job.metadata.uid.clone().map(|uid| OwnerReference {
         api_version: TuningJob::api_version(&()).into_owned(),
         kind: TuningJob::kind(&()).into_owned(),
@@ -70,13 +57,43 @@ pub fn trial_job(study: &Study<'_>, job: &TuningJob, trial: &TrialStatus) -> Tra
         controller: Some(true),
         block_owner_deletion: Some(true),
     });
+    found.metadata.owner_references = owner.map(|owner| vec![owner]);
+    found
+}
+
+/// A TrainingJob that runs the template with the best hyperparameters so far, and belongs to no search. Its name is NAME-best.
+/// None without a best trial.
+#[must_use]
+pub fn best_job(study: &Study<'_>, job: &TuningJob) -> Option<TrainingJob> {
+    let status = job.status.as_ref()?;
+    let best = status.best.as_ref()?.trial;
+    let trial = status.trials.iter().find(|trial| trial.trial == best)?;
+    Some(job_with(study, job, trial, format!("{}-best", job.name_any())))
+}
+
+/// The template as a job of this name, with the hyperparameters of a trial.
+fn job_with(study: &Study<'_>, job: &TuningJob, trial: &TrialStatus, name: String) -> TrainingJob {
+    let template = &job.spec.template;
+    let mut spec = template.spec.clone();
+    let hyperparameters = spec.hyperparameters.get_or_insert_default();
+    for (name, value) in study.decode(&trial.values) {
+        set(hyperparameters, &name, &value);
+    }
+    // Results and checkpoints of jobs of one template must not meet.
+    if let Some(output) = spec.output.as_mut().filter(|output| output.starts_with("pvc://")) {
+        *output = format!("{}/{name}", output.trim_end_matches('/'));
+    }
+    let storage = spec.checkpoint.storage.as_mut();
+    if let Some(prefix) = storage.and_then(|storage| storage.prefix.as_mut()) {
+        *prefix = format!("{}/{name}", prefix.trim_end_matches('/'));
+    }
+    let some = |map: &BTreeMap<String, String>| Some(map.clone()).filter(|map| !map.is_empty());
     TrainingJob {
         metadata: ObjectMeta {
             name: Some(name),
             namespace: job.namespace(),
-            labels: Some(labels),
-            annotations: Some(template.metadata.annotations.clone()).filter(|annotations| !annotations.is_empty()),
-            owner_references: owner.map(|owner| vec![owner]),
+            labels: some(&template.metadata.labels),
+            annotations: some(&template.metadata.annotations),
             ..ObjectMeta::default()
         },
         spec,

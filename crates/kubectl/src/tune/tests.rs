@@ -1,0 +1,254 @@
+//! What `tune`, `best` and `why` print of searches made by hand.
+
+use super::*;
+use unicode_width::UnicodeWidthStr;
+
+const NOW: i64 = 1_800_000_000;
+
+fn at(seconds: i64) -> String {
+    time(seconds).to_string()
+}
+
+fn time(seconds: i64) -> Timestamp {
+    Timestamp::from_second(NOW + seconds).unwrap()
+}
+
+fn condition_json(type_: &str, is: bool, reason: &str, message: &str) -> Value {
+    let status = if is { "True" } else { "False" };
+    json!({ "type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": at(-3600) })
+}
+
+/// A search of 24 trials, 2 at a time, of which these are recorded.
+fn search(status: Value) -> TuningJob {
+    let job = json!({
+        "apiVersion": "ml.example.com/v1", "kind": "TuningJob",
+        "metadata": { "name": "bert", "namespace": "team", "uid": "1" },
+        "spec": {
+            "maxTrials": 24, "parallelTrials": 2, "gpuHours": 40, "warmStartFrom": ["old"],
+            "metric": { "name": "eval_loss", "goal": "minimize" },
+            "parameters": {
+                "learning_rate": { "type": "double", "min": 0.00001, "max": 0.1, "scale": "log" },
+                "layers": { "type": "int", "values": [2, 4, 8] },
+                "opt": { "type": "categorical", "choices": ["sgd", "adam, fused"] },
+                "momentum": { "type": "double", "min": 0, "max": 1, "when": { "parameter": "opt", "values": ["sgd"] } },
+            },
+            "template": {
+                "metadata": { "labels": { "team": "nlp" } },
+                "spec": { "numWorkers": 2, "gpusPerWorker": 4, "image": "train:1", "hyperparameters": { "epochs": 3 } },
+            },
+        },
+        "status": status,
+    });
+    serde_json::from_value(job).unwrap()
+}
+
+/// Trial `number` with its values, in the order layers, learning_rate, opt, momentum.
+fn trial(number: u32, state: &str, values: Value, more: Value) -> Value {
+    let mut trial = json!({ "trial": number, "state": state, "values": values, "after": 0, "startTime": at(-4000) });
+    trial.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    trial
+}
+
+fn running() -> Value {
+    json!({
+        "state": "Running", "reason": "Running", "running": 2, "succeeded": 3, "stopped": 1, "failed": 1, "gpuHours": 12.5,
+        "seed": 1, "parameters": ["layers", "learning_rate", "opt", "momentum"],
+        "conditions": [
+            condition_json("Accepted", true, "Valid", ""),
+            condition_json("Running", true, "Running", "trials run or start"),
+        ],
+        "best": { "trial": 3, "name": "bert-3", "value": 0.31, "step": 900, "parameters": {} },
+        "failures": [{ "reason": "CudaOutOfMemory", "trials": 1, "example": 2, "message": "rank 3: CUDA out of memory" }],
+        "earlier": [{ "name": "old-1", "values": [4, 0.001, 1, null], "value": 0.5 }],
+        "trials": [
+            trial(1, "Succeeded", json!([2, 0.01, 0, 0.9]),
+                json!({ "end": 1, "value": 0.52, "step": 1000, "gpuHours": 3.2, "endTime": at(-2560) })),
+            trial(2, "Failed", json!([8, 0.02, 1, null]),
+                json!({ "end": 2, "reason": "CudaOutOfMemory", "retries": 1, "gpuHours": 0.1, "endTime": at(-3900) })),
+            trial(3, "Succeeded", json!([4, 0.0012, 1, null]),
+                json!({ "end": 4, "value": 0.31, "step": 900, "gpuHours": 3.2, "endTime": at(-2000) })),
+            trial(4, "Stopped", json!([2, 0.08, 0, 0.5]),
+                json!({ "end": 3, "value": 1.4, "step": 100, "reason": "EarlyStopped", "gpuHours": 0.4, "endTime": at(-3800) })),
+            trial(5, "Succeeded", json!([4, 0.09, 1, null]),
+                json!({ "end": 5, "value": "NaN", "reason": "NaNLoss", "gpuHours": 3, "endTime": at(-1900) })),
+            trial(6, "Running", json!([4, 0.0009, 1, null]), json!({ "value": 0.4, "step": 300, "gpuHours": 2.6 })),
+            { "trial": 7, "state": "Suggested", "values": [8, 0.0011, 1, null], "after": 5 },
+        ],
+    })
+}
+
+fn plain() -> Look {
+    Look { width: Some(110), height: None, colour: false, terminal: false }
+}
+
+fn on_screen(job: &TuningJob) -> String {
+    render(&Search::of(job, time(0)), plain())
+}
+
+fn why(job: &TuningJob) -> String {
+    super::super::why::render(&Search::of(job, time(0)).diagnosis(), plain())
+}
+
+#[test]
+fn a_running_search_on_one_screen() {
+    insta::assert_snapshot!(on_screen(&search(running())));
+}
+
+#[test]
+fn a_long_search_shows_curve_and_importance() {
+    let mut status = running();
+    let value = |number: u32| f64::from(number * 37 % 40);
+    let trials: Vec<Value> = (1..=24_u32)
+        .map(|number| {
+            let layers = [2, 4, 8][number as usize % 3];
+            let rate = 1e-5 * 10_f64.powf(value(number) / 10.0);
+            let more = json!({ "end": number, "value": value(number) / 40.0, "step": 10, "endTime": at(-3000) });
+            trial(number, "Succeeded", json!([layers, rate, 1, null]), more)
+        })
+        .collect();
+    status["trials"] = json!(trials);
+    (status["succeeded"], status["running"], status["stopped"], status["failed"]) =
+        (json!(24), json!(0), json!(0), json!(0));
+    (status["failures"], status["state"]) = (json!([]), json!("Completed"));
+    status["best"] = json!({ "trial": 13, "name": "bert-13", "value": 0.025, "step": 10, "parameters": {} });
+    status["conditions"] = json!([condition_json("Succeeded", true, "Completed", "all trials have ended: 24 trials")]);
+    let job = search(status);
+    let mut found = Search::of(&job, time(0));
+    assert_eq!(found.importance.first().map(|one| one.parameter.as_str()), Some("learning_rate"));
+    found.sort(Sort::Value);
+    found.trials.truncate(4);
+    insta::assert_snapshot!(render(&found, plain()));
+}
+
+#[test]
+fn trials_are_sorted_by_their_values() {
+    let mut found = Search::of(&search(running()), time(0));
+    found.sort(Sort::Value);
+    let order = |found: &Search| found.trials.iter().map(|row| row.trial).collect::<Vec<_>>();
+    assert_eq!(order(&found), [3, 6, 1, 4, 2, 5, 7], "those without a value, or with NaN, are last");
+    found.goal = TuningGoal::Maximize;
+    found.sort(Sort::Value);
+    assert_eq!(order(&found)[..4], [4, 1, 6, 3]);
+}
+
+#[test]
+fn csv_has_a_row_for_each_trial() {
+    insta::assert_snapshot!(csv(&Search::of(&search(running()), time(0))));
+}
+
+#[test]
+fn a_hyperparameter_named_like_a_column_of_the_csv() {
+    let mut found = Search::of(&search(running()), time(0));
+    found.parameters = vec!["step".to_owned()];
+    assert!(csv(&found).starts_with("trial,job,state,value,step,parameters.step,gpuHours,"));
+}
+
+#[test]
+fn json_has_the_same_facts() {
+    let document = serde_json::to_value(Search::of(&search(running()), time(0))).unwrap();
+    assert_eq!(document["trials"][4]["value"], "NaN");
+    assert_eq!(document["trials"][2]["parameters"]["opt"], "adam, fused");
+    assert_eq!(document["trials"][1]["job"], "bert-2-r1");
+    assert_eq!(document["failures"][0]["job"], "bert-2-r1");
+    assert_eq!(document["best"], 3);
+    assert_eq!(document["remaining"], 17);
+    let curve = document["curve"].as_array().unwrap().iter().map(|point| point["best"].as_f64().unwrap());
+    assert_eq!(curve.collect::<Vec<_>>(), [0.52, 0.52, 0.52, 0.31, 0.31]);
+}
+
+/// Ended trials lasted 1168 s on average, and took 1.98 GPU hours each.
+#[test]
+fn time_left_follows_from_ended_trials() {
+    let mut status = running();
+    let left = |status: &Value, change: fn(&mut TuningJob)| {
+        let mut job = search(status.clone());
+        change(&mut job);
+        Search::of(&job, time(0)).estimated_seconds_remaining
+    };
+    // 13.9 trials follow within the GPU hours, and trial 7 has yet to start; trial 6 is overdue.
+    assert_eq!(left(&status, |_| {}), Some((14 + 1) * 1168 / 2));
+    assert_eq!(left(&status, |job| job.spec.tuning.gpu_hours = None), Some((17 + 1) * 1168 / 2));
+    assert_eq!(left(&status, |job| job.spec.tuning.gpu_hours = Some(1.0)), Some(1168));
+    assert_eq!(left(&status, |job| job.spec.suspend = true), None);
+    status["state"] = json!("Completed");
+    assert_eq!(left(&status, |_| {}), None);
+    assert_eq!(left(&json!({}), |_| {}), None);
+}
+
+#[test]
+fn nothing_is_wider_than_the_terminal() {
+    for width in [40, 60, 80] {
+        let look = Look { width: Some(width), ..plain() };
+        let job = search(running());
+        let texts =
+            [render(&Search::of(&job, time(0)), look), Best::of(&Search::of(&job, time(0))).unwrap().render(look)];
+        for line in texts.iter().flat_map(|text| text.lines()) {
+            assert!(line.width() <= width, "{width}: {line}");
+        }
+    }
+}
+
+#[test]
+fn the_best_trial_on_one_screen() {
+    insta::assert_snapshot!(Best::of(&Search::of(&search(running()), time(0))).unwrap().render(plain()));
+}
+
+#[test]
+fn the_best_trial_as_a_manifest() {
+    let text = manifest(&search(running()), time(0)).unwrap();
+    insta::assert_snapshot!(text);
+    let jobs = super::super::plan::jobs(&text, None).unwrap();
+    assert_eq!((jobs.len(), jobs[0].name_any()), (1, "bert-best".to_owned()));
+    let told = super::super::plan::told(&jobs[0], true);
+    assert_eq!(told.refusals, Vec::<String>::new());
+}
+
+#[test]
+fn a_search_without_results_has_no_best_trial() {
+    let why = Best::of(&Search::of(&search(json!({})), time(0))).unwrap_err().to_string();
+    let command = "kubectl trainingjob tune bert -n team";
+    assert_eq!(
+        why,
+        format!("bert has no best trial: 0 of 24 trials have ended, 0 of them with a result; to see them: {command}")
+    );
+    assert!(manifest(&search(json!({})), time(0)).is_err());
+}
+
+#[test]
+fn why_a_search_stands_as_it_does() {
+    let stands = |state: &str, type_: &str, is: bool, reason: &str, message: &str| {
+        let mut status = running();
+        status["state"] = json!(state);
+        status["conditions"] = json!([condition_json(type_, is, reason, message)]);
+        search(status)
+    };
+    let mut refused = stands("Pending", "Accepted", false, "InvalidSpec", "parameters.x.max: it is missing; set it");
+    let status = refused.status.as_mut().unwrap();
+    (status.trials, status.failures, status.best) = (Vec::new(), Vec::new(), None);
+    let mut suspended =
+        stands("Suspended", "Suspended", true, "Suspended", "suspend is true; set it to false to continue");
+    let by_owner = suspended.clone();
+    suspended.spec.suspend = true;
+    let failed = "3 trials failed, and maxFailedTrials is 3; correct the cause and raise maxFailedTrials to continue";
+    let blocked = "trial bert-7 can't be created: exceeded quota: gpus";
+    let used = "40.1 GPU hours were used, and gpuHours is 40; raise gpuHours to continue";
+    let all = [
+        ("unnoticed", search(json!({}))),
+        ("refused", refused),
+        ("running", search(running())),
+        ("blocked", stands("Running", "Running", true, "QuotaExceeded", blocked)),
+        ("suspended", suspended),
+        ("suspended by its owner", by_owner),
+        ("failed", stands("Failed", "Failed", true, "TrialsFailed", failed)),
+        ("completed", stands("Completed", "Succeeded", true, "GpuHoursUsed", used)),
+    ];
+    let text: Vec<String> = all.iter().map(|(name, job)| format!("=== {name}\n{}", why(job))).collect();
+    insta::assert_snapshot!(text.join("\n"));
+}
+
+#[test]
+fn the_curve_fits_its_columns() {
+    assert_eq!(sparkline(&[4.0, 3.0, 2.0, 1.0], 60), "█▆▃▁");
+    assert_eq!(sparkline(&[4.0, 3.0, 2.0, 1.0], 2), "▆▁");
+    assert_eq!(sparkline(&[1.0, 1.0], 60), "▁▁");
+}
