@@ -93,6 +93,25 @@ fn a_run_at_mlflow_is_the_attempt_and_outlives_the_server() {
     assert_eq!(of("params")["lr"], "0.1");
     assert_eq!(of("metrics")["loss"], 1.0 / 3.0);
 
+    // The runs of a search's trials stand below its own.
+    for trial in 1..=2 {
+        let plan = plan_of_trial(&spec, Some("search"));
+        let ended = room.train_by(&plan, trial, &[], TRAINS);
+        assert!(ended.status.success(), "{}", text(&ended));
+    }
+    let found = server.post("/api/2.0/mlflow/runs/search", &search);
+    let tag = |run: &Value, name: &str| -> Option<String> {
+        let tags = run["data"]["tags"].as_array()?;
+        Some(tags.iter().find(|tag| tag["key"] == name)?["value"].as_str()?.to_owned())
+    };
+    let runs = found["runs"].as_array().unwrap();
+    let parents: Vec<_> = runs.iter().filter(|run| tag(run, "tuning_job_run").is_some()).collect();
+    assert_eq!((runs.len(), parents.len()), (4, 1), "{found}");
+    assert_eq!(parents[0]["info"]["run_name"], "search");
+    let id = parents[0]["info"]["run_id"].as_str().unwrap();
+    let nested = runs.iter().filter(|run| tag(run, "mlflow.parentRunId").as_deref() == Some(id));
+    assert_eq!(nested.count(), 2, "{found}");
+
     // What the server refuses is still the program's business.
     let ended = room.train(&spec, 3, &[], "import mlflow\nmlflow.MlflowClient().get_run('0' * 32)\n");
     assert!(!ended.status.success() && text(&ended).contains("not found"), "{}", text(&ended));
@@ -195,11 +214,23 @@ with SummaryWriter(os.environ["TENSORBOARD_LOG_DIR"]) as writer:
 // ---- a worker's pod, without Kubernetes
 
 fn plan(fields: &Value) -> Plan {
+    plan_of_trial(fields, None)
+}
+
+/// The same for a trial of this search.
+fn plan_of_trial(fields: &Value, search: Option<&str>) -> Plan {
     let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 1, "gpusPerWorker": 0, "command": ["python3", "train.py"] });
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     let mut job = TrainingJob::new("x", serde_json::from_value(spec).unwrap());
     job.metadata.namespace = Some("ml-training".into());
     job.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
+    let owner = search.map(|name| {
+        let owner = json!({
+            "apiVersion": "ml.example.com/v1", "kind": "TuningJob", "name": name, "uid": "u-1", "controller": true,
+        });
+        vec![serde_json::from_value(owner).unwrap()]
+    });
+    job.metadata.owner_references = owner;
     // Other tests may run at the same time.
     job.spec.monitoring.metrics_port = Some(free_port());
     let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
@@ -221,14 +252,18 @@ fn field(path: &str) -> String {
 
 trait Trains {
     /// Runs a program as worker 0 of a job with this spec, in an attempt.
-    fn train(&self, spec: &Value, attempt: u32, secret: &[(&str, &str)], program: &str) -> Output;
+    fn train(&self, spec: &Value, attempt: u32, secret: &[(&str, &str)], program: &str) -> Output {
+        self.train_by(&plan(spec), attempt, secret, program)
+    }
+
+    fn train_by(&self, plan: &Plan, attempt: u32, secret: &[(&str, &str)], program: &str) -> Output;
 }
 
 impl Trains for Room {
-    fn train(&self, spec: &Value, attempt: u32, secret: &[(&str, &str)], program: &str) -> Output {
+    fn train_by(&self, plan: &Plan, attempt: u32, secret: &[(&str, &str)], program: &str) -> Output {
         fs::write(self.path("train.py"), program).unwrap();
         let incarnation = plan::Incarnation { number: attempt, attempt };
-        let pod = objects::objects(&plan(spec), incarnation, &GangPast::default())
+        let pod = objects::objects(plan, incarnation, &GangPast::default())
             .jobs
             .remove(0)
             .spec

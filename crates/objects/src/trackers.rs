@@ -21,12 +21,17 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     if let Some(mlflow) = &monitoring.mlflow {
         // MLflow itself takes the tags of a new run from MLFLOW_RUN_CONTEXT, its name being one of them; MLFLOW_RUN_NAME
         // is for programs that name their run themselves.
-        let tags = json!({
+        let mut tags = json!({
             "mlflow.runName": run,
             "training_job": plan.identity.name,
             "namespace": plan.identity.namespace,
             "attempt": ATTEMPT,
         });
+        if let Some(search) = &plan.identity.search {
+            // The agent's tracking store makes the run of the search, under which those of its trials stand.
+            tags["tuning_job"] = json!(search.name);
+            tags["tuning_job_uid"] = json!(search.uid);
+        }
         env.extend([
             var("MLFLOW_TRACKING_URI", literal(&mlflow.uri)),
             var("MLFLOW_EXPERIMENT_NAME", literal(&mlflow.experiment)),
@@ -43,8 +48,8 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
         env.extend([
             var("WANDB_PROJECT", literal(project)),
             var("WANDB_NAME", &run),
-            // The attempts of a job stand together.
-            var("WANDB_RUN_GROUP", &plan.identity.name),
+            // The attempts of a job stand together, and so do the trials of a search.
+            var("WANDB_RUN_GROUP", plan.identity.search.as_ref().map_or(&plan.identity.name, |search| &search.name)),
             var("WANDB_TAGS", format!("{},{},attempt-{ATTEMPT}", plan.identity.name, plan.identity.namespace)),
             // By default the end of a program waits for its last upload for ever.
             var("WANDB_FINISH_TIMEOUT", "300"),

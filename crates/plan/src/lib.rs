@@ -52,7 +52,7 @@ pub use resources::{is_extended, is_gpu};
 pub use storage::{Checkpoint, CheckpointVolume};
 pub use taken::{merged, with_runtime};
 
-use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus};
+use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus, TuningJob};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use protocol::checkpoints::CheckpointPolicy;
@@ -120,6 +120,25 @@ pub struct Identity {
     /// Hash of the requested settings. It is independent of the operator's version, the agent and the attempt. It excludes
     /// the mutable fields (suspend, TTL, the policies).
     pub intent: String,
+    /// The search that the job is a trial of.
+    pub search: Option<SearchIdentity>,
+}
+
+/// The search that a job is a trial of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchIdentity {
+    /// Name of the TuningJob.
+    pub name: String,
+    /// UID of the TuningJob.
+    pub uid: String,
+}
+
+impl SearchIdentity {
+    fn of(job: &TrainingJob) -> Option<Self> {
+        let mut owners = job.metadata.owner_references.iter().flatten();
+        let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == TuningJob::kind(&()))?;
+        Some(Self { name: owner.name.clone(), uid: owner.uid.clone() })
+    }
 }
 
 /// A plan, and the reasons against creating objects from it.
@@ -212,7 +231,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     // One role in the network of the nodes is enough: its addresses are theirs, and the others would refuse them.
     let isolated = spec.networking.isolate() && !roles.iter().any(Role::has_host_network);
     let plan = Plan {
-        identity: Identity { name, namespace, uid, owner, intent: effective.intent() },
+        identity: Identity { name, namespace, uid, owner, intent: effective.intent(), search: SearchIdentity::of(job) },
         gang: Gang { roles, rendezvous, elastic, group, isolated, queue },
         policy,
         storage,

@@ -11,7 +11,8 @@ import tempfile
 import time
 import uuid
 
-# If a version of MLflow has it no more, this fails, and MLflow goes on with its own.
+# If a version of MLflow has them no more, this fails, and MLflow goes on with its own.
+from mlflow.protos.service_pb2 import CreateRun, DeleteRun, SearchRuns
 from mlflow.tracking._tracking_service.utils import _get_rest_store
 
 # Seconds in which a server that gave no answer is not asked again, doubled each time: each call would wait for it.
@@ -35,6 +36,8 @@ class Guard:
         body = json.loads(json_body) if json_body else {}
         if body.get("run_id") not in self.lost and time.monotonic() >= self.asked_again_at:
             try:
+                if api.__name__ == "CreateRun":
+                    json_body = self.nested(body)
                 answer = self.call(api, json_body, *args, **kwargs)
                 self.pause = SHORTEST
                 return answer
@@ -51,6 +54,41 @@ class Guard:
                 )
                 self.pause = min(2 * self.pause, LONGEST)
         return self.pretend(api.__name__, kwargs.get("response_proto") or api.Response(), body)
+
+    def nested(self, body):
+        """The request for a run, which stands below the run of its search if it is a trial's."""
+        tags = {tag.get("key"): tag.get("value") for tag in body.get("tags", [])}
+        if "tuning_job_uid" in tags and "mlflow.parentRunId" not in tags:
+            parent = self.parent(body.get("experiment_id"), body.get("start_time"), tags)
+            body["tags"].append({"key": "mlflow.parentRunId", "value": parent})
+        return json.dumps(body)
+
+    def parent(self, experiment, start, tags):
+        """The run of a search: the first one that any of its trials has made."""
+        name, uid = tags.get("tuning_job"), tags["tuning_job_uid"]
+        which = {
+            "experiment_ids": [experiment],
+            "filter": "tags.tuning_job_uid = '%s' and tags.tuning_job_run = 'true'" % uid,
+            "order_by": ["attributes.start_time ASC", "attributes.run_id ASC"],
+            "max_results": 1,
+        }
+
+        def first():
+            runs = self.call(SearchRuns, json.dumps(which)).runs
+            return runs[0].info.run_id if runs else None
+
+        known = first()
+        if known:
+            return known
+        made = {"mlflow.runName": name, "tuning_job": name, "tuning_job_uid": uid, "tuning_job_run": "true"}
+        made = [{"key": key, "value": value} for key, value in made.items()]
+        request = {"experiment_id": experiment, "run_name": name, "start_time": start, "tags": made}
+        own = self.call(CreateRun, json.dumps(request)).run.info.run_id
+        # Another trial may have made one meanwhile.
+        known = first() or own
+        if known != own:
+            self.call(DeleteRun, json.dumps({"run_id": own}))
+        return known
 
     def pretend(self, name, response, body):
         """The least that MLflow can work with."""
