@@ -47,7 +47,7 @@ PROGRAMS = {program.name: program for program in (
     Program("plane", ("tools", "kwok")),
     Program("lib"),
     *(Program(unit, ("stores",) if unit == "lib-publish" else ()) for unit in UNITS),
-    Program("files", ("stores", "python")),
+    Program("files", ("stores", "python", "tools", "helm")),
     Program("api", ("tools",)),
     Program("wire", ("tools", "kwok")),
     Program("runs", has_harness=False),
