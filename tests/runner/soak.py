@@ -54,6 +54,8 @@ TRIALS = (
           ("what_stalls",), {}, ("release-image",)),
     Trial("upgrade", "an operator of an older commit is upgraded while jobs run", "node",
           ("upgraded_under_live_jobs",), {}, ("release-image", "older-image")),
+    Trial("helm", "a Helm release is upgraded from the tag before, rolled back and uninstalled while jobs run", "node",
+          ("a_helm_release",), {}, ("release-image", "tag-image", "helm")),
     Trial("frameworks", "TensorFlow, Paddle, MXNet and the newest XGBoost", "node", ("frameworks::",),
           {}, ("release-image", "small-frameworks", "large-frameworks")),
     Trial("clients", "the clients of the hub and of object stores, with our servers and our agent",
