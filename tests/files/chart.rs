@@ -111,6 +111,26 @@ fn a_chart_has_the_objects_of_kustomize() {
     equal(&more, &kustomize("deploy/monitoring"));
 }
 
+/// docs/install.md, "Quick starts": a reference to a repository, here the one of this checkout.
+#[test]
+fn a_remote_reference_needs_no_checkout() {
+    let Some((_, kubectl)) = programs() else { return };
+    let commit = run("git", &["-C", &root(""), "rev-parse", "HEAD"]).unwrap();
+    let folder = testkit::scratch().join("remote-reference");
+    fs::create_dir_all(&folder).unwrap();
+    let page = fs::read_to_string(root("docs/install.md")).unwrap();
+    let (_, shown) = page.split_once("# kustomization.yaml\nresources:\n").expect("docs/install.md shows an overlay");
+    let shown = format!("resources:\n{}", shown.split("```").next().unwrap());
+    let line = shown.lines().find(|line| line.contains("?ref=")).unwrap();
+    let local = format!("  - file://{}//deploy?ref={}", root("").trim_end_matches('/'), commit.trim());
+    fs::write(folder.join("kustomization.yaml"), shown.replace(line, &local)).unwrap();
+    let found = objects(&run(&kubectl, &["kustomize", folder.to_str().unwrap()]).unwrap());
+    let deployment = &found[&format!("Deployment {OWN}/trainingjob-operator")];
+    let image = &deployment["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(image, &json!("registry.example.com/ml/trainingjob-operator/operator:0.2.0"));
+    assert!(found.keys().any(|name| name.starts_with("CustomResourceDefinition")));
+}
+
 #[test]
 fn values_reach_the_objects() {
     let Some((helm, _)) = programs() else { return };
@@ -198,6 +218,6 @@ fn a_chart_has_the_version_of_the_programs_and_a_schema_for_each_value() {
     known.sort();
     given.sort();
     assert_eq!(given, known);
-    let promised = "Kubernetes 1.30 or newer";
-    assert!(read("docs/install.md").contains(promised) && chart["kubeVersion"] == ">=1.30.0-0");
+    let promised = "Kubernetes 1.34 or newer";
+    assert!(read("docs/install.md").contains(promised) && chart["kubeVersion"] == ">=1.34.0-0");
 }
