@@ -1,4 +1,4 @@
-"""What a release is tried with: helm, a registry, and skopeo. Each is kept in the cache; no cluster needs any of them."""
+"""What a release is tried with: helm, a registry, and skopeo. No cluster needs any of them."""
 
 import fcntl
 import hashlib

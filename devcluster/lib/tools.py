@@ -79,7 +79,7 @@ FILES = {
     "coscheduling": ("sigs.k8s.io/scheduler-plugins", ("config/crd/bases/scheduling.x-k8s.io_podgroups.yaml",)),
 }
 # Other versions of Kubernetes that a cluster can have, by TRAININGJOB_KUBERNETES: the oldest that docs/install.md
-# promises, and the newest. Each has a module of its own; etcd, CoreDNS, kubectl and containerd are those of every cluster.
+# promises, and the newest. Each has a module of its own; etcd, CoreDNS, kubectl and containerd are those of all.
 OTHERS = {
     version: Program(f"kubernetes-{version}", ".", 200, links=(
         "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"))

@@ -13,8 +13,9 @@ LICENCE_FILES = re.compile(r"(?i)^(licen[cs]e|copying|notice|copyright|unlicense
 # What is linked beside crates, and is known to no lock file.
 BESIDE = (
     ("glibc", "LGPL-2.1-or-later", "/usr/share/doc/libc6/copyright",
-     "The C library, linked statically. The project's sources and Cargo.lock allow a new link with another version of it."),
-    ("rust-std", "MIT OR Apache-2.0", None, "Rust's standard library, linked statically. Copyright the Rust project's contributors."),
+     "The C library, linked statically. The project's sources and Cargo.lock allow a new link with another version."),
+    ("rust-std", "MIT OR Apache-2.0", None,
+     "Rust's standard library, linked statically. Copyright the Rust project's contributors."),
     ("libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1", "/usr/share/doc/libgcc-s1/copyright",
      "Support code of the compiler, linked statically; its exception permits that under any licence."),
 )
@@ -26,8 +27,8 @@ def linked(source, triples):
     found = set()
     for triple in triples:
         packages = [word for name in PACKAGES for word in ("--package", name)]
-        tree = run("cargo", "tree", "--locked", "--quiet", *packages, "--target", triple, "--edges", "normal,no-proc-macro",
-                   "--prefix", "none", "--no-dedupe", "--format", "{p}", cwd=source).stdout
+        tree = run("cargo", "tree", "--locked", "--quiet", *packages, "--target", triple, "--edges",
+                   "normal,no-proc-macro", "--prefix", "none", "--no-dedupe", "--format", "{p}", cwd=source).stdout
         for line in filter(None, tree.splitlines()):
             name, version = line.split()[:2]
             found.add((name, version.removeprefix("v")))
@@ -65,8 +66,8 @@ def cyclonedx(crates, known, sums, version, created, commit):
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'trainingjob-operator@{version}:{commit}')}",
         "version": 1,
         "metadata": {"timestamp": created, "component": {
-            "type": "application", "bom-ref": "trainingjob-operator", "name": "trainingjob-operator", "version": version,
-            "licenses": [{"license": {"id": "Apache-2.0"}}]}},
+            "type": "application", "bom-ref": "trainingjob-operator", "name": "trainingjob-operator",
+            "version": version, "licenses": [{"license": {"id": "Apache-2.0"}}]}},
         "components": components}
 
 

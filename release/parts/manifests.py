@@ -45,8 +45,8 @@ def chart(source, out, image, digest, epoch):
     """The chart as `helm package` makes it, with the published image as its default; each time the same bytes."""
     folder = source / CHART
     values = (folder / "values.yaml").read_text()
-    for old, new in (("  # Nothing publishes this name: set the repository that your release was pushed to. The chart of a "
-                      "release names its own.\n", ""),
+    for old, new in (("  # Nothing publishes this name: set the repository that your release was pushed to. "
+                      "The chart of a release names its own.\n", ""),
                      ("  repository: trainingjob-operator\n", f"  repository: {image}\n"),
                      ('  digest: ""\n', f'  digest: "{digest}"\n')):
         if old not in values:

@@ -1,8 +1,8 @@
 """The programs of a release, compiled from a commit for each architecture.
 
-Sources, registry and build folder are given fixed names in what the compilers write, so that the bytes do not depend on
-the folder. Programs of another architecture need Rust's standard library for it and a C compiler. Where this machine has
-none, both are taken from Debian testing, unpacked into a folder of the cache, and the compilation runs inside of it.
+Sources, registry and build folder are given fixed names in what the compilers write, so that the bytes do not depend
+on the folder. Programs of another architecture need Rust's standard library for it and a C compiler. Where this machine
+has none, both are taken from Debian testing, unpacked into a folder of the cache, and the compilation runs inside.
 """
 
 import fcntl
@@ -20,7 +20,8 @@ NAMES = ("operator", "agent", "kubectl-trainingjob")
 # Architecture -> the machine as Python names it, and the prefix of its C compiler.
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 CROSS_PACKAGES = {
-    "arm64": ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"), "amd64": ("gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross")}
+    "arm64": ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
+    "amd64": ("gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross")}
 # Lists of a mirror that is a snapshot have an old date. Their signatures are checked all the same.
 OLD_LISTS = "Acquire::Check-Valid-Until"
 
@@ -55,18 +56,20 @@ def toolchain(architecture):
     if library.is_dir() and any(library.glob("libstd-*")) and (not cross or shutil.which(f"{prefix}-gcc")):
         return Toolchain(target, cross, None, run("rustc", "--version").stdout.strip())
     if not (is_root() and shutil.which("apt-get")):
-        raise Failure(f"programs for {architecture} need Rust's library and a C compiler for it: rustup target add {target}; "
-                      f"apt-get install {' '.join(CROSS_PACKAGES[architecture])}")
+        raise Failure(f"programs for {architecture} need Rust's library and a C compiler for it: "
+                      f"rustup target add {target}; apt-get install {' '.join(CROSS_PACKAGES[architecture])}")
     root = cross_root(architecture)
-    return Toolchain(target, cross, root, run("chroot", root, "rustc", "--version").stdout.strip() + " of Debian testing")
+    version = run("chroot", root, "rustc", "--version").stdout.strip()
+    return Toolchain(target, cross, root, f"{version} of Debian testing")
 
 
 def cross_root(architecture):
     """Debian testing with Rust, and with Rust's library and a C compiler for the architecture."""
     need({"mmdebstrap": "mmdebstrap"})
     packages = ",".join(("cargo", "rustc", "gcc", "libc6-dev", *CROSS_PACKAGES[architecture]))
-    library = (f'chroot "$1" sh -c "dpkg --add-architecture {architecture} && apt-get -o {OLD_LISTS}=false update -qq && '
-               f'cd /tmp && apt-get download -qq libstd-rust-dev:{architecture} && dpkg-deb -x libstd-rust-dev_*.deb / && '
+    library = (f'chroot "$1" sh -c "dpkg --add-architecture {architecture} && '
+               f'apt-get -o {OLD_LISTS}=false update -qq && cd /tmp && '
+               f'apt-get download -qq libstd-rust-dev:{architecture} && dpkg-deb -x libstd-rust-dev_*.deb / && '
                'rm libstd-rust-dev_*.deb && apt-get clean"')
     command = ["mmdebstrap", "--quiet", f'--aptopt={OLD_LISTS} "false"', "--variant=apt", f"--include={packages}",
                f"--customize-hook={library}", "testing"]

@@ -21,7 +21,7 @@ def published(version, place=None):
     """For PUBLISH=HOST/PATH. GitHub has its registry under another name."""
     place = (place or os.environ.get("PUBLISH") or DEFAULT).strip().strip("/")
     if "://" in place or "/" not in place or place != place.lower():
-        raise ValueError(f"PUBLISH={place}: write HOST/PATH in lower case, such as github.com/owner/trainingjob-operator")
+        raise ValueError(f"PUBLISH={place}: write HOST/PATH in lower case, such as github.com/owner/name")
     host, path = place.split("/", 1)
     registry = f"ghcr.io/{path}" if host == "github.com" else place
     source = f"https://{place}"

@@ -20,12 +20,13 @@ import unittest
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "devcluster"), str(ROOT / "release")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "devcluster"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "release"))
 
 from lib import shipping
 from parts import manifests, where
 
+ROOT = Path(__file__).resolve().parents[2]
 VERSION = json.loads(subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"], cwd=ROOT,
                                     check=True, capture_output=True, text=True).stdout)["packages"][0]["version"]
 PLUGIN = "kubectl-trainingjob"
