@@ -12,7 +12,7 @@ COPY . .
 # Static: the operator's image has nothing else in it, and the agent runs in any image (.cargo/config.toml).
 RUN cargo build --release --locked --bin operator --bin agent \
  && mkdir /image \
- && find target -path '*-linux-*/release/operator' -exec install {} /image/operator ';' \
+ && find target -path '*-linux-*/release/operator' -exec cp {} /image/operator ';' \
  && find target -path '*-linux-*/release/agent' -exec {} install --to /image/agent ';' \
  && test -x /image/operator -a -x /image/agent
 
