@@ -11,6 +11,9 @@ ifndef CARGO_BUILD_BUILD_DIR
 export CARGO_BUILD_BUILD_DIR := $(shell tests/build-dir)
 endif
 endif
+# Where a release is published: the image, the chart and the files follow from it (release/parts/where.py).
+PUBLISH ?=
+export PUBLISH
 # The cluster of `make demo` and `make cluster`, and how many real nodes a new one gets.
 CLUSTER ?= demo
 NODES ?= 1
@@ -23,7 +26,7 @@ TRIPLE = $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUFF := $(CACHE)/ruff-0.17.6/bin/ruff
 DENY = $(firstword $(wildcard $(CACHE)/bin/cargo-deny) $(shell command -v cargo-deny))
 
-.PHONY: help demo demo-cluster dev-image test soak gpu unit lint fmt audit docs generate cluster image binaries plugin bench clean need-rust
+.PHONY: help release demo demo-cluster dev-image test soak gpu unit lint fmt audit docs generate cluster image binaries plugin bench clean need-rust
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -146,15 +149,19 @@ image: binaries ## build the operator's image into dist/image.tar (a docker-arch
 ifeq ($(BUILDER),buildah)
 	@devcluster/cluster packages
 	@store="--root $(CURDIR)/dist/.buildah --runroot $(CURDIR)/dist/.buildah/run --storage-driver vfs" && \
-	 buildah $$store bud --quiet --isolation chroot --timestamp 0 -f Dockerfile -t $(IMAGE) dist/image > /dev/null && \
+	 buildah $$store bud --quiet --isolation chroot --timestamp 0 -f Dockerfile.programs -t $(IMAGE) dist/image > /dev/null && \
 	 buildah $$store push --quiet $(IMAGE) docker-archive:dist/.new.tar:$(IMAGE)
 	@rm -rf dist/.buildah
 else
-	$(BUILDER) build -q -f Dockerfile -t $(IMAGE) dist/image
+	$(BUILDER) build -q -f Dockerfile.programs -t $(IMAGE) dist/image
 	$(BUILDER) save -o dist/.new.tar $(IMAGE)
 endif
 	@if cmp -s dist/.new.tar dist/image.tar; then rm dist/.new.tar; else mv dist/.new.tar dist/image.tar; fi
 	@ls -lh dist/image.tar | awk '{print "dist/image.tar: $(IMAGE), " $$5}'
+
+# PUBLISH=HOST/PATH says where it will be published, RELEASE_FLAGS: `release/make --help`; docs/release.md.
+release: need-rust ## everything that is published of HEAD, into dist/release/VERSION: made twice, and compared
+	@release/make $(RELEASE_FLAGS)
 
 bench: binaries ## measure the operator on a control plane with simulated nodes (PEERS=1: and JobSet, Trainer v2 and training-operator v1)
 	@TRAININGJOB_TEST_TOOLS=$$(devcluster/cluster tools) bench/run $(if $(PEERS),--peers)

@@ -229,7 +229,7 @@ echo hook > "$folder/python/sitecustomize.py"
         with tarfile.open(self.out) as archive:
             manifest = json.load(archive.extractfile("manifest.json"))[0]
             config = json.load(archive.extractfile(manifest["Config"]))["config"]
-        instructions = dict(line.split(" ", 1) for line in (ROOT / "Dockerfile").read_text().splitlines()
+        instructions = dict(line.split(" ", 1) for line in (ROOT / "Dockerfile.programs").read_text().splitlines()
                             if line and not line.startswith("#"))
         self.assertEqual(instructions.keys(), {"FROM", "COPY", "USER", "ENTRYPOINT"})
         self.assertEqual(config, {"User": instructions["USER"], "Entrypoint": json.loads(instructions["ENTRYPOINT"]),

@@ -120,7 +120,7 @@ def operator(program, agent, out, tag=TAG):
 
     An archive that did not change keeps its time, so clusters that have it import nothing and restart nothing.
     """
-    config = dockerfile_config((ROOT / "Dockerfile").read_text())
+    config = dockerfile_config((ROOT / "Dockerfile.programs").read_text())
     for file in (program, agent):
         if not file.is_file():
             raise Failure(f"{file} is missing")

@@ -78,14 +78,22 @@ FILES = {
                                             for group in ("nodeinfo", "scheduling", "topology"))),
     "coscheduling": ("sigs.k8s.io/scheduler-plugins", ("config/crd/bases/scheduling.x-k8s.io_podgroups.yaml",)),
 }
+# Other versions of Kubernetes that a cluster can have, by TRAININGJOB_KUBERNETES: the oldest that docs/install.md
+# promises, and the newest. Each has a module of its own; etcd, CoreDNS, kubectl and containerd are those of all.
+OTHERS = {
+    version: Program(f"kubernetes-{version}", ".", 200, links=(
+        "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"))
+    for version in ("1.34", "1.37")
+}
 # What a folder of ready-made control-plane binaries, as other projects' tests use it, may supply instead.
 ASSETS = ("kube-apiserver", "etcd", "kubectl")
 
 
 # The variables by which programs know their version: (module that has it, variable, what of it).
 STAMPS = {
-    "kubernetes": [(KUBERNETES, f"k8s.io/component-base/version.{variable}", part) for variable, part in
-                   (("gitVersion", "{0}"), ("gitMajor", "{1}"), ("gitMinor", "{2}"))],
+    **{module: [(KUBERNETES, f"k8s.io/component-base/version.{variable}", part) for variable, part in
+                (("gitVersion", "{0}"), ("gitMajor", "{1}"), ("gitMinor", "{2}"))]
+       for module in ("kubernetes", *(program.module for program in OTHERS.values()))},
     "containerd": [(CONTAINERD, f"{CONTAINERD}/version.Version", "{0}")],
     "kueue": [(KUEUE, f"{KUEUE}/pkg/version.GitVersion", "{0}")],
 }
@@ -99,15 +107,25 @@ def path(name):
     return folder(name) / name
 
 
+def other_version():
+    """The version of Kubernetes that is asked for instead of the usual one."""
+    version = os.environ.get("TRAININGJOB_KUBERNETES")
+    if version and version not in OTHERS:
+        raise Failure(f"TRAININGJOB_KUBERNETES={version}: there are {' and '.join(OTHERS)}")
+    return version or None
+
+
 def folder(name=None):
     """Where a program is kept: those of a cluster are together, an extra is alone."""
-    programs = {name: EXTRAS[name]} if name in EXTRAS else PROGRAMS
+    other = None if name in EXTRAS else other_version()
+    programs = {name: EXTRAS[name]} if name in EXTRAS else {**PROGRAMS, other: OTHERS[other]} if other else PROGRAMS
     digest = hashlib.sha256(repr([(program, linker_flags(program.module)) for program in programs.values()]).encode())
     digest.update(repr([sorted(go_settings().items()), packages() if programs is PROGRAMS else None]).encode())
     modules = {program.module for program in programs.values()}
     for file in sorted(file for file in MODULES.glob("*/*") if file.parent.name in modules):
         digest.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
-    return cache() / f"{name if name in EXTRAS else 'tools'}-{digest.hexdigest()[:16]}"
+    kind = name if name in EXTRAS else f"tools-{other}" if other else "tools"
+    return cache() / f"{kind}-{digest.hexdigest()[:16]}"
 
 
 def version(folder, module):
@@ -140,6 +158,8 @@ def packages():
 
 def build(names=BINARIES):
     """Makes sure that a cluster's programs are there, and returns their folder."""
+    if other := other_version():
+        return build_other(other)
     out = folder()
     with missing_from(out, names) as missing:
         linked = [name for name in missing if name in PROGRAMS["kubernetes"].links]
@@ -166,6 +186,21 @@ def build_extra(name):
     return out
 
 
+def build_other(other):
+    """The programs of another version of Kubernetes, with links to all others of a cluster."""
+    env = {name: value for name, value in os.environ.items() if name != "TRAININGJOB_KUBERNETES"}
+    usual = Path(run(HERE / "cluster", "tools", env=env).stdout.split()[-1])
+    out = folder()
+    with missing_from(out, BINARIES) as missing:
+        if missing:
+            build_one(other, out)
+            for name in missing:
+                if name not in OTHERS[other].links:
+                    (out / name).unlink(missing_ok=True)
+                    (out / name).symlink_to(usual / name)
+    return out
+
+
 def is_there(name):
     return os.access(path(name), os.X_OK)
 
@@ -188,7 +223,7 @@ def missing_from(out, names):
 
 def build_one(name, out):
     need_go()
-    program = (PROGRAMS | EXTRAS)[name]
+    program = (PROGRAMS | EXTRAS | OTHERS)[name]
     what = ", ".join(program.links) or name
     start = time.monotonic()
     say(f"  building {what} into {out} (once; usually {program.seconds} s on 2 quiet cores)")
@@ -242,7 +277,8 @@ def go_settings():
 
 def go_environment():
     # A collector that runs less often saves a fifth of the compiler's CPU time, for memory that it gives back soon.
-    return {**os.environ, "GOGC": os.environ.get("GOGC", "400"), **go_settings()}
+    # A module that needs a newer Go names it (`toolchain`), and Go fetches that one from the modules' proxy.
+    return {**os.environ, "GOGC": os.environ.get("GOGC", "400"), "GOTOOLCHAIN": "auto", **go_settings()}
 
 
 def need_go():

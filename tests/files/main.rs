@@ -1,4 +1,4 @@
-//! What needs no cluster and mostly computes: checkpoints, object stores, and the files of `deploy/` and `docs/`.
+//! What needs no cluster and mostly computes: checkpoints, object stores, and the files of `deploy/`, `charts/` and `docs/`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -9,6 +9,7 @@
     reason = "numbers of tests are small, their tables are long"
 )]
 
+mod chart;
 mod checkpoints;
 mod checkpoints_jax_tf;
 mod crates;

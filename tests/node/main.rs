@@ -24,6 +24,7 @@ mod lost;
 mod mpi;
 mod plugin;
 mod presets;
+mod release;
 mod results;
 mod roles;
 mod stalls;

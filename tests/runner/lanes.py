@@ -47,7 +47,7 @@ PROGRAMS = {program.name: program for program in (
     Program("plane", ("tools", "kwok")),
     Program("lib"),
     *(Program(unit, ("stores",) if unit == "lib-publish" else ()) for unit in UNITS),
-    Program("files", ("stores", "python")),
+    Program("files", ("stores", "python", "tools", "helm")),
     Program("api", ("tools",)),
     Program("wire", ("tools", "kwok")),
     Program("runs", has_harness=False),
@@ -59,12 +59,13 @@ PROGRAMS = {program.name: program for program in (
     Program("book", file="tests/book/book_test.py"),
     Program("stop", ("compile",), file="tests/fetch/stop_test.py"),
     Program("cache", ("compile", "packages"), file="tests/fetch/cache_test.py"),
+    Program("release", ("compile", "tools", "helm"), file="tests/release/release_test.py"),
     Program("hostile", ("compile", "packages"), file="tests/fetch/hostile_test.py"),
 )}
 
 LANES = (
     Lane("node", ("node",), threads=3),
-    Lane("cpu", ("words", "book", "runner", "devcluster", "evidence", "stop", "lib", *UNITS, "runs", "files",
+    Lane("cpu", ("words", "book", "runner", "devcluster", "evidence", "stop", "release", "lib", *UNITS, "runs", "files",
                  "programs", "api"), threads=2, nice=10),
     # These have deadlines as the real nodes have, and not their weight.
     Lane("waits", ("hostile", "cache", "planes", "agents", "plane"), threads=8, after=("node",)),

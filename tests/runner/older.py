@@ -10,6 +10,8 @@ from runner.console import Failure
 # The last commit whose operator runs beside the jobs, in ml-training, and whose agents don't prove their answers:
 # docs/install.md, "Upgrade", is about it.
 COMMIT = "74734012e9d50ca9d85d679bdd2fa012f613fda2"
+# v0.2.0, the tag before this version, by its commit: a clone may lack tags.
+TAG_BEFORE = "8e07575f45c9f858660a96a7495cdb9ee7b14746"
 TAG = "older"  # of its image, beside which a node has the one of this checkout
 PROGRAMS = ("operator", "agent")
 MANIFESTS = ("crds", "deploy")

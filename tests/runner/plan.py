@@ -102,6 +102,8 @@ class Plan:
                     ("images",), self.take("TRAININGJOB_TEST_LARGE_FRAMEWORKS_IMAGE"), usual=1, cold=300),
             cluster("trainers", "the image with Hugging Face and Lightning", ("images", "trainers"), ("images",),
                     self.take("TRAININGJOB_TEST_TRAINERS_IMAGE"), usual=1, cold=120),
+            cluster("helm", "helm, which renders the chart", ("shipping", "helm"), ("packages",),
+                    self.take("TRAININGJOB_TEST_HELM"), usual=1, cold=10),
             Step("gang-schedulers", "Volcano and the coscheduling plugin", self.build_gang_schedulers, ("tools",),
                  usual=1, cold=300),
             *cargo_steps,
@@ -130,6 +132,8 @@ class Plan:
                  needs=("release-image", "tools", "images"), usual=60),
             Step("older-image", "the operator that a test upgrades, of an older commit", self.make_older_image,
                  needs=("packages",), after=("release-image",), usual=1, cold=180),
+            Step("tag-image", "the operator of the tag before, which tests upgrade and go back to", self.make_tag_image,
+                 needs=("packages",), after=("release-image", "older-image"), usual=1, cold=180),
         ]
 
     def cluster_step(self, name, what, words, needs=(), take=None, after=(), usual=None, cold=None):
@@ -219,6 +223,11 @@ class Plan:
         made = older.Older(self.cache, self.root)
         made.prepare(lambda *words, env=None: self.command(step, *words, env=env))
         self.env["TRAININGJOB_TEST_OLDER"] = made.folder
+
+    def make_tag_image(self, step):
+        made = older.Older(self.cache, self.root, older.TAG_BEFORE)
+        made.prepare(lambda *words, env=None: self.command(step, *words, env=env))
+        self.env["TRAININGJOB_TEST_TAG"] = made.folder
 
     def use_release_image(self):
         self.env["TRAININGJOB_TEST_IMAGE"] = str(self.root / "dist" / "image.tar")

@@ -1,0 +1,1 @@
+"""What `release/make` makes of a commit."""
