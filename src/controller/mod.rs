@@ -367,9 +367,9 @@ impl Pass<'_, TrainingJob> {
         }
         let agents = context.index.read(&self.key, |cell| {
             let refusal = cell.agents.refusal().map(str::to_owned);
-            (cell.agents.answer(), cell.agents.silent_since(), refusal, cell.fetch_answer())
+            (cell.agents.answer(), cell.agents.silent_since(), refusal, cell.transfer_answer())
         });
-        let (agent, agent_silent_since, agent_refusal, fetch) = agents.unwrap_or_default();
+        let (agent, agent_silent_since, agent_refusal, transfer) = agents.unwrap_or_default();
         let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
             plan,
             refused: wanted.refused.as_deref(),
@@ -379,7 +379,7 @@ impl Pass<'_, TrainingJob> {
             agent: agent.as_ref(),
             agent_silent_since,
             agent_refusal: agent_refusal.as_deref(),
-            fetch: fetch.as_ref(),
+            transfer: transfer.as_ref(),
             now: lifecycle::whole_second(Timestamp::now()),
         });
         requeue.within(again);

@@ -59,7 +59,8 @@ pub use schema::{NOT_IN_RUNTIMES, crd, runtime_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, DataProgress, DataStatus,
-    EarlyStoppingStatus, ElasticStatus, ProgramMetrics, ResultStatus, RoleStatus, State, TrainingJobStatus, Workers,
+    EarlyStoppingStatus, ElasticStatus, ProgramMetrics, PublicationProgress, ResultStatus, RoleStatus, State,
+    TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use values::{defaults_of, fill};

@@ -127,7 +127,7 @@ struct World {
     agent: Option<AgentAnswer>,
     agent_silent_since: Option<Timestamp>,
     agent_refusal: Option<&'static str>,
-    fetch: Option<AgentAnswer>,
+    transfer: Option<AgentAnswer>,
     second: i64,
     refused: Option<String>,
     /// Value of the annotation by which a restart is asked for.
@@ -143,7 +143,7 @@ impl World {
             agent: None,
             agent_silent_since: None,
             agent_refusal: None,
-            fetch: None,
+            transfer: None,
             second: 0,
             refused: None,
             asked: None,
@@ -169,7 +169,7 @@ impl World {
             agent: self.agent.as_ref(),
             agent_silent_since: self.agent_silent_since,
             agent_refusal: self.agent_refusal,
-            fetch: self.fetch.as_ref(),
+            transfer: self.transfer.as_ref(),
             now: at(self.second),
         });
         self.status = verdict.status.clone();

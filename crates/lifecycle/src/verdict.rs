@@ -26,8 +26,8 @@ pub struct Input<'a> {
     pub agent_silent_since: Option<Timestamp>,
     /// Why the last answer was not believed, if one came.
     pub agent_refusal: Option<&'a str>,
-    /// Last answer of the agent that fetches content at present.
-    pub fetch: Option<&'a AgentAnswer>,
+    /// Last answer of the agent that fetches content or publishes the result at present.
+    pub transfer: Option<&'a AgentAnswer>,
     /// Now, in whole seconds.
     pub now: Timestamp,
 }

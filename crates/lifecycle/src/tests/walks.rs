@@ -856,7 +856,7 @@ fn rules_hold_on_random_walks() {
                     agent: world.agent.as_ref(),
                     agent_silent_since: world.silent_since,
                     agent_refusal: world.refusal.then_some("not believed"),
-                    fetch: None,
+                    transfer: None,
                     now: at(world.second),
                 })
             };
