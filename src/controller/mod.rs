@@ -8,6 +8,7 @@
 mod apply;
 mod ask;
 mod cache;
+mod content_names;
 mod delivery;
 mod error;
 mod events;
@@ -26,6 +27,7 @@ mod watch;
 
 pub use ask::AgentAccess;
 pub use ask::decode;
+pub use content_names::ContentNames;
 pub use error::Error;
 pub use operator_key::{OPERATOR_KEY_SECRET, operator_key};
 
@@ -74,6 +76,8 @@ pub struct Options {
     pub operator_key: OperatorKey,
     /// How the agent comes into the workers' pods.
     pub agent_delivery: AgentDelivery,
+    /// Addresses of models and data sets by name.
+    pub content_names: ContentNames,
 }
 
 impl Default for Options {
@@ -87,6 +91,7 @@ impl Default for Options {
             agent_access: AgentAccess::Off,
             operator_key: OperatorKey::from_random(rand::random()),
             agent_delivery: AgentDelivery::Init,
+            content_names: ContentNames::default(),
         }
     }
 }

@@ -25,8 +25,10 @@ use testkit::root;
 use testkit::servers::{BUCKET, KEY, Proxy, SECRET};
 
 const GPU: &str = "nvidia.com/gpu";
+/// How the administrator of the test's cluster names the model.
+pub const NAME: &str = "minilm";
 /// How the hub's stand-in names the model.
-const MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
+pub const MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// The page with the trace, and the lines around it.
 const PAGE: &str = "docs/data.md";
 const BEGIN: &str = "<!-- trace of node::fine_tuning -->\n";
@@ -38,7 +40,7 @@ async fn a_model_is_fine_tuned_registered_and_used_again() {
     let space = world.space("fine-tuning", json!({})).await;
     let (room, model) = (Room::new("fine-tuning"), model());
     let host = host_address(&space).await;
-    let hub = Hub::start(&room, &model);
+    let hub = Hub::start(&room, MODEL, &model);
     let (hub_proxy, mlflow) = (Proxy::before_port(hub.port(), host), MlflowServer::start(&room));
     let mlflow_proxy = Proxy::before_port(mlflow.port, host);
     let bucket = Bucket::open(&space).await;
@@ -77,9 +79,10 @@ async fn a_model_is_fine_tuned_registered_and_used_again() {
 
     // From the hub, and from a bucket that has the same files.
     let mut tuned = Vec::new();
-    let sources = [("from-hub", format!("hf://{MODEL}")), ("from-bucket", format!("s3://{BUCKET}/models/minilm"))];
-    for (version, (name, uri)) in (1..).zip(sources) {
-        let job = space.submit(name, fields(&uri, 2, publishes.clone())).await;
+    let (hub_uri, bucket_uri) = (format!("hf://{MODEL}"), format!("s3://{BUCKET}/models/minilm"));
+    let sources = [("from-hub", NAME, hub_uri), ("from-bucket", &*bucket_uri, bucket_uri.clone())];
+    for (version, (name, written, uri)) in (1..).zip(sources) {
+        let job = space.submit(name, fields(written, 2, publishes.clone())).await;
         let status = job.state(Completed).await;
         let fetched = &status.data.iter().find(|data| data.name == "model").unwrap();
         assert!(fetched.bytes > 90_000_000, "{name}: {fetched:?}");
@@ -133,14 +136,15 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The stand-in of the hub that `crates/fetch` is tested with, and the hub's own client too (tests/fetch/clients_test.py).
-struct Hub {
+pub struct Hub {
     file: PathBuf,
     process: Child,
 }
 
 impl Hub {
-    fn start(room: &Room, model: &Path) -> Self {
-        const NAME: &str = "tests::hubs_for_another_client";
+    /// One that has this folder as a model of that name.
+    pub fn start(room: &Room, name: &str, model: &Path) -> Self {
+        const TEST: &str = "tests::hubs_for_another_client";
         let file = room.path("hubs");
         let mut command = match std::env::var("TRAININGJOB_TEST_PROGRAMS") {
             Ok(folder) => Command::new(Path::new(&folder).join("lib-fetch")),
@@ -150,8 +154,8 @@ impl Hub {
                 cargo
             }
         };
-        command.args(["--exact", NAME]).env("FETCH_TEST_HUBS", &file);
-        command.env("FETCH_TEST_MODEL", model).env("FETCH_TEST_NAME", MODEL);
+        command.args(["--exact", TEST]).env("FETCH_TEST_HUBS", &file);
+        command.env("FETCH_TEST_MODEL", model).env("FETCH_TEST_NAME", name);
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let mut hub = Self { file, process };
         testkit::wait::until("the hub", SOON, || {
@@ -162,7 +166,7 @@ impl Hub {
     }
 
     /// Of the one that asks for a token.
-    fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         let urls = fs::read_to_string(&self.file).unwrap();
         urls.rsplit_once(':').unwrap().1.trim().parse().unwrap()
     }
