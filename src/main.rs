@@ -8,12 +8,13 @@ use kube::client::ClientBuilder;
 use kube::{Api, Client, Config};
 use plan::{AgentDelivery, Runtime};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
-use trainingjob_operator::controller::{self, AgentAccess, Options};
+use trainingjob_operator::controller::{self, AgentAccess, ContentNames, Options};
 use trainingjob_operator::telemetry::{self, LogFormat, Metrics};
 
 /// Kubernetes operator for distributed training: watches TrainingJobs and runs them as gangs of workers.
@@ -56,6 +57,11 @@ struct Args {
     /// Seconds after its end at which a TrainingJob is deleted that says none itself, of those created from now on; default: never.
     #[arg(long, env = "DEFAULT_TTL_SECONDS_AFTER_FINISHED", value_parser = clap::value_parser!(u32).range(..=2_147_483_647))]
     default_ttl_seconds_after_finished: Option<u32>,
+
+    /// Folder with addresses of models and data sets: a file for each name, as a ConfigMap is mounted. Jobs that are created from
+    /// now on may write the name; default: none.
+    #[arg(long, env = "CONTENT_NAMES", value_name = "DIR")]
+    content_names: Option<PathBuf>,
 
     /// How the workers' agents are asked for progress; default: direct in a cluster, proxy outside.
     #[arg(long, env = "AGENT_ACCESS", value_enum)]
@@ -124,6 +130,7 @@ async fn main() -> anyhow::Result<()> {
         new_jobs_per_second: args.new_jobs_per_second,
         identity: identity.clone(),
         agent_delivery: args.agent_delivery,
+        content_names: ContentNames(args.content_names.clone()),
         agent_access,
         operator_key,
     };

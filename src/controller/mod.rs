@@ -8,6 +8,7 @@
 mod apply;
 mod ask;
 mod cache;
+mod content_names;
 mod delivery;
 mod error;
 mod events;
@@ -28,6 +29,7 @@ mod watch;
 
 pub use ask::AgentAccess;
 pub use ask::decode;
+pub use content_names::ContentNames;
 pub use error::Error;
 pub use operator_key::{OPERATOR_KEY_SECRET, operator_key};
 
@@ -76,6 +78,8 @@ pub struct Options {
     pub operator_key: OperatorKey,
     /// How the agent comes into the workers' pods.
     pub agent_delivery: AgentDelivery,
+    /// Addresses of models and data sets by name.
+    pub content_names: ContentNames,
 }
 
 impl Default for Options {
@@ -89,6 +93,7 @@ impl Default for Options {
             agent_access: AgentAccess::Off,
             operator_key: OperatorKey::from_random(rand::random()),
             agent_delivery: AgentDelivery::Init,
+            content_names: ContentNames::default(),
         }
     }
 }
@@ -381,9 +386,9 @@ impl Pass<'_, TrainingJob> {
         }
         let agents = context.index.read(&self.key, |cell| {
             let refusal = cell.agents.refusal().map(str::to_owned);
-            (cell.agents.answer(), cell.agents.silent_since(), refusal, cell.fetch_answer())
+            (cell.agents.answer(), cell.agents.silent_since(), refusal, cell.transfer_answer())
         });
-        let (agent, agent_silent_since, agent_refusal, fetch) = agents.unwrap_or_default();
+        let (agent, agent_silent_since, agent_refusal, transfer) = agents.unwrap_or_default();
         let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
             plan,
             refused: wanted.refused.as_deref(),
@@ -393,9 +398,9 @@ impl Pass<'_, TrainingJob> {
             agent: agent.as_ref(),
             agent_silent_since,
             agent_refusal: agent_refusal.as_deref(),
-            fetch: fetch.as_ref(),
             held: wish.held.as_deref(),
             stop: wish.stop.as_deref(),
+            transfer: transfer.as_ref(),
             now: lifecycle::whole_second(Timestamp::now()),
         });
         requeue.within(again);

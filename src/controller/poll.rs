@@ -29,14 +29,14 @@ pub(super) struct Asked {
     pub port: u16,
     pub first: Box<ObservedPod>,
     pub other: Option<Box<ObservedPod>>,
-    /// Whether it fetches content, and no program runs yet.
-    pub fetches: bool,
+    /// Whether it moves data, and no program runs.
+    pub moves_data: bool,
 }
 
 impl Asked {
     /// Where its answers are filed.
     fn polls<'a>(&self, cell: &'a mut Cell) -> &'a mut AgentPolls {
-        if self.fetches { &mut cell.fetch } else { &mut cell.agents }
+        if self.moves_data { &mut cell.transfer } else { &mut cell.agents }
     }
 }
 
@@ -88,12 +88,12 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
         if job.metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let (port, first, other, fetches) = context.index.read(&key, |cell| {
+        let (port, first, other, moves_data) = context.index.read(&key, |cell| {
             let plan = &cell.wanted.as_ref()?.planned.plan;
             let port = plan.monitoring.metrics_port?;
             let status = status::newest(job, &cell.writes).0?;
             if !status.state.is_some_and(State::is_finished)
-                && let Some(pod) = cell.fetching_pod()
+                && let Some(pod) = cell.transfer_pod()
             {
                 return is_due(&pod.uid).then_some((port, pod, None, true));
             }
@@ -110,7 +110,7 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
         })??;
         let (pod, namespace) = (first.uid.clone(), key.namespace.clone());
         let (job, first) = (ObjectRef::from_obj(&*object), Box::new(first));
-        Some(Due { pod, namespace, whom: Asked { key, job, port, first, other, fetches } })
+        Some(Due { pod, namespace, whom: Asked { key, job, port, first, other, moves_data } })
     };
     store.state().into_iter().filter_map(running).collect()
 }
@@ -165,6 +165,7 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
             || old.gang != status.gang
             || old.progress != status.progress
             || old.fetches != status.fetches
+            || old.publishes != status.publishes
             || old.histories != status.histories
             || old.objective != status.objective
             || old.report.error_patterns != status.report.error_patterns

@@ -14,6 +14,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use lifecycle::{Event, condition_is, set_condition, whole_second};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use text::start_of;
@@ -70,7 +71,25 @@ impl Pass<'_, TrainingJob> {
 
     fn record(&self, runtime: Option<&TakenRuntime>, is_new: bool) -> Result<Inherited, Waits> {
         let ttl = self.context.options.runtime.default_ttl_seconds.filter(|_| is_new);
-        plan::record(self.owner, runtime, ttl).map_err(|why| wrong(runtime, &why))
+        let mut inherited = plan::record(self.owner, runtime, ttl).map_err(|why| wrong(runtime, &why))?;
+        if is_new {
+            inherited.names = self.names(runtime)?;
+        }
+        Ok(inherited)
+    }
+
+    /// The names of model and dataset for which the administrator keeps addresses.
+    fn names(&self, runtime: Option<&TakenRuntime>) -> Result<BTreeMap<String, String>, Waits> {
+        let merged = runtime.map(|taken| plan::merged(&self.owner.spec, taken)).transpose();
+        let merged = merged.map_err(|why| wrong(runtime, &why))?;
+        let spec = merged.as_ref().unwrap_or(&self.owner.spec);
+        let mut names = BTreeMap::new();
+        for name in [&spec.model, &spec.dataset].into_iter().flatten() {
+            let address = self.context.options.content_names.address_of(name);
+            let address = address.map_err(|why| Waits::new(Reason::InvalidRuntime, why))?;
+            names.extend(address.map(|address| (name.clone(), address)));
+        }
+        Ok(names)
     }
 
     async fn read(&self, named: &RuntimeRef) -> Result<Result<TakenRuntime, Waits>, Error> {

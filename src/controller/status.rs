@@ -3,7 +3,9 @@
 use super::Context;
 use super::error::{Error, refusal};
 use super::pass::Pass;
-use api::{ConditionType, Guarded, ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, Unreadable};
+use api::{
+    Condition, ConditionType, Guarded, ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, Unreadable,
+};
 use jiff::Timestamp;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
@@ -68,9 +70,9 @@ impl Pass<'_, TrainingJob> {
             }
             Haste::Progress => {
                 let told = |parts: &Parts| parts.progress.last_progress_time.as_ref().map(|time| time.0);
-                let is_fetch = old.progress.data != new.progress.data;
-                let fetched = is_fetch.then(Timestamp::now);
-                let news = fetched.or(told(&new).filter(|_| told(&new) != told(&old)));
+                let moved = |parts: &Parts| (parts.progress.data.clone(), parts.progress.publication);
+                let moves = (moved(&old) != moved(&new)).then(Timestamp::now);
+                let news = moves.or(told(&new).filter(|_| told(&new) != told(&old)));
                 let wait = index.update_known(&self.key, |cell| cell.writes.progress.wait(news, Instant::now()));
                 wait.unwrap_or(Duration::ZERO)
             }
@@ -198,7 +200,8 @@ impl Parts {
             estimated_seconds_remaining,
             last_progress_time,
             metrics,
-            early_stopping
+            early_stopping,
+            publication
         );
         // Early stopping decides on a new rung. The rest of it is told now and then.
         progress.objective = rest.objective.take();
@@ -206,10 +209,12 @@ impl Parts {
             let rungs = std::mem::take(&mut objective.rungs);
             rest.objective = Some(ObjectiveStatus { rungs, ..ObjectiveStatus::default() });
         }
-        // The progress of a fetch is in its entry and in the message of the condition.
+        // The progress of a fetch is in its entry and in the message of the condition. That of a publication is, too.
         progress.data = rest.data.iter().filter(|data| data.progress.is_some()).cloned().collect();
         rest.data = plan::resolved(&rest);
-        for condition in rest.conditions.iter_mut().filter(|one| one.reason == Reason::Fetching.as_str()) {
+        let moves = [Reason::Fetching, Reason::Publishing];
+        let moves = |one: &&mut Condition| moves.iter().any(|reason| one.reason == reason.as_str());
+        for condition in rest.conditions.iter_mut().filter(moves) {
             progress.conditions.push(condition.clone());
             condition.message.clear();
         }

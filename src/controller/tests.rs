@@ -684,7 +684,7 @@ async fn poll_over(
     let pod = ObservedPod { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..ObservedPod::default() };
     let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
     let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
-    let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None, fetches };
+    let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None, moves_data: fetches };
     let polled = poll::poll(&context, &asked, Duration::from_secs(60)).await;
     (polled.is_news, context.index.read(&key(), Cell::clone).unwrap())
 }
@@ -694,12 +694,12 @@ async fn poll_over(
 async fn answers_of_a_fetch_are_filed_apart() {
     const BODY: &str = r#"{"podUid":"pod-0","fetches":[{"name":"model","stage":"Fetching","bytes":5,"totalBytes":9}]}"#;
     let (is_news, cell) = poll_over(|nonce| proven(nonce, BODY.to_owned()), true).await;
-    let answer = cell.fetch.answer().unwrap();
+    let answer = cell.transfer.answer().unwrap();
     assert!(is_news && answer.status.fetches[0].bytes == 5);
     assert_eq!(cell.agents.is_up(), None);
     // An agent of another operator, or none at all.
     let (_, cell) = poll_over(|_| (BODY.to_owned(), None), true).await;
-    assert_eq!((cell.fetch.is_up(), cell.agents.is_up()), (Some(false), None));
+    assert_eq!((cell.transfer.is_up(), cell.agents.is_up()), (Some(false), None));
 }
 
 /// Who is on the way between the operator and an agent, or answers in its stead, decides nothing.

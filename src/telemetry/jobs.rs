@@ -62,7 +62,7 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
 /// The series of which a job has one, or none where the value was never reported.
-const GAUGES: [Gauge; 25] = [
+const GAUGES: [Gauge; 27] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
     }),
@@ -89,7 +89,15 @@ const GAUGES: [Gauge; 25] = [
     (
         "trainingjob_progress_percent",
         "How far the program is: of steps if their total is known, else of epochs.",
-        |job| job.told(|agent| agent.percent, |status| status.progress.as_ref()?.trim_end_matches('%').parse().ok()),
+        |job| {
+            job.told(
+                |agent| agent.percent,
+                |status| {
+                    // While the result is published, that follows the progress of the program.
+                    status.progress.as_ref()?.split(',').next()?.trim_end_matches('%').parse().ok()
+                },
+            )
+        },
     ),
     ("trainingjob_current_epoch", "Epoch that the program is in.", |job| {
         job.told(|agent| value(agent.progress.epoch).map(f64::floor), |status| count(status.current_epoch))
@@ -153,6 +161,12 @@ const GAUGES: [Gauge; 25] = [
     }),
     ("trainingjob_fetch_total_bytes", "Size of the content that is being fetched, as far as it is listed.", |job| {
         job.fetch(|data, _| data.bytes)
+    }),
+    ("trainingjob_publish_bytes", "Bytes of the result that were sent so far, while it is published.", |job| {
+        job.status.publication.map(|publication| publication.bytes as f64)
+    }),
+    ("trainingjob_publish_total_bytes", "Size of the result, while it is published.", |job| {
+        job.status.publication.map(|publication| publication.total_bytes as f64)
     }),
     (
         "trainingjob_early_stopping_evaluations_since_best",

@@ -5,29 +5,26 @@
 //! The packages come from PyPI once and are kept in the cache.
 
 use api::TrainingJob;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use plan::{self, Plan, Runtime};
 use protocol::gang::GangPast;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+
+use std::process::{Command, Output, Stdio};
+
 use std::time::Duration;
-use testkit::packages::packages;
+use testkit::free_port;
+use testkit::mlflow::{Group, MlflowServer, http, python};
 use testkit::pod::as_the_kubelet_does;
 use testkit::room::Room;
 use testkit::wait::until;
-use testkit::{ask, free_port};
 
 /// The longest that anything is waited for: servers written in Python start slowly on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(300);
 /// What a call may wait for an MLflow server that refuses: twice it is asked again, after a second or two each.
 const FEW_SECONDS: f64 = 5.0;
-const PACKAGES: [&str; 4] = ["mlflow==3.17.2", "tensorboard==2.21.0", "tensorboardX==2.6.5", "wandb==0.31.0"];
 
 // ---- MLflow
 
@@ -297,71 +294,4 @@ impl Trains for Room {
 fn text(output: &Output) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     format!("{}\n{out}\n{err}", output.status)
-}
-
-// ---- the servers
-
-/// A process with its children, ended with the test.
-struct Group(Child);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = killpg(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGKILL);
-        let _ = self.0.wait();
-    }
-}
-
-struct MlflowServer {
-    port: u16,
-    _process: Group,
-}
-
-impl MlflowServer {
-    fn start(room: &Room) -> Self {
-        let port = free_port();
-        let log = fs::File::create(room.path("mlflow.log")).unwrap();
-        let process = Command::new(python().join("bin/mlflow"))
-            .args(["server", "--host", "127.0.0.1", "--workers", "1", "--port", &port.to_string()])
-            .arg("--backend-store-uri")
-            .arg(format!("sqlite:///{}", room.path("mlflow.db").display()))
-            .arg("--artifacts-destination")
-            .arg(room.path("artifacts"))
-            .current_dir(&room.0)
-            .env("HOME", &room.0)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .process_group(0)
-            .spawn();
-        let server = Self { port, _process: Group(process.unwrap()) };
-        let search = json!({ "max_results": 1 });
-        until("the MLflow server", DEADLINE, || {
-            http(port, "POST", "/api/2.0/mlflow/experiments/search", Some(&search))
-        });
-        server
-    }
-
-    fn uri(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
-    fn get(&self, path: &str) -> Value {
-        http(self.port, "GET", path, None).expect("an answer")
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Value {
-        http(self.port, "POST", path, Some(body)).expect("an answer")
-    }
-}
-
-/// Asks a server of this machine; none if it does not answer with JSON.
-fn http(port: u16, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
-    let body = body.map(Value::to_string).unwrap_or_default();
-    serde_json::from_str(&ask(port, method, path, &body)?).ok()
-}
-
-/// A virtual environment with the packages; made once and kept.
-fn python() -> &'static Path {
-    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    PYTHON.get_or_init(|| packages("trackers", &PACKAGES))
 }

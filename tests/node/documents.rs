@@ -2,15 +2,20 @@
 //! roles, policies and variables as converted, with a program and an image of these tests, for the documents show none that could be
 //! had here.
 
-use super::world::{Space, merged, world};
+use super::checkpoints::logs;
+use super::fine_tuning::Hub;
+use super::stores::{Bucket, host_address};
+use super::world::{DEMO_IMAGE, Space, merged, world};
 use api::State::Completed;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use kube::ResourceExt;
 use kubectl_trainingjob::convert::{Answers, convert};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use testkit::room::Room;
 use testkit::root;
+use testkit::servers::{KEY, Proxy, SECRET};
 
 /// The manifests of other kinds, each with the name of its file.
 fn manifests() -> Vec<(String, String)> {
@@ -105,4 +110,78 @@ async fn run(space: &Space, file: &str, mut job: Value) {
     println!("{file}: {name} ({framework}): Completed, workers {:?}, duration {:?}", status.workers, status.duration);
     job.delete().await;
     space.no_pod_is_left().await;
+}
+
+/// Prints what there is to read, and leaves a result if one is wanted.
+const READS: &str = r#"
+for folder in "$MODEL" "$DATASET"; do [ ! -d "$folder" ] || find -L "$folder" -type f; done
+echo "format $DATASET_FORMAT"
+[ -z "$OUTPUT_DIR" ] || echo tuned > "$OUTPUT_DIR/weights"
+"#;
+
+/// What OME's documentation shows, with its runtimes and models in the file: nothing is lost, and each job reads its model and
+/// data and publishes its result, with the stand-ins of the hub and of Oracle's S3-compatible endpoint.
+#[tokio::test]
+#[ignore = "soak: five jobs; proved in make test by node::data, node::results and the tests of cli::convert"]
+async fn what_ome_shows_reads_and_publishes() {
+    let Some(world) = world() else { return };
+    let space = world.space("ome", json!({})).await;
+    let (room, bucket) = (Room::new("ome"), Bucket::open(&space).await);
+    let model = room.folder("model");
+    fs::write(model.join("model.safetensors"), "weights").unwrap();
+    let hub = Hub::start(&room, "team/base", &model);
+    let hub = Proxy::before_port(hub.port(), host_address(&space).await);
+    let of_bucket = |name: &str| bucket.server.room.folder(&format!("store/{name}"));
+    fs::create_dir_all(of_bucket("sets").join("instructions")).unwrap();
+    fs::write(of_bucket("sets").join("instructions/a.jsonl"), "{}").unwrap();
+    let results = of_bucket("results");
+    let secret = json!({
+        "metadata": { "name": "hub-token" },
+        "stringData": {
+            "HF_TOKEN": "hf_right", "HF_ENDPOINT": hub.url(), "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": bucket.url(),
+        },
+    });
+    space.create::<Secret>(secret).await;
+    for claim in ["cache", "sets", "results"] {
+        let spec = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } });
+        space.create::<PersistentVolumeClaim>(json!({ "metadata": { "name": claim }, "spec": spec })).await;
+    }
+    let manifest = fs::read_to_string(root("tests/fixtures/convert/ome-blocks.yaml")).unwrap();
+    let answers = Answers { oci_namespace: Some("mytenancy".to_owned()), ..Answers::default() };
+    let converted = convert(&manifest, &answers).unwrap();
+    assert!(!converted.lost, "{}", converted.text);
+    for mut job in serde_saphyr::from_multiple::<Value>(&converted.text).unwrap() {
+        let spec = job["spec"].as_object_mut().unwrap();
+        // GPUs, images and programs are not here.
+        for field in ["resources", "args", "procsPerWorker"] {
+            spec.remove(field);
+        }
+        let more = json!({
+            "image": DEMO_IMAGE, "command": ["sh", "-c", READS], "gpusPerWorker": 0, "credentialsSecret": "hub-token",
+        });
+        let mut spec = merged(job["spec"].take(), &more);
+        if spec["framework"] == "pytorch" {
+            spec["networking"] = json!({ "backend": "gloo" });
+        }
+        let name = job["metadata"]["name"].as_str().unwrap().to_owned();
+        let job = space.apply(json!({ "metadata": { "name": name }, "spec": spec })).await;
+        let status = job.state(Completed).await;
+        let log = logs(&space, &job).await.concat();
+        println!("{name}: {:?}, data {:?}, result {:?}", status.state, status.data.len(), status.result);
+        match name.as_str() {
+            "whole" => {
+                assert!(log.contains("/models/model.safetensors") && log.contains("/data/a.jsonl"), "{log}");
+                assert!(log.contains("format jsonl"), "{log}");
+                let record = status.result.unwrap().record;
+                let weights = results.join("models/tuned").join(&record.name).join("weights");
+                assert_eq!(fs::read_to_string(weights).unwrap(), "tuned\n");
+            }
+            "ranks" => assert!(log.contains("/data/a.jsonl"), "{log}"),
+            _ => {}
+        }
+        job.delete().await;
+        space.no_pod_is_left().await;
+    }
+    space.end().await;
 }

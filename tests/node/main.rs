@@ -17,6 +17,7 @@ mod data;
 mod delivery;
 mod documents;
 mod failures;
+mod fine_tuning;
 mod frameworks;
 mod gang;
 mod hostile;

@@ -123,6 +123,8 @@ async fn a_store_that_is_away_keeps_a_result_waiting() {
     let (waits, status) = job.condition("ResultPublished", "False", "Publishing").await;
     assert!(waits.message.contains("s3://"), "{}", waits.message);
     assert_eq!(status.state, Some(Running));
+    let publication = job.find("the answer of the agent that publishes", |seen| seen.status()?.publication).await;
+    assert!(publication.bytes <= publication.total_bytes, "{publication:?}");
     space.api::<BatchJob>().delete("late-training", &DeleteParams::background()).await.unwrap();
     eventually("the pods of the gang to go", SOON, async || {
         space.pods().await.iter().all(|pod| training(pod).is_none()).then_some(())
@@ -130,5 +132,5 @@ async fn a_store_that_is_away_keeps_a_result_waiting() {
     .await;
     bucket.proxy.set(|_| Fault::Pass);
     let status = job.state(Completed).await;
-    assert_eq!((status.attempt, status.result.is_some()), (Some(1), true));
+    assert_eq!((status.attempt, status.result.is_some(), status.publication), (Some(1), true, None));
 }

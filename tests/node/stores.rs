@@ -63,7 +63,7 @@ impl Bucket {
 }
 
 /// The address of this machine by which it reaches the cluster, and the cluster's pods reach it.
-async fn host_address(space: &Space) -> IpAddr {
+pub async fn host_address(space: &Space) -> IpAddr {
     let config = space.world.cluster.config().await;
     let server = config.cluster_url.authority().unwrap().as_str().to_owned();
     // Nothing is sent: the kernel only looks up the way.

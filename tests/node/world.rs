@@ -51,6 +51,9 @@ impl World {
         let world = Self::without_operator(name, flags);
         if world.cluster.name().is_some() {
             world.cluster.kubectl(&["create", "namespace", "trainingjob-system"]);
+            let named = format!("--from-literal={}=hf://{}", super::fine_tuning::NAME, super::fine_tuning::MODEL);
+            let names = ["create", "configmap", "trainingjob-content-names", "-n", "trainingjob-system", &named];
+            world.cluster.kubectl(&names);
             world.cluster.kubectl(&["apply", "-k", &root("deploy/dev")]);
             let rollout =
                 ["rollout", "status", "deployment/trainingjob-operator", "-n", "trainingjob-system", "--timeout=180s"];

@@ -3,11 +3,12 @@
 use crate::container::read_answer_key;
 use crate::fetch::{LAST_WRITES, Stops, Watch, watched};
 use crate::serve::ports::listen;
-use crate::serve::serve_fetch;
+use crate::serve::{serve_transfer, status};
 use clap::Args;
 use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Limit, Options, Stage, link};
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use protocol::agent_status::AgentStatus;
 use protocol::inputs::{
     CacheLimit, CacheUses, DATA, FetchItem, FetchProgress, FetchRequest, FetchStage, FetchedContent,
 };
@@ -49,7 +50,10 @@ pub fn run(args: &InputsArgs) -> u8 {
     let error = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let board = Arc::<Board>::default();
-            serve(args, &runtime, &board);
+            let shown = Arc::clone(&board);
+            serve(args.metrics_port, args.answer_key.as_deref(), &runtime, move || {
+                status::of_transfer(shown.progress(), None)
+            });
             let error = fetch_all(&args.request, &runtime, &board, &mut fetched).err();
             runtime.shutdown_timeout(LAST_WRITES);
             error
@@ -66,16 +70,21 @@ pub fn run(args: &InputsArgs) -> u8 {
     code
 }
 
-/// Serves the progress while this fetches. A failure to serve it does not fail the fetch.
-fn serve(args: &InputsArgs, runtime: &Runtime, board: &Arc<Board>) {
-    if args.metrics_port == 0 {
+/// Serves the progress while this moves data. A failure to serve it fails nothing else.
+pub(crate) fn serve(
+    port: u16,
+    answer_key: Option<&Path>,
+    runtime: &Runtime,
+    status: impl Fn() -> AgentStatus + Send + Sync + 'static,
+) {
+    if port == 0 {
         return;
     }
-    let key = args.answer_key.as_deref().map(read_answer_key).transpose();
+    let key = answer_key.map(read_answer_key).transpose();
     let started = key.and_then(|key| {
-        let listener = listen(args.metrics_port).map_err(|error| format!("port {}: {error}", args.metrics_port))?;
+        let listener = listen(port).map_err(|error| format!("port {port}: {error}"))?;
         let _in_runtime = runtime.enter();
-        serve_fetch(listener, Arc::clone(board), key);
+        serve_transfer(listener, status, key);
         Ok(())
     });
     if let Err(error) = started {

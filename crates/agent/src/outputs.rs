@@ -1,13 +1,18 @@
 //! `agent outputs`: publishes the result of a job, after its programs have ended.
 
-use crate::inputs::failed_transfer;
-use crate::publish::{runtime, watched};
+use crate::inputs::{failed_transfer, serve};
+use crate::publish::{Watch, runtime, watched};
+use crate::serve::status;
 use clap::Args;
 use protocol::report::{Phase, Report, VERSION};
-use protocol::result::{Origin, Publication, PublishRequest, RegisterRequest, ResultRecord};
-use publish::{Address, Options, PublishError, Registry, register};
+use protocol::result::{
+    Origin, Publication, PublishProgress, PublishRequest, PublishStage, RegisterRequest, ResultRecord,
+};
+use publish::{Address, Options, PublishError, Registry, Stage, register};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What is published, and where its record is left.
 #[derive(Args)]
@@ -18,6 +23,12 @@ pub struct OutputsArgs {
     /// Where the last words are left
     #[arg(long, value_name = "FILE", default_value = "/dev/termination-log")]
     termination_log: PathBuf,
+    /// Serve the progress on this port, at /status. 0 serves nothing
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    metrics_port: u16,
+    /// File with the key by which the operator knows that an answer is of this job
+    #[arg(long, value_name = "FILE")]
+    answer_key: Option<PathBuf>,
 }
 
 fn parse(text: &str) -> Result<PublishRequest, String> {
@@ -26,7 +37,7 @@ fn parse(text: &str) -> Result<PublishRequest, String> {
 
 /// Publishes the result and registers it: the exit code, which is 2 if another try fails in the same way.
 pub fn run(args: &OutputsArgs) -> u8 {
-    let published = publish_and_register(&args.request);
+    let published = publish_and_register(args);
     let code = published.as_ref().err().map_or(0, |error| if error.is_final() { 2 } else { 1 });
     if let Err(error) = &published {
         eprintln!("agent: {error}");
@@ -37,7 +48,8 @@ pub fn run(args: &OutputsArgs) -> u8 {
     code
 }
 
-fn publish_and_register(request: &PublishRequest) -> Result<Publication, PublishError> {
+fn publish_and_register(args: &OutputsArgs) -> Result<Publication, PublishError> {
+    let request = &args.request;
     let address = Address::parse_result(&request.uri)?;
     let mut options = Options::new(&request.from, &request.name);
     options.credentials = request.credentials.as_ref().map(PathBuf::from);
@@ -48,8 +60,12 @@ fn publish_and_register(request: &PublishRequest) -> Result<Publication, Publish
         Registry::open(&wanted.mlflow, &wanted.model, credentials, None, options.patience)
     };
     let registry = request.register.as_ref().map(open).transpose()?;
-    let runtime = runtime()?;
-    let record = runtime.block_on(watched(&address, &options, false))?.record.without_files();
+    let (runtime, watch) = (runtime()?, Arc::<Watch>::default());
+    let shown = Arc::clone(&watch);
+    serve(args.metrics_port, args.answer_key.as_deref(), &runtime, move || {
+        status::of_transfer(Vec::new(), Some(progress(&shown)))
+    });
+    let record = runtime.block_on(watched(&address, &options, false, &watch))?.record.without_files();
     eprintln!("agent: {}: published, {} files, digest {}", record.uri, record.file_count, record.digest);
     let registered = registry.map(|registry| runtime.block_on(register(&registry, &record))).transpose()?;
     if let Some(version) = &registered {
@@ -57,6 +73,24 @@ fn publish_and_register(request: &PublishRequest) -> Result<Publication, Publish
     }
     let record = ResultRecord { origin: Origin::default(), ..record };
     Ok(Publication { record, registered_version: registered.map(|version| version.version) })
+}
+
+fn progress(watch: &Watch) -> PublishProgress {
+    let reading = watch.progress.now();
+    PublishProgress {
+        stage: match reading.stage {
+            Stage::Listing => PublishStage::Listing,
+            Stage::Hashing => PublishStage::Hashing,
+            Stage::Sending => PublishStage::Sending,
+            Stage::Verifying => PublishStage::Verifying,
+            Stage::Recording => PublishStage::Recording,
+        },
+        bytes: reading.bytes,
+        total_bytes: reading.total,
+        files: reading.files,
+        total_files: reading.all_files,
+        bytes_per_second: watch.rate.load(Ordering::Relaxed),
+    }
 }
 
 /// The report, of at most 3 kB.

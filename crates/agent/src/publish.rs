@@ -6,6 +6,7 @@ use publish::{
 };
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::sleep;
@@ -29,7 +30,8 @@ pub struct PublishArgs {
     /// MLFLOW_TRACKING_TOKEN
     #[arg(long, value_name = "DIR")]
     credentials: Option<PathBuf>,
-    /// The URL of the hub or of the object store. The hub's default is HF_ENDPOINT, or else https://huggingface.co
+    /// The URL of the hub or of the object store. The hub's default is HF_ENDPOINT, of the
+    /// credentials or of the environment, or else https://huggingface.co
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
     /// A file with CA certificates (PEM) that are trusted besides the system's
@@ -96,7 +98,8 @@ fn publish_and_register(args: &PublishArgs) -> Result<(), PublishError> {
     });
     let registry = registry.transpose()?;
     let runtime = runtime()?;
-    let Published { record, sent, was_published } = runtime.block_on(watched(&address, &options, args.json))?;
+    let Published { record, sent, was_published } =
+        runtime.block_on(watched(&address, &options, args.json, &Watch::default()))?;
     let record = record.without_files();
     let line = serde_json::json!({"record": record, "sent": sent, "wasPublished": was_published});
     println!("{line}");
@@ -115,34 +118,48 @@ pub(crate) fn runtime() -> Result<Runtime, PublishError> {
     runtime.map_err(|error| PublishError::new(Kind::Local, error.to_string()))
 }
 
+/// Progress of a publication, for concurrent readers.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    pub progress: Progress,
+    /// Bytes that were sent per second between the last two lines of progress.
+    pub rate: AtomicU64,
+}
+
 /// Publishes, and prints how far it is.
-pub(crate) async fn watched(address: &Address, options: &Options, json: bool) -> Result<Published, PublishError> {
-    let (uri, progress) = (address.to_string(), Progress::default());
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is no more than a counter")]
+pub(crate) async fn watched(
+    address: &Address,
+    options: &Options,
+    json: bool,
+    watch: &Watch,
+) -> Result<Published, PublishError> {
+    let (uri, progress) = (address.to_string(), &watch.progress);
     let print = async {
         let mut last = (Instant::now(), progress.now());
         loop {
             sleep(BETWEEN_LINES).await;
             let now = (Instant::now(), progress.now());
             let seconds = (now.0 - last.0).as_secs_f64();
-            let rate = (now.1.sent - last.1.sent) as f64 / seconds.max(0.001);
+            let rate = ((now.1.sent - last.1.sent) as f64 / seconds.max(0.001)) as u64;
+            watch.rate.store(rate, Ordering::Relaxed);
             eprintln!("{}", progress_line(&uri, &now.1, rate, json));
             last = now;
         }
     };
     tokio::select! {
-        result = publish(address, options, &progress) => result,
+        result = publish(address, options, progress) => result,
         () = print => Err(PublishError::new(Kind::Local, "the progress has ended")),
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is no more than a counter")]
-fn progress_line(uri: &str, reading: &Reading, rate: f64, json: bool) -> String {
+fn progress_line(uri: &str, reading: &Reading, rate: u64, json: bool) -> String {
     let Reading { stage, bytes, sent, total, files, all_files } = *reading;
     if json {
         let stage = format!("{stage:?}").to_lowercase();
         return serde_json::json!({
             "uri": uri, "stage": stage, "bytes": bytes, "bytesTotal": total, "sent": sent, "files": files,
-            "filesTotal": all_files, "bytesPerSecond": rate as u64,
+            "filesTotal": all_files, "bytesPerSecond": rate,
         })
         .to_string();
     }
@@ -151,7 +168,7 @@ fn progress_line(uri: &str, reading: &Reading, rate: f64, json: bool) -> String 
     let text = match stage {
         Stage::Listing => "listing the files".to_owned(),
         Stage::Hashing => format!("computing hashes: {}", done()),
-        Stage::Sending => format!("{}, {}/s", done(), shown(rate as u64)),
+        Stage::Sending => format!("{}, {}/s", done(), shown(rate)),
         Stage::Verifying => "comparing what the server has with what was sent".to_owned(),
         Stage::Recording => "writing the record".to_owned(),
     };
@@ -167,9 +184,9 @@ mod tests {
         let reading =
             Reading { stage: Stage::Sending, bytes: 1 << 20, sent: 5, total: 1 << 30, files: 1, all_files: 9 };
         assert_eq!(
-            progress_line("s3://b/out", &reading, 2048.0, false),
+            progress_line("s3://b/out", &reading, 2048, false),
             "agent: s3://b/out: 1.0 MiB of 1.0 GiB, 1 of 9 files, 2.0 KiB/s"
         );
-        assert!(progress_line("s3://b/out", &reading, 2048.0, true).contains(r#""stage":"sending""#));
+        assert!(progress_line("s3://b/out", &reading, 2048, true).contains(r#""stage":"sending""#));
     }
 }

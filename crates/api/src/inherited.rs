@@ -5,6 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Values that the job inherits from its template and from the defaults, as recorded when it was created.
 /// Later changes to the template or the defaults, and operator upgrades, affect new jobs only.
@@ -16,6 +17,9 @@ pub struct Inherited {
     pub runtime: Option<TakenRuntime>,
     /// Partial spec that applies to every field set neither by the job nor by its template.
     pub defaults: RecordedDefaults,
+    /// Addresses of the names in `model` and `dataset`, from the operator's list of names when the job was created.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<String, String>,
 }
 
 /// Partial spec, kept as JSON text: there are thousands of jobs, and a [`Value`] takes five times the memory.

@@ -63,7 +63,8 @@ pub use schema::{NOT_IN_RUNTIMES, NOT_IN_TRIALS, crd, runtime_crd, tuning_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, DataProgress, DataStatus,
-    EarlyStoppingStatus, ElasticStatus, ProgramMetrics, ResultStatus, RoleStatus, State, TrainingJobStatus, Workers,
+    EarlyStoppingStatus, ElasticStatus, ProgramMetrics, PublicationProgress, ResultStatus, RoleStatus, State,
+    TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use tuning::{

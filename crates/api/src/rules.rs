@@ -1017,7 +1017,7 @@ pub const RULES: &[Rule] = &[
         field: "",
         rule: "self.matches('^https?://[^[:space:]/]+(/[^[:space:]]*)?$')",
         wrong: "mlflowTrackingUri is not the address of an MLflow tracking server",
-        remedy: "write http://HOST:PORT or https://HOST, as in http://mlflow.ml-infra.svc.cluster.local:5000",
+        remedy: "write http://HOST:PORT or https://HOST; for a folder, run mlflow server with it",
         example: "mlflow-scheme",
     },
     Rule {

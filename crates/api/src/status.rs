@@ -103,6 +103,9 @@ pub struct TrainingJobStatus {
     /// The result that was published under the address of `output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<ResultStatus>,
+    /// Progress of the publication of the result, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publication: Option<PublicationProgress>,
     /// State of early stopping, across all attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<EarlyStoppingStatus>,
@@ -195,6 +198,22 @@ pub struct DataProgress {
     /// Bytes in the cache so far, of `bytes`. Bytes of earlier tries are included.
     pub bytes: i64,
     /// Bytes that arrive over the network per second.
+    pub bytes_per_second: i64,
+}
+
+/// Progress of a publication.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PublicationProgress {
+    /// Files that were sent, of `totalFiles`. Files of earlier tries are included.
+    pub files: i64,
+    /// Number of files; 0 until they are listed.
+    pub total_files: i64,
+    /// Bytes that were sent, of `totalBytes`. Bytes of earlier tries are included.
+    pub bytes: i64,
+    /// Size of all files in bytes; 0 until they are listed.
+    pub total_bytes: i64,
+    /// Bytes that are sent over the network per second.
     pub bytes_per_second: i64,
 }
 

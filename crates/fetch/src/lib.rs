@@ -49,6 +49,7 @@ pub use evict::Limit;
 pub use lease::LeaseTimes;
 pub use network::Patience;
 pub use progress::{Progress, Reading, Stage};
+pub use reach::{Forbidden, Guard};
 
 use cache::{Cache, Entry, Found};
 use checkpoint::space::space;

@@ -1,4 +1,4 @@
-//! Which addresses a server may send this fetcher to.
+//! Which addresses a server may send this pod to, by a redirect or as the place of an upload.
 //!
 //! A redirect of a public server to an address of the cluster, of this host or of a cloud's metadata service would use
 //! this pod's place in the network against it. So a redirect only leads as far inwards as the endpoint itself lies,
@@ -71,9 +71,9 @@ pub(crate) fn reach(address: IpAddr) -> Reach {
     }
 }
 
-/// An address that a redirect may not lead to.
+/// An address that a server may not lead to.
 #[derive(Debug)]
-pub(crate) struct Forbidden {
+pub struct Forbidden {
     host: String,
     reach: Reach,
 }
@@ -97,7 +97,7 @@ pub(crate) type HostEntry = (String, SocketAddr, Reach);
 
 /// Resolves names, and refuses those that lead further inwards than the endpoint lies.
 #[derive(Clone)]
-pub(crate) struct Guard(Arc<Inner>);
+pub struct Guard(Arc<Inner>);
 
 struct Inner {
     /// The endpoint and the proxies of the environment, wherever they lie.
@@ -110,8 +110,14 @@ struct Inner {
 }
 
 impl Guard {
-    /// For the redirects of an endpoint. `hosts` are resolved as they say.
-    pub fn new(endpoint: &Url, hosts: Vec<HostEntry>) -> Self {
+    /// For the servers that an endpoint leads to.
+    #[must_use]
+    pub fn of(endpoint: &Url) -> Self {
+        Self::new(endpoint, Vec::new())
+    }
+
+    /// The same. `hosts` are resolved as they say.
+    pub(crate) fn new(endpoint: &Url, hosts: Vec<HostEntry>) -> Self {
         let name = endpoint.host_str().unwrap_or_default().to_owned();
         let mut trusted = proxies();
         trusted.push(name.clone());
@@ -119,7 +125,10 @@ impl Guard {
         Self(Arc::new(Inner { trusted, endpoint: name, limit: Mutex::new(limit), resolver: Mutex::default(), hosts }))
     }
 
-    /// Whether a redirect may lead to a URL, as far as its text says.
+    /// Whether the endpoint may lead to a URL, as far as its text says. Names are judged when they are resolved.
+    ///
+    /// # Errors
+    /// If the address in the URL lies further inwards than the endpoint.
     pub fn permits(&self, url: &Url) -> Result<(), Forbidden> {
         match literal(url) {
             Some(address) => self.judge(&address.to_string(), reach(address)),

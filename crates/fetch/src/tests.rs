@@ -119,10 +119,14 @@ fn count(asked: &[Request], part: &str) -> usize {
 }
 
 /// Waits for a condition.
-fn until(what: &str, mut look: impl FnMut() -> bool) {
+fn until(what: &str, look: impl FnMut() -> bool) {
+    until_within(Duration::from_secs(120), what, look);
+}
+
+fn until_within(limit: Duration, what: &str, mut look: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !look() {
-        assert!(begin.elapsed() < Duration::from_secs(120), "waited for {what}");
+        assert!(begin.elapsed() < limit, "waited for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -274,14 +278,22 @@ fn damaged_files_of_the_hub_are_noticed() {
     }
 }
 
-/// Serves hubs to another client, which tests/fetch/clients_test.py runs: an open one and a gated one, whose URLs it
-/// writes to the file that the variable names. It ends once that file is removed.
+/// Serves hubs to another client, which tests/fetch/clients_test.py or node::fine_tuning runs: an open one and a gated
+/// one, whose URLs it writes to the file that the variable names. It ends once that file is removed.
 #[test]
 fn hubs_for_another_client() {
     let Some(file) = std::env::var_os("FETCH_TEST_HUBS") else { return };
     let (file, cdn) = (Path::new(&file), hub(repository()));
     let repository = Repository { cdn: cdn.url(), ..repository() };
-    let (open, gated) = (hub(repository.clone()), hub(Repository { is_gated: true, ..repository.clone() }));
+    let (open, gated) = match std::env::var_os("FETCH_TEST_MODEL") {
+        // All files are at the hub itself, for clients that reach only one address.
+        Some(folder) => {
+            let name = std::env::var("FETCH_TEST_NAME").unwrap();
+            let model = Repository { name, page: 100, ..Repository::new(&files_below(Path::new(&folder))) };
+            (hub(model.clone()), hub(Repository { is_gated: true, ..model }))
+        }
+        None => (hub(repository.clone()), hub(Repository { is_gated: true, ..repository.clone() })),
+    };
     for (path, content) in &repository.files {
         let at = file.with_extension("files").join(path);
         fs::create_dir_all(at.parent().unwrap()).unwrap();
@@ -290,7 +302,23 @@ fn hubs_for_another_client() {
     let part = file.with_extension("part");
     fs::write(&part, format!("{}\n{}", open.url(), gated.url())).unwrap();
     fs::rename(part, file).unwrap();
-    until("the client", || !file.exists());
+    // It may be a cluster that starts first.
+    until_within(Duration::from_secs(1200), "the client", || !file.exists());
+}
+
+/// Path and content of all files below a folder.
+fn files_below(folder: &Path) -> Vec<(&'static str, Vec<u8>)> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = entries.flat_map(|path| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        match path.is_dir() {
+            true => {
+                files_below(&path).into_iter().map(|(inner, body)| (&*format!("{name}/{inner}").leak(), body)).collect()
+            }
+            false => vec![(&*name.leak(), fs::read(&path).unwrap())],
+        }
+    });
+    files.collect()
 }
 
 // ---- cuts

@@ -343,7 +343,7 @@ impl Facts {
     /// Tells the progress in percent.
     #[must_use]
     pub fn percent(&self) -> Option<f64> {
-        self.status.progress.as_ref()?.trim_end_matches('%').trim().parse().ok()
+        self.status.progress.as_ref()?.split(',').next()?.trim_end_matches('%').trim().parse().ok()
     }
 
     /// Finds the workers of this attempt that have no pod, by their indices.

@@ -219,6 +219,9 @@ enum Command {
         /// What the field `dataset` is to say.
         #[arg(long)]
         dataset: Option<String>,
+        /// The namespace of Oracle Object Storage in which the buckets of OME's `oci://BUCKET/PATH` are.
+        #[arg(long, value_name = "NAMESPACE")]
+        oci_namespace: Option<String>,
     },
     /// Prints a script that completes the command `kubectl-trainingjob`.
     Completion {
@@ -268,8 +271,8 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         io::stdout().write_all(&complete::script(shell))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Command::Convert { file, model, dataset } = args.command {
-        return converted(&file, &convert::Answers { model, dataset }, json);
+    if let Command::Convert { file, model, dataset, oci_namespace } = args.command {
+        return converted(&file, &convert::Answers { model, dataset, oci_namespace }, json);
     }
     if let Command::Plan { file: Some(file), .. } = args.command {
         // As the newest API server would have it.

@@ -71,7 +71,7 @@ impl<'a> View<'a> {
     /// Contents that the agent has fetched so far, the current one last.
     fn fetches(&self) -> &'a [FetchProgress] {
         let is_over = self.record.state.is_some_and(State::is_finished);
-        self.input.fetch.filter(|_| !is_over).map(|answer| answer.status.fetches.as_slice()).unwrap_or_default()
+        self.input.transfer.filter(|_| !is_over).map(|answer| answer.status.fetches.as_slice()).unwrap_or_default()
     }
 
     /// Address of a content that is fetched.

@@ -5,11 +5,15 @@ use super::phase::{Phase, Preparation, Publication};
 use super::upkeep::AGAIN;
 use super::view::View;
 use super::waiting::Why;
-use api::{Condition, ConditionType, Reason, ResultStatus, TrainingJobStatus};
+use api::{Condition, ConditionType, PublicationProgress, Reason, ResultStatus, State, TrainingJobStatus};
 use jiff::Timestamp;
 use observe::ChildKey;
 use plan::{Output, Publishing, Upkeep, names};
-use protocol::result::ResultRecord;
+use protocol::result::{PublishProgress, PublishStage, ResultRecord};
+use text::bytes;
+
+/// Start of what `status.progress` says of the publication, after the progress of the program.
+const PUBLISHING: &str = "publishing ";
 
 /// Whether the programs have succeeded, and their result has yet to be published.
 #[must_use]
@@ -21,7 +25,65 @@ fn unpublished(status: &TrainingJobStatus) -> Option<&Condition> {
     condition_is(&status.conditions, ConditionType::ResultPublished, false)
 }
 
+/// Removes the progress of a publication, so that no old one is shown.
+pub(super) fn without_progress(_: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
+    record.publication = None;
+    if let Some(progress) = &mut record.progress
+        && let Some(at) = progress.find(PUBLISHING)
+    {
+        progress.truncate(at);
+        progress.truncate(progress.trim_end_matches(", ").len());
+    }
+    record.progress.take_if(|progress| progress.is_empty());
+    record
+}
+
+/// Records the progress of the publication, as the agent reports it.
+pub(super) fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
+    let Some(publish) = view.publication() else { return record };
+    let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    record.publication = Some(PublicationProgress {
+        files: count(publish.files),
+        total_files: count(publish.total_files),
+        bytes: count(publish.bytes),
+        total_bytes: count(publish.total_bytes),
+        bytes_per_second: count(publish.bytes_per_second),
+    });
+    if publish.stage == PublishStage::Sending && publish.total_bytes > 0 {
+        let percent = u128::from(publish.bytes.min(publish.total_bytes)) * 100 / u128::from(publish.total_bytes);
+        let of_program = record.progress.take().map(|progress| format!("{progress}, ")).unwrap_or_default();
+        record.progress = Some(format!("{of_program}{PUBLISHING}{percent}%"));
+    }
+    record
+}
+
 impl<'a> View<'a> {
+    /// The progress of the publication, if an agent reports it.
+    fn publication(&self) -> Option<&'a PublishProgress> {
+        let is_over = self.record.state.is_some_and(State::is_finished);
+        self.unpublished_since().filter(|_| !is_over)?;
+        self.input.transfer?.status.publishes.as_ref()
+    }
+
+    /// The activity of the agent that publishes under an address.
+    fn words_on_progress(&self, uri: &str) -> Option<String> {
+        let publish = self.publication()?;
+        let done = || {
+            let (done, total) = (bytes(publish.bytes), bytes(publish.total_bytes));
+            format!("{done} of {total}, {} of {} files", publish.files, publish.total_files)
+        };
+        Some(match publish.stage {
+            PublishStage::Listing => format!("listing the files of the result, which is published under {uri}"),
+            PublishStage::Hashing => format!("hashing the result, which is published under {uri}: {}", done()),
+            PublishStage::Sending => {
+                format!("publishing the result under {uri}: {}, {}/s", done(), bytes(publish.bytes_per_second))
+            }
+            PublishStage::Verifying => format!("comparing {uri} with the files of the result"),
+            PublishStage::Recording => format!("writing the record of the result under {uri}"),
+            PublishStage::Unknown => return None,
+        })
+    }
+
     /// How the result is published, if it is.
     fn publishing(&self) -> Option<&'a Publishing> {
         self.input.plan.storage.output.as_ref().and_then(Output::publishing)
@@ -73,10 +135,12 @@ impl<'a> View<'a> {
                     let message = format!("Job {job}, which publishes the result, can't be made: {}", blocked.message);
                     Some(Why { reason: blocked.reason.clone(), message })
                 }
-                None => under_way(format!(
-                    "publishing the result under {uri}; no GPU is held meanwhile (kubectl logs job/{job} tells how far it \
-                     is)"
-                )),
+                None => under_way(self.words_on_progress(uri).unwrap_or_else(|| {
+                    format!(
+                        "publishing the result under {uri}; no GPU is held meanwhile (kubectl logs job/{job} tells how far \
+                         it is)"
+                    )
+                })),
             },
         }
     }

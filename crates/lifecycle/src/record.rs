@@ -4,7 +4,7 @@
 use super::conditions::whole_second;
 use super::verdict::Input;
 use super::view::{View, incarnation};
-use super::{checkpoints, elastic, ending, fetch, history, progress, restart_request};
+use super::{checkpoints, elastic, ending, fetch, history, progress, publishing, restart_request};
 use api::{AttemptEnd, DataStatus, ObjectiveStatus, Reason, State, TrainingJobStatus};
 use failure::restart::decide;
 use failure::{Container, WorkerFacts, first_cause};
@@ -24,7 +24,9 @@ pub(super) fn take_in<'a>(input: &'a Input<'a>, status: TrainingJobStatus) -> Vi
     let view = view
         .after(with_data)
         .after(fetch::with_progress)
+        .after(publishing::without_progress)
         .after(with_progress)
+        .after(publishing::with_progress)
         .after(with_checkpoints)
         .after(restart_request::accepted);
     let (elastic, resized) = elastic::decided(&view);

@@ -131,7 +131,7 @@ struct World {
     agent_refusal: Option<&'static str>,
     held: Option<&'static str>,
     stop: Option<&'static str>,
-    fetch: Option<AgentAnswer>,
+    transfer: Option<AgentAnswer>,
     second: i64,
     refused: Option<String>,
     /// Value of the annotation by which a restart is asked for.
@@ -149,7 +149,7 @@ impl World {
             agent_refusal: None,
             held: None,
             stop: None,
-            fetch: None,
+            transfer: None,
             second: 0,
             refused: None,
             asked: None,
@@ -177,7 +177,7 @@ impl World {
             held: self.held,
             stop: self.stop,
             agent_refusal: self.agent_refusal,
-            fetch: self.fetch.as_ref(),
+            transfer: self.transfer.as_ref(),
             now: at(self.second),
         });
         self.status = verdict.status.clone();

@@ -30,8 +30,8 @@ pub struct Input<'a> {
     pub held: Option<&'a str>,
     /// Why its search stops the job, if it does.
     pub stop: Option<&'a str>,
-    /// Last answer of the agent that fetches content at present.
-    pub fetch: Option<&'a AgentAnswer>,
+    /// Last answer of the agent that fetches content or publishes the result at present.
+    pub transfer: Option<&'a AgentAnswer>,
     /// Now, in whole seconds.
     pub now: Timestamp,
 }

@@ -102,18 +102,28 @@ pub(super) fn request_arg(request: &impl Serialize) -> String {
 }
 
 fn args(plan: &Plan, request: &FetchRequest) -> Vec<String> {
-    let mut args = vec!["inputs".to_owned(), request_arg(request)];
-    args.extend(plan.monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
-    args.extend(gang::answer_arg(plan));
-    args
+    [vec!["inputs".to_owned(), request_arg(request)], progress_args(plan)].concat()
 }
 
-/// What the agent answers of itself, so that the operator knows whose progress it reads.
-fn env(plan: &Plan) -> Vec<EnvVar> {
+/// Arguments by which an agent that moves data serves its progress.
+pub(super) fn progress_args(plan: &Plan) -> Vec<String> {
+    let port = plan.monitoring.metrics_port.map(|port| format!("--metrics-port={port}"));
+    port.into_iter().chain(gang::answer_arg(plan)).collect()
+}
+
+/// What such an agent answers of itself, so that the operator knows whose progress it reads.
+pub(super) fn progress_env(plan: &Plan) -> Vec<EnvVar> {
     if plan.monitoring.metrics_port.is_none() {
         return Vec::new();
     }
-    let mut env = vec![field("POD_UID", "metadata.uid"), var("TRAINING_JOB_NAME", literal(&plan.identity.name))];
+    vec![field("POD_UID", "metadata.uid"), var("TRAINING_JOB_NAME", literal(&plan.identity.name))]
+}
+
+fn env(plan: &Plan) -> Vec<EnvVar> {
+    let mut env = progress_env(plan);
+    if env.is_empty() {
+        return env;
+    }
     // An init container of a pod on the node's network listens at no other address of the node.
     let is_of_node = !has_job(plan) && plan.gang.workers().has_host_network();
     env.extend(is_of_node.then(|| field(LISTEN_ADDRESS, "status.podIP")));

@@ -277,7 +277,15 @@ impl Mounts {
         if publishing.register.is_some() {
             it.add_credentials("tracker", paths::TRACKER_CREDENTIALS, plan.monitoring.tracker_secret.clone());
         }
+        it.add_answer_key(plan);
         it
+    }
+
+    /// The key by which the operator knows that an answer is of this job.
+    fn add_answer_key(&mut self, plan: &Plan) {
+        if let Some(keys) = gang::answer_secret(plan) {
+            self.add("answers", paths::KEYS, true, Volume { secret: Some(keys), ..Volume::default() });
+        }
     }
 
     /// A folder of the volume of the checkpoints: what they don't take for a checkpoint.
@@ -297,9 +305,7 @@ impl Mounts {
             it.add("cache", paths::CACHE, false, cache(fetching));
         }
         it.add_credentials("data", paths::DATA_CREDENTIALS, plan.storage.credentials_secret.clone());
-        if let Some(keys) = gang::answer_secret(plan) {
-            it.add("answers", paths::KEYS, true, Volume { secret: Some(keys), ..Volume::default() });
-        }
+        it.add_answer_key(plan);
         it
     }
 

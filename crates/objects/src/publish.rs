@@ -1,6 +1,6 @@
 //! Results that are published: by a Job, after the programs have succeeded.
 
-use super::fetch::{request_arg, transfer};
+use super::fetch::{progress_args, progress_env, request_arg, transfer};
 use super::pod::{Mounts, little};
 use super::upkeep::{AgentJob, as_root};
 use k8s_openapi::api::batch::v1::Job;
@@ -13,8 +13,8 @@ pub(super) fn job(plan: &Plan) -> Option<Job> {
     let publishing = plan.storage.output.as_ref().and_then(Output::publishing)?;
     let parts = AgentJob {
         mounts: Mounts::of_publishing(plan, publishing),
-        args: vec!["outputs".to_owned(), request_arg(&request(plan, publishing))],
-        env: Vec::new(),
+        args: [vec!["outputs".to_owned(), request_arg(&request(plan, publishing))], progress_args(plan)].concat(),
+        env: progress_env(plan),
         // As a fetch: without a GPU, and for as long as it takes.
         queue: false,
         deadline: None,

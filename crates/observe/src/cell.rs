@@ -19,8 +19,8 @@ pub struct Cell {
     pub board: ObservedBoard,
     /// What its agents answered.
     pub agents: AgentPolls,
-    /// What the agent answered that fetches content.
-    pub fetch: AgentPolls,
+    /// What the agent answered that fetches content or publishes the result.
+    pub transfer: AgentPolls,
     /// What its spec means.
     pub wanted: Option<Arc<Wanted>>,
     /// What the operator wrote to it.
@@ -59,12 +59,12 @@ pub(super) struct UpkeepPod {
 }
 
 impl Cell {
-    /// The pod whose agent fetches content at present: that of the Job, or the only worker's in its init container.
+    /// The pod whose agent moves data at present: that of the Job, or the only worker's in its init container.
     #[must_use]
-    pub fn fetching_pod(&self) -> Option<ObservedPod> {
-        let is_fetch =
-            |job: &&ObservedUpkeep| job.task == Upkeep::Fetch.as_str() && job.ended.is_none() && !job.deleting;
-        if let Some(job) = self.children.upkeep.as_ref().filter(is_fetch) {
+    pub fn transfer_pod(&self) -> Option<ObservedPod> {
+        let tasks = [Upkeep::Fetch, Upkeep::Publish].map(|task| task.as_str());
+        let moves = |job: &&ObservedUpkeep| tasks.contains(&job.task.as_str()) && job.ended.is_none() && !job.deleting;
+        if let Some(job) = self.children.upkeep.as_ref().filter(moves) {
             let (uid, pod) = self.upkeep_pods.iter().find(|(_, pod)| pod.job == job.uid && pod.ip.is_some())?;
             let (uid, name, ip) = (uid.clone(), pod.name.clone(), pod.ip.clone());
             return Some(ObservedPod { uid, name, ip, ..ObservedPod::default() });
@@ -74,12 +74,12 @@ impl Cell {
         pods.find(|pod| pod.fetches && pod.incarnation == number && pod.is_alive()).cloned()
     }
 
-    /// The last answer of the agent that fetches at present, unless it has been silent since for long.
+    /// The last answer of the agent that moves data at present, unless it has been silent since for long.
     #[must_use]
-    pub fn fetch_answer(&self) -> Option<AgentAnswer> {
-        let answer = self.fetch.answer()?;
+    pub fn transfer_answer(&self) -> Option<AgentAnswer> {
+        let answer = self.transfer.answer()?;
         let is_silent = |since: Timestamp| Timestamp::now().duration_since(since) >= AgentPolls::SILENT;
-        let pod = self.fetching_pod().filter(|_| !answer.failing_since.is_some_and(is_silent))?;
+        let pod = self.transfer_pod().filter(|_| !answer.failing_since.is_some_and(is_silent))?;
         (answer.status.pod_uid.as_ref() == Some(&pod.uid)).then_some(answer)
     }
 

@@ -687,19 +687,19 @@ mod tests {
             pod.status = serde_json::from_value(json!({ "phase": phase, "podIP": "10.0.0.7" })).unwrap();
             pod
         };
-        let fetching = || index.read(&key(), Cell::fetching_pod).flatten().map(|pod| pod.ip.unwrap());
+        let fetching = || index.read(&key(), Cell::transfer_pod).flatten().map(|pod| pod.ip.unwrap());
         index.job(&Event::Apply(upkeep_job("job-1", json!([]))));
         assert_eq!(fetching(), None, "no pod yet");
         index.pod(&Event::Apply(upkeep_pod("Pending", "job-1")));
         assert_eq!(fetching(), None, "its container does not run yet");
         index.pod(&Event::Apply(upkeep_pod("Running", "job-1")));
         assert_eq!(fetching().as_deref(), Some("10.0.0.7"));
-        let uid = index.read(&key(), |cell| cell.fetching_pod().unwrap().uid).unwrap();
+        let uid = index.read(&key(), |cell| cell.transfer_pod().unwrap().uid).unwrap();
         let answers = |uid: &str| {
             let status = AgentStatus { pod_uid: Some(uid.to_owned()), ..AgentStatus::default() };
             index.update(&key(), |cell| {
-                cell.fetch.answered(status);
-                cell.fetch_answer().is_some()
+                cell.transfer.answered(status);
+                cell.transfer_answer().is_some()
             })
         };
         assert!(answers(&uid) && !answers("another"), "only that of the pod that fetches now");

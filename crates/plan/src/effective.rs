@@ -47,7 +47,7 @@ pub fn record(
     if let Some(seconds) = default_ttl_seconds.filter(|_| !goes_with_job) {
         defaults["ttlSecondsAfterFinished"] = seconds.into();
     }
-    Ok(Inherited { runtime: runtime.cloned(), defaults: (&defaults).into() })
+    Ok(Inherited { runtime: runtime.cloned(), defaults: (&defaults).into(), ..Inherited::default() })
 }
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
@@ -66,7 +66,8 @@ pub(super) fn of(job: &TrainingJob, no: &mut Refusals) -> Effective {
     // Of fields that are newer than the record.
     api::fill(&mut filled, &today);
     match serde_json::from_value(filled) {
-        Ok(spec) => {
+        Ok(mut spec) => {
+            with_addresses(&mut spec, recorded);
             api::fill(&mut defaults, &today);
             Effective { spec, written, defaults }
         }
@@ -76,6 +77,15 @@ pub(super) fn of(job: &TrainingJob, no: &mut Refusals) -> Effective {
                 format!("has what is no part of a spec: {error}; delete the job and create it again"),
             );
             Effective { spec: spec.clone(), written, defaults: today }
+        }
+    }
+}
+
+/// Replaces the names for which the operator knew addresses when the job was created.
+fn with_addresses(spec: &mut TrainingJobSpec, recorded: Option<&Inherited>) {
+    for text in [&mut spec.model, &mut spec.dataset].into_iter().flatten() {
+        if let Some(address) = recorded.and_then(|inherited| inherited.names.get(text)) {
+            text.clone_from(address);
         }
     }
 }
@@ -213,6 +223,17 @@ mod tests {
     }
 
     /// The administrator's default applies to jobs created afterwards only, and deletes no checkpoint.
+    #[test]
+    fn a_name_is_the_address_of_the_jobs_creation() {
+        let spec = json!({ "model": "llama", "dataset": "digits", "numWorkers": 1 });
+        let inherited = json!({ "defaults": {}, "names": { "llama": "hf://org/llama@v1", "other": "s3://a/b" } });
+        let (with, without) = (recorded(spec.clone(), inherited), recorded(spec, json!({ "defaults": {} })));
+        let found = effective(&with).unwrap();
+        assert_eq!((found.model.as_deref(), found.dataset.as_deref()), (Some("hf://org/llama@v1"), Some("digits")));
+        let intent = |job: &TrainingJob| of(job, &mut Refusals::default()).intent();
+        assert_eq!(intent(&with), intent(&without), "the wish is the same");
+    }
+
     #[test]
     fn a_default_ttl_is_that_of_the_jobs_creation() {
         let ttl = |own: Option<u32>, storage: Value, default: Option<u32>| {

@@ -154,7 +154,7 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
     {
         no.push(
             "spec.monitoring.mlflowTrackingUri",
-            format!("{uri:?} is not the address of a server; write for example http://mlflow.example.com:5000"),
+            format!("{uri:?} is not the address of a server; write for example http://mlflow.example.com:5000, and for a folder run mlflow server with it"),
         );
     }
     if let Some(secret) = &wanted.tracker_secret

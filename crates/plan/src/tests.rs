@@ -401,7 +401,7 @@ fn monitoring_keeps_out_of_the_gangs_way() {
     plan(&json!({ "monitoring": { "metricsPort": 29500, "enabled": false } }));
     refused(
         &json!({ "monitoring": { "mlflowTrackingUri": "databricks" } }),
-        "spec.monitoring.mlflowTrackingUri: \"databricks\" is not the address of a server; write for example http://mlflow.example.com:5000",
+        "spec.monitoring.mlflowTrackingUri: \"databricks\" is not the address of a server; write for example http://mlflow.example.com:5000, and for a folder run mlflow server with it",
     );
     refused(
         &json!({ "monitoring": { "trackerSecret": "A_B" } }),

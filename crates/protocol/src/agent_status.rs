@@ -10,6 +10,7 @@ use crate::number;
 use crate::objective::Objective;
 use crate::progress::Progress;
 use crate::report::Report;
+use crate::result::PublishProgress;
 use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -59,6 +60,9 @@ pub struct AgentStatus {
     /// Contents that the agent of a fetch has fetched so far, the current one last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fetches: Vec<FetchProgress>,
+    /// Progress of the publication, if this is the agent of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub publishes: Option<PublishProgress>,
     /// Lines of output that were forwarded without parsing, because they arrived faster than the agent can parse.
     pub unparsed_lines: u64,
     /// Usage of all processes of the program together.

@@ -184,6 +184,43 @@ pub struct RegisterRequest {
     pub credentials: Option<String>,
 }
 
+/// Progress of a publication, as the agent answers while it publishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PublishProgress {
+    /// Current activity.
+    pub stage: PublishStage,
+    /// Bytes that are done in this stage, those of earlier tries included.
+    pub bytes: u64,
+    /// Size of all files in bytes; 0 until they are listed.
+    pub total_bytes: u64,
+    /// Files that are done in this stage.
+    pub files: u64,
+    /// Number of files; 0 until they are listed.
+    pub total_files: u64,
+    /// Bytes that are sent over the network per second.
+    pub bytes_per_second: u64,
+}
+
+/// Activity of a publication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PublishStage {
+    /// The files are listed.
+    #[default]
+    Listing,
+    /// Hashes of the files are computed.
+    Hashing,
+    /// Files are sent.
+    Sending,
+    /// The server's content is compared with what was sent.
+    Verifying,
+    /// The record is written.
+    Recording,
+    /// An activity that a newer agent reports.
+    #[serde(other)]
+    Unknown,
+}
+
 /// A result that is published, in the last words of `agent outputs`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

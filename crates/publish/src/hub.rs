@@ -7,7 +7,7 @@
 use crate::content::{Content, Item};
 use crate::error::{Kind, PublishError};
 use crate::ledger::Ledger;
-use crate::network::{Answer, Ask, Network, Payload, Tries, check_target, refusal};
+use crate::network::{Answer, Ask, Network, Payload, Tries, refusal};
 use crate::progress::{Progress, Stage};
 use crate::read::{range, sha256};
 use crate::record;
@@ -535,7 +535,7 @@ impl Hub<'_> {
         let url = self.endpoint.join(href).map_err(|_| {
             PublishError::refused(format!("{}: the hub names no URL for a file; check HF_ENDPOINT", self.uri))
         })?;
-        check_target(&self.endpoint, &url)?;
+        self.network.check_target(&self.endpoint, &url)?;
         Ok(url)
     }
 

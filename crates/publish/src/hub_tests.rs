@@ -250,6 +250,32 @@ fn answers_of_a_hostile_hub_are_refused() {
     assert!(text.contains("does not take the file: too") && !text.contains(['\n', '\x1b']), "{text}");
 }
 
+/// The place of an upload is named by the hub, and may not be a metadata service.
+#[test]
+fn no_upload_goes_further_inwards_than_the_hub() {
+    for host in ["169.254.169.254", "[fd00:ec2::254]"] {
+        let room = Room::with(move |hub, request| {
+            let is_batch = request.path.ends_with("/info/lfs/objects/batch");
+            let mut reply = is_batch.then(|| hub.answer(request))?;
+            let text = String::from_utf8(reply.body).unwrap();
+            reply.body = text.replace(hub.url.trim_start_matches("http://"), host).into_bytes();
+            Some(reply)
+        });
+        let from = folder(&[("model.safetensors", bytes(1, 2 * LARGE as usize))]);
+        let error = room.publish("hf://team/digits", from.path()).unwrap_err();
+        assert!(error.is_final() && error.to_string().contains("such as a metadata service's"), "{error}");
+    }
+}
+
+#[test]
+fn the_secret_names_the_hub() {
+    let room = Room::new();
+    let from = folder(&[("a", b"1".to_vec())]);
+    fs::write(room.credentials.path().join("HF_ENDPOINT"), format!("{}\n", room.server.url())).unwrap();
+    let options = Options { endpoint: None, ..room.options(from.path()) };
+    Room::publish_with("hf://team/digits", &options).unwrap();
+}
+
 /// Serves the hub to another client, which tests/fetch/clients_test.py runs: it writes the hub's URL to the file that
 /// the variable names, until the file is removed. Then the files of the branch main are in the folder beside it.
 #[test]

@@ -71,8 +71,8 @@ pub struct Options {
     /// A folder with a file for each credential, as a Secret is mounted: `HF_TOKEN`, `AWS_*`, `AZURE_*`, a key file of
     /// Google, `ca.crt`. Without it object stores are asked with the pod's identity.
     pub credentials: Option<PathBuf>,
-    /// The URL of the hub or of the object store. Without it the hub is at `HF_ENDPOINT` or at
-    /// `https://huggingface.co`.
+    /// The URL of the hub or of the object store. Without it the hub is at `HF_ENDPOINT`, of the
+    /// credentials or else of the environment, or at `https://huggingface.co`.
     pub endpoint: Option<String>,
     /// A file with CA certificates (PEM) that are trusted besides the system's.
     pub ca_bundle: Option<PathBuf>,
@@ -195,7 +195,9 @@ async fn to_objects(
 
 async fn to_hub(address: &HubAddress, options: &Options, progress: &Progress) -> Result<Published, PublishError> {
     let uri = Address::Hub(address.clone()).to_string();
-    let endpoint = options.endpoint.clone().or_else(|| std::env::var("HF_ENDPOINT").ok().filter(|url| !url.is_empty()));
+    let of_secret = secret(options.credentials.as_deref(), "HF_ENDPOINT")?;
+    let of_environment = || std::env::var("HF_ENDPOINT").ok().filter(|url| !url.is_empty());
+    let endpoint = options.endpoint.clone().or(of_secret).or_else(of_environment);
     let endpoint = endpoint.as_deref().unwrap_or(ENDPOINT);
     let endpoint =
         Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https")).ok_or_else(|| {

@@ -2,6 +2,7 @@
 
 use crate::error::{Kind, PublishError};
 use bytes::Bytes;
+use fetch::{Forbidden, Guard};
 use futures::stream::BoxStream;
 use futures::{StreamExt, stream};
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
@@ -135,6 +136,7 @@ pub(crate) struct Answer {
 #[derive(Clone)]
 pub(crate) struct Network {
     client: Client,
+    guard: Guard,
     pub patience: Patience,
 }
 
@@ -179,12 +181,14 @@ impl Network {
             let place = place(endpoint);
             PublishError::refused(format!("{place}: the HTTP client can't be made ({error}); check the CA bundle"))
         };
+        let guard = Guard::of(endpoint);
         let base = || {
             Client::builder()
                 .user_agent(concat!("trainingjob-operator/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(patience.connect)
                 .http1_only()
                 .redirect(reqwest::redirect::Policy::none())
+                .dns_resolver(Arc::new(guard.clone()))
         };
         let own = match certificates {
             Some(pem) => reqwest::Certificate::from_pem_bundle(pem).map_err(failed)?,
@@ -195,7 +199,7 @@ impl Network {
             Err(_) if endpoint.scheme() == "http" => base().tls_certs_only([]).build(),
             other => other,
         };
-        Ok(Self { client: client.map_err(failed)?, patience })
+        Ok(Self { client: client.map_err(failed)?, guard, patience })
     }
 
     /// Sends one request. Any status is an answer.
@@ -284,20 +288,29 @@ impl Network {
             let Some(target) = target else {
                 return Err(PublishError::refused(format!("{}: a redirect to no URL; check the endpoint", place(&at))));
             };
-            check_target(&at, &target)?;
+            self.check_target(&at, &target)?;
             at = target;
         }
         Err(PublishError::refused(format!("{}: more than {REDIRECTS} redirects; check the endpoint", place(url))))
     }
 }
 
-/// Whether what a server names is followed. A server with TLS leads only to servers with TLS, whose names are proven:
-/// none of the pod's network or of a cloud's metadata service has the certificate of a public name.
-pub(crate) fn check_target(from: &Url, target: &Url) -> Result<()> {
-    let wrong = |why: &str| {
-        let host = one_line(target.host_str().unwrap_or_default());
-        Err(PublishError::refused(format!("{}: it leads to {host}, and {why}; check the endpoint", place(from))))
-    };
+impl Network {
+    /// Whether what a server names is followed: at an address that lies no further inwards than the endpoint, and from
+    /// https only by https.
+    pub fn check_target(&self, from: &Url, target: &Url) -> Result<()> {
+        check_text(from, target)?;
+        self.guard.permits(target).map_err(|why| leads_wrong(from, target, &why.to_string()))
+    }
+}
+
+fn leads_wrong(from: &Url, target: &Url, why: &str) -> PublishError {
+    let host = one_line(target.host_str().unwrap_or_default());
+    PublishError::refused(format!("{}: it leads to {host}, and {why}; check the endpoint", place(from)))
+}
+
+fn check_text(from: &Url, target: &Url) -> Result<()> {
+    let wrong = |why: &str| Err(leads_wrong(from, target, why));
     match (from.scheme(), target.scheme()) {
         (_, "https") | ("http", "http") => {}
         (_, "http") => return wrong("from https to http"),
@@ -356,6 +369,9 @@ fn lost(url: &Url, error: reqwest::Error) -> PublishError {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
+        if inner.is::<Forbidden>() {
+            return PublishError::refused(format!("{place}: {inner}; check the endpoint, which leads there"));
+        }
         let inner_text = inner.to_string();
         if !text.contains(&inner_text) {
             text = format!("{text}: {inner_text}");
@@ -412,13 +428,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_from_https_to_http() {
+    fn nothing_leads_inwards_or_from_https_to_http() {
         let url = |text: &str| Url::parse(text).unwrap();
-        let leads = |from: &str, to: &str| check_target(&url(from), &url(to)).is_ok();
+        let leads = |from: &str, to: &str| {
+            let network = Network::new(&url(from), None, Patience::default()).unwrap();
+            network.check_target(&url(from), &url(to)).is_ok()
+        };
         assert!(leads("https://hub.example/a", "https://cdn.example/b"));
         assert!(leads("http://127.0.0.1:1/a", "http://127.0.0.1:2/b"));
         assert!(!leads("https://hub.example/a", "http://169.254.169.254/b"));
         assert!(!leads("https://hub.example/a", "file:///etc/passwd"));
+        assert!(!leads("https://hub.example/a", "https://169.254.169.254/b"), "a metadata service");
+        assert!(!leads("https://hub.example/a", "https://10.0.0.1/b"));
+        assert!(!leads("http://127.0.0.1:1/a", "http://169.254.169.254/b"));
         assert!(!leads("https://hub.example/a", "https://user:secret@cdn.example/b"));
     }
 }

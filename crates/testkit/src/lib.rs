@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod evidence;
 pub mod init;
 pub mod job;
+pub mod mlflow;
 pub mod order;
 pub mod packages;
 pub mod pod;

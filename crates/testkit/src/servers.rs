@@ -240,7 +240,12 @@ impl Proxy {
 
     /// At this address, for those who don't live on this machine alone.
     pub fn before_at(server: &Server, ip: IpAddr) -> Self {
-        Self::new(ip, server.port, false)
+        Self::before_port(server.port, ip)
+    }
+
+    /// At this address, before what listens at a port of this machine.
+    pub fn before_port(port: u16, ip: IpAddr) -> Self {
+        Self::new(ip, port, false)
     }
 
     /// Before what listens at `upstream`; to be spoken to as Google's store, or as that is.

@@ -8,7 +8,6 @@ pub mod ports;
 pub mod status;
 pub mod usage;
 
-use crate::inputs::Board;
 use crate::keeper::{Keeper, choice};
 use crate::progress::json;
 use crate::run::view::CurrentRun;
@@ -20,6 +19,7 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use bounded::Bounded;
 use ports::{listen, listen_locally};
+use protocol::agent_status::AgentStatus;
 use protocol::progress::Source;
 use protocol::proof::{AnswerKey, Nonce, PROOF_HEADER};
 use status::StatusSource;
@@ -111,10 +111,15 @@ fn proof(query: Option<&str>, key: Option<&AnswerKey>, body: &str) -> Option<[(&
     nonce.zip(key).map(|(nonce, key)| [(PROOF_HEADER, key.prove(nonce, body.as_bytes()))])
 }
 
-/// Serves the progress of the fetches of `board`, in the runtime of the caller.
-pub(crate) fn serve_fetch(listener: TcpListener, board: Arc<Board>, key: Option<AnswerKey>) {
+/// Serves the status of an agent that moves data, in the runtime of the caller.
+pub(crate) fn serve_transfer(
+    listener: TcpListener,
+    status: impl Fn() -> AgentStatus + Send + Sync + 'static,
+    key: Option<AnswerKey>,
+) {
+    let status = Arc::new(status);
     let answer = async move |RawQuery(query): RawQuery| {
-        let json = serde_json::to_string(&status::of_fetch(board.progress())).unwrap_or_default();
+        let json = serde_json::to_string(&status()).unwrap_or_default();
         let proof = proof(query.as_deref(), key.as_ref(), &json);
         ([(header::CONTENT_TYPE, "application/json")], proof, json)
     };

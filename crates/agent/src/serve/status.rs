@@ -12,17 +12,19 @@ use protocol::gang::GangStatus;
 use protocol::inputs::FetchProgress;
 use protocol::proof::AnswerKey;
 use protocol::report::{Phase, Report, VERSION};
+use protocol::result::PublishProgress;
 use protocol::role::RoleName;
 use std::sync::Arc;
 
-/// The status of an agent that fetches, before any program runs.
-pub(crate) fn of_fetch(fetches: Vec<FetchProgress>) -> AgentStatus {
+/// The status of an agent that fetches or publishes, while no program runs.
+pub(crate) fn of_transfer(fetches: Vec<FetchProgress>, publishes: Option<PublishProgress>) -> AgentStatus {
     AgentStatus {
         training_job: variable("TRAINING_JOB_NAME"),
         pod_uid: variable("POD_UID"),
         report: Report { version: VERSION, ..Report::default() },
         agent_usage: exposition::usage::of_self(),
         fetches,
+        publishes,
         ..AgentStatus::default()
     }
 }

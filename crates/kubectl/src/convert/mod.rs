@@ -44,6 +44,8 @@ pub struct Answers {
     pub model: Option<String>,
     /// Our field `dataset`.
     pub dataset: Option<String>,
+    /// The namespace of Oracle Object Storage, in which `oci://BUCKET/PATH` of OME is.
+    pub oci_namespace: Option<String>,
 }
 
 /// What came out of a file.
@@ -70,9 +72,8 @@ pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
     for document in documents(text)? {
         flatten(document, &mut objects)?;
     }
-    let (runtimes, objects): (Vec<Fields>, Vec<Fields>) = objects
-        .into_iter()
-        .partition(|object| ["ClusterTrainingRuntime", "TrainingRuntime"].contains(&what(object).1.as_str()));
+    let (runtimes, objects): (Vec<Fields>, Vec<Fields>) =
+        objects.into_iter().partition(|object| BESIDE.contains(&what(object).1.as_str()));
     let mut converted = Converted { text: String::new(), lost: false, jobs: Vec::new() };
     let mut beside = String::new();
     for object in objects {
@@ -100,6 +101,9 @@ pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
     converted.text.insert_str(0, &beside);
     Ok(converted)
 }
+
+/// Kinds that jobs name, and that stand in the same file.
+const BESIDE: [&str; 4] = ["ClusterTrainingRuntime", "TrainingRuntime", "ClusterBaseModel", "BaseModel"];
 
 /// Converts the spec of one kind.
 type Convert = fn(&mut Ours, Fields, &[Fields]) -> Result<(), Bad>;
@@ -130,6 +134,7 @@ fn one(
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let Some((_, _, convert)) = KINDS.iter().find(|(of, is, _)| (*of, *is) == (group, kind)) else { return Ok(None) };
     let mut ours = Ours::new(kind, &mut object)?;
+    ours.oci_namespace.clone_from(&answers.oci_namespace);
     let old = object.clone().object("metadata")?.text("name")?.unwrap_or_else(|| ours.name.clone());
     let spec = object.object("spec")?;
     object.left(&mut ours.notes);

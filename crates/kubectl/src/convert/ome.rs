@@ -11,28 +11,25 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
 
     let mut model = spec.object("modelConfig")?;
     if let Some(input) = model.text("inputModel")? {
-        ours.notes.lost(
-            model.at("inputModel"),
-            format!(
-                "{input} is a BaseModel, which was mounted: here the program gets its name in MODEL, and no volume"
-            ),
-        );
-        place::source(ours, &model.at("inputModel"), "model", &input);
+        base_model(ours, &model.at("inputModel"), &input, runtimes)?;
     }
     let mut out = model.object("outputModel")?;
     if let Some(uri) = out.text("storageUri")? {
-        place::output(ours, &out.at("storageUri"), &uri);
+        let (field, uri) = (out.at("storageUri"), oracle(ours, &uri));
+        place::output(ours, &field, &uri);
     }
+    secret(ours, &mut out)?;
+    parameters(ours, &mut out, "OUTPUT")?;
     out.left(&mut ours.notes);
     model.left(&mut ours.notes);
 
     let mut datasets = spec.object("datasets")?;
     if let Some(uri) = datasets.text("storageUri")? {
-        place::source(ours, &datasets.at("storageUri"), "dataset", &uri);
+        let (field, uri) = (datasets.at("storageUri"), oracle(ours, &uri));
+        place::source(ours, &field, "dataset", &uri);
     }
-    if let Some(secret) = datasets.text("storageKey")? {
-        place::credentials(ours, &datasets.at("storageKey"), &secret);
-    }
+    secret(ours, &mut datasets)?;
+    parameters(ours, &mut datasets, "DATASET")?;
     datasets.left(&mut ours.notes);
 
     let tuning = "has no place here: one TrainingJob is one training, and a tuner (Katib, Optuna) makes several";
@@ -41,5 +38,87 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
     trainjob::children(ours, &mut spec)?;
     gang::suspend(ours, &mut spec)?;
     spec.left(&mut ours.notes);
+    Ok(())
+}
+
+/// The address of a BaseModel that is in the file, or else its name.
+fn base_model(ours: &mut Ours, field: &str, name: &str, beside: &[Fields]) -> Result<(), Bad> {
+    let found = beside.iter().find(|object| {
+        let mut object = (*object).clone();
+        let is_model = object.text("kind").is_ok_and(|kind| kind.is_some_and(|kind| kind.ends_with("BaseModel")));
+        let named = object.object("metadata").and_then(|mut metadata| metadata.text("name"));
+        is_model && named.is_ok_and(|is| is.as_deref() == Some(name))
+    });
+    let Some(found) = found else {
+        let says = format!(
+            "{name} is a BaseModel, and not in this file: an administrator adds {name} with the address of the model to the \
+             operator's list of names, or the program gets the name in MODEL"
+        );
+        ours.notes.note(field, says);
+        place::source(ours, field, "model", name);
+        return Ok(());
+    };
+    let mut spec = found.clone().object("spec")?;
+    let mut storage = spec.object("storage")?;
+    for other in spec.rest().keys() {
+        ours.notes.note(format!("{name}.spec.{other}"), "describes the model, which the program reads by itself");
+    }
+    storage.path = format!("{name}.spec.storage");
+    let Some(uri) = storage.text("storageUri")? else {
+        return Err(Bad(format!("the BaseModel {name} has no spec.storage.storageUri")));
+    };
+    let uri = oracle(ours, &uri);
+    place::source(ours, field, "model", &uri);
+    secret(ours, &mut storage)?;
+    parameters(ours, &mut storage, "MODEL")?;
+    if storage.take("path").is_some() {
+        ours.notes.note(storage.at("path"), "is a folder of each node: here the model is in the cache");
+    }
+    storage.left(&mut ours.notes);
+    Ok(())
+}
+
+/// Oracle's address with its namespace. OME's `oci://` is never a registry.
+fn oracle(ours: &Ours, uri: &str) -> String {
+    let (Some(rest), Some(namespace)) = (uri.strip_prefix("oci://"), &ours.oci_namespace) else {
+        return uri.to_owned();
+    };
+    if rest.starts_with("n/") {
+        return uri.to_owned();
+    }
+    // Both forms are in use: with the namespace first, and without.
+    let below = rest.strip_prefix(&format!("{namespace}/")).unwrap_or(rest);
+    let (bucket, path) = below.split_once('/').unwrap_or((below, ""));
+    format!("oci://n/{namespace}/b/{bucket}/o/{path}")
+}
+
+fn secret(ours: &mut Ours, storage: &mut Fields) -> Result<(), Bad> {
+    for key in ["storageKey", "key"] {
+        if let Some(secret) = storage.text(key)? {
+            place::credentials(ours, &storage.at(key), &secret);
+        }
+    }
+    Ok(())
+}
+
+/// Parameters of a storage: the region is the client's, and the others are variables of the program.
+fn parameters(ours: &mut Ours, storage: &mut Fields, of: &str) -> Result<(), Bad> {
+    let parameters = storage.object("parameters")?;
+    for (name, value) in parameters.clone().rest() {
+        let field = parameters.at(&name);
+        let Some(value) = value.as_str().map(str::to_owned).or_else(|| value.as_i64().map(|n| n.to_string())) else {
+            ours.notes.lost(field, "is no text");
+            continue;
+        };
+        if name == "region" {
+            ours.notes.note(field, format!("put it into the Secret of the credentials: AWS_REGION: {value}"));
+            continue;
+        }
+        let word: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+        let variable = format!("{of}_{word}");
+        ours.add_env(&variable, &value);
+        ours.notes.note(field, format!("is the variable {variable} of the program"));
+    }
     Ok(())
 }

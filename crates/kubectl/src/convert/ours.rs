@@ -17,6 +17,8 @@ pub(super) struct Ours {
     metadata: Map<String, Value>,
     pub spec: Map<String, Value>,
     pub notes: Notes,
+    /// The namespace of Oracle Object Storage, if a person names it.
+    pub oci_namespace: Option<String>,
 }
 
 /// Labels and annotations that belong to the object as it was stored.
@@ -46,7 +48,8 @@ impl Ours {
         if name != written {
             notes.lost("metadata.name", format!("{written:?} can't be part of host names: the job is called {name}"));
         }
-        let mut ours = Self { from: format!("{kind} {written}"), name, metadata: Map::new(), spec: Map::new(), notes };
+        let (from, metadata_of_ours, spec) = (format!("{kind} {written}"), Map::new(), Map::new());
+        let mut ours = Self { from, name, metadata: metadata_of_ours, spec, notes, oci_namespace: None };
         if let Some(namespace) = metadata.take("namespace") {
             ours.metadata.insert("namespace".into(), namespace);
         }

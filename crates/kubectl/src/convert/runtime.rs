@@ -49,6 +49,8 @@ pub(super) fn workers(
             }
         }
         gang::processes(ours, asked, runtime.pod.gpus);
+    } else if runtime.framework == "mpi" {
+        mpi(ours, asked.or(runtime.procs));
     } else if let Some((field, procs)) = asked.filter(|(_, procs)| *procs != 1 && *procs != "1") {
         let says = format!("{procs}: a worker of {} is one process here, which has all GPUs", runtime.framework);
         ours.notes.lost(field, says);
@@ -60,6 +62,17 @@ pub(super) fn workers(
         ours.notes.note("spec.failurePolicy", "a worker's failure ended the job there: a backoffLimit lets it go on");
     }
     Ok(())
+}
+
+/// Processes of each worker, by the number of slots that mpirun gives it.
+fn mpi(ours: &mut Ours, asked: Option<(String, Value)>) {
+    ours.set("networking.backend", "mpi");
+    let Some((field, slots)) = asked else { return ours.set("procsPerWorker", 1) };
+    let number = slots.as_i64().or_else(|| slots.as_str()?.parse().ok()).filter(|number| (1..=1024).contains(number));
+    ours.set("procsPerWorker", number.unwrap_or(1));
+    if number.is_none() {
+        ours.notes.lost(field, format!("{slots} is not between 1 and 1024: mpirun gives each worker one slot"));
+    }
 }
 
 fn is(runtime: &Fields, kind: &str, name: &str) -> bool {
@@ -92,10 +105,18 @@ impl Runtime {
                 it.framework = framework;
             }
         }
-        for other in ["mpi", "flux"] {
-            if policy.take(other).is_some() {
-                ours.hold(&policy.at(other), &format!("there is no framework {other} here yet"));
+        if policy.has("mpi") {
+            let mut mpi = policy.object("mpi")?;
+            it.framework = "mpi";
+            it.procs = mpi.take("numProcPerNode").map(|procs| (mpi.at("numProcPerNode"), procs));
+            // mpirun reaches the workers by their agents, and every MPI finds in its environment what it needs.
+            for field in ["mpiImplementation", "sshAuthMountPath", "runLauncherAsNode"] {
+                mpi.take(field);
             }
+            mpi.left(&mut ours.notes);
+        }
+        if policy.take("flux").is_some() {
+            ours.hold(&policy.at("flux"), "there is no framework flux here yet");
         }
         policy.left(&mut ours.notes);
         let mut group = spec.object("podGroupPolicy")?;
@@ -120,6 +141,9 @@ impl Runtime {
         for entry in set.objects("replicatedJobs")? {
             if trains.is_none() && is_trainer(&entry) {
                 trains = Some(entry);
+            } else if it.framework == "mpi" {
+                let says = "is a Job of MPI's other workers: all workers are as the one that runs mpirun";
+                ours.notes.note(entry.path, says);
             } else {
                 ours.notes.lost(
                     entry.path,

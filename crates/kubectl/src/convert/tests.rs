@@ -55,6 +55,28 @@ fn what_is_written_is_what_was_made() {
     }
 }
 
+/// What OME's documentation shows is whole, if a person says in which namespace of Oracle's its buckets are.
+#[test]
+fn omes_jobs_lose_nothing_with_the_namespace() {
+    let (_, text) = fixtures().into_iter().find(|(name, _)| name == "ome-blocks").unwrap();
+    let answers = Answers { oci_namespace: Some("mytenancy".into()), ..Answers::default() };
+    let converted = convert(&text, &answers).unwrap();
+    assert!(!converted.lost, "{}", converted.text);
+    let spec = |index: usize| &converted.jobs[index].0["spec"];
+    assert_eq!(spec(0)["model"], "hf://team/base");
+    assert_eq!(spec(0)["dataset"], "oci://n/mytenancy/b/sets/o/instructions", "with the namespace first");
+    assert_eq!(spec(0)["output"], "oci://n/mytenancy/b/results/o/models/tuned", "and without");
+    assert_eq!(spec(0)["credentialsSecret"], "hub-token");
+    let env =
+        json!([{ "name": "DATASET_FORMAT", "value": "jsonl" }, { "name": "DATASET_COMPRESSION", "value": "gzip" }]);
+    let names = |env: &Value| {
+        env.as_array().unwrap().iter().map(|one| one.to_string()).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(names(&spec(0)["env"]), names(&env));
+    assert_eq!((&spec(1)["model"], &spec(1)["output"]), (&json!("named"), &json!("pvc://results/reference")));
+    assert_eq!((&spec(3)["framework"], &spec(3)["procsPerWorker"]), (&json!("mpi"), &json!(4)));
+}
+
 /// A job that acts as it did is told apart from one that does not.
 #[test]
 fn these_lose_nothing() {

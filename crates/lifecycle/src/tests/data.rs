@@ -136,7 +136,7 @@ fn progress_of_a_fetch_is_reported_while_it_runs() {
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
     world.step();
     let without = world.condition("Scheduled").2.to_owned();
-    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
+    world.transfer = Some(answer(vec![half(FetchStage::Fetching)]));
     assert_eq!(world.step().actions, []);
     assert_eq!(
         world.condition("Scheduled"),
@@ -154,24 +154,24 @@ fn progress_of_a_fetch_is_reported_while_it_runs() {
     assert_eq!((progress.files, progress.bytes, progress.bytes_per_second), (1, 1 << 20, 1024));
     assert_eq!(world.status.progress.as_deref(), Some("fetching 50%"));
 
-    world.fetch = Some(answer(vec![half(FetchStage::Waiting)]));
+    world.transfer = Some(answer(vec![half(FetchStage::Waiting)]));
     world.step();
     let (.., message) = world.condition("Scheduled");
     assert_eq!(message, "waiting for another job's fetch of hf://org/model@main into the same cache");
 
     // An agent that answers no more: what was last reported is not shown as if it still held.
-    world.fetch = None;
+    world.transfer = None;
     world.step();
     assert_eq!(world.condition("Scheduled").2, without);
     assert_eq!((world.status.data.len(), world.status.progress.as_deref()), (0, None));
 
     // Its bytes count once.
-    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
+    world.transfer = Some(answer(vec![half(FetchStage::Fetching)]));
     world.step();
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, Some(true)));
     let words = Report { version: 1, fetched: vec![fetched("model", "key")], ..Report::default() };
     world.children.upkeep_words = Some(("upkeep-1".into(), words));
-    world.fetch = None;
+    world.transfer = None;
     world.step();
     let data = &world.status.data[0];
     assert_eq!((data.fetched_bytes, data.progress, data.is_resolved()), (7, None, true));
@@ -187,11 +187,11 @@ fn progress_of_a_later_fetch_leaves_the_revision() {
     let known = DataStatus { name: "model".to_owned(), uri, revision, key: "key".to_owned(), ..DataStatus::default() };
     world.status.data = vec![known.clone()];
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
-    world.fetch = Some(answer(vec![half(FetchStage::Checking)]));
+    world.transfer = Some(answer(vec![half(FetchStage::Checking)]));
     world.step();
     assert_eq!(world.condition("Scheduled").2, "checking hf://org/model@main in the cache before the workers are made");
     assert!(world.status.data[0].progress.is_some());
-    world.fetch = None;
+    world.transfer = None;
     world.step();
     assert_eq!(world.status.data, [known]);
 }
@@ -203,7 +203,7 @@ fn several_contents_are_counted() {
     world.spec.dataset = Some("s3://bucket/set".to_owned());
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, None));
     let second = FetchProgress { name: "dataset".to_owned(), stage: FetchStage::Listing, ..FetchProgress::default() };
-    world.fetch = Some(answer(vec![half(FetchStage::Complete), second]));
+    world.transfer = Some(answer(vec![half(FetchStage::Complete), second]));
     world.step();
     let (.., message) = world.condition("Scheduled");
     assert_eq!(
@@ -222,7 +222,7 @@ fn the_only_worker_reports_its_fetch() {
     world.see(Some(job(1)), [ObservedPod { fetches: true, ..placed(0, 1) }]);
     world.step();
     assert_eq!(world.condition("Running").1, "Starting");
-    world.fetch = Some(answer(vec![half(FetchStage::Fetching)]));
+    world.transfer = Some(answer(vec![half(FetchStage::Fetching)]));
     world.step();
     let (status, reason, message) = world.condition("Running");
     assert_eq!((status, reason), ("False", "Fetching"));

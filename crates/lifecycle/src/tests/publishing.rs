@@ -4,8 +4,9 @@ use super::checkpoints::{delete_upkeep, upkeep};
 use super::*;
 use api::{Checkpoint, Storage};
 use plan::Upkeep;
+use protocol::agent_status::AgentStatus;
 use protocol::report::{LaunchError, LaunchErrorKind};
-use protocol::result::{Publication, ResultRecord};
+use protocol::result::{Publication, PublishProgress, PublishStage, ResultRecord};
 use std::time::Duration;
 
 const CREATE: Action = Action::CreateUpkeep(Upkeep::Publish);
@@ -186,4 +187,40 @@ fn checkpoints_are_copied_after_the_publication() {
     assert_eq!(world.step().actions, [delete_upkeep()]);
     world.children.upkeep = None;
     assert!(world.step().actions.contains(&Action::CreateUpkeep(Upkeep::Copy)));
+}
+
+#[test]
+fn progress_of_a_publication_follows_that_of_the_program() {
+    let mut world = succeeded();
+    world.status.progress = Some("100%".to_owned());
+    world.step();
+    world.children.upkeep = Some(upkeep(Upkeep::Publish, None));
+    let answer = |stage| {
+        let (bytes, total_bytes, files, total_files) = (1 << 20, 3 << 20, 1, 3);
+        let publishes = PublishProgress { stage, bytes, total_bytes, files, total_files, bytes_per_second: 1024 };
+        let status = AgentStatus { publishes: Some(publishes), ..AgentStatus::default() };
+        Some(AgentAnswer { status: status.into(), time: at(80), failing_since: None, remaining: None })
+    };
+    world.transfer = answer(PublishStage::Sending);
+    assert_eq!(world.step().actions, []);
+    let expected = "publishing the result under s3://results/x: 1.0 MiB of 3.0 MiB, 1 of 3 files, 1.0 KiB/s";
+    assert_eq!(world.condition("ResultPublished").2, expected);
+    assert_eq!(world.status.progress.as_deref(), Some("100%, publishing 33%"));
+    let publication = world.status.publication.unwrap();
+    assert_eq!((publication.bytes, publication.total_bytes, publication.total_files), (1 << 20, 3 << 20, 3));
+    world.transfer = answer(PublishStage::Recording);
+    world.step();
+    assert_eq!(world.status.progress.as_deref(), Some("100%"));
+
+    // Nothing old is shown, whether the agent is silent or the result is published.
+    world.transfer = None;
+    world.step();
+    assert_eq!((world.status.publication, world.status.progress.as_deref()), (None, Some("100%")));
+    assert!(world.condition("ResultPublished").2.contains("kubectl logs job/x-upkeep"));
+    world.transfer = answer(PublishStage::Sending);
+    world.step();
+    said(&mut world, true, published());
+    world.transfer = None;
+    world.step();
+    assert_eq!((world.status.publication, world.status.progress.as_deref()), (None, Some("100%")));
 }

@@ -866,7 +866,7 @@ fn rules_hold_on_random_walks() {
                     held: world.held.then_some("its search is suspended"),
                     stop: world.stopped.then_some("its search stops it"),
                     agent_refusal: world.refusal.then_some("not believed"),
-                    fetch: None,
+                    transfer: None,
                     now: at(world.second),
                 })
             };
