@@ -32,8 +32,22 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
     parameters(ours, &mut datasets, "DATASET")?;
     datasets.left(&mut ours.notes);
 
-    let tuning = "has no place here: one TrainingJob is one training, and a tuner (Katib, Optuna) makes several";
-    spec.lose("hyperParameterTuningConfig", &mut ours.notes, tuning);
+    // The block is one of ours, word for word.
+    if let Some(tuning) = spec.take("hyperParameterTuningConfig") {
+        let field = spec.at("hyperParameterTuningConfig");
+        if tuning
+            .get("parameters")
+            .is_none_or(|parameters| parameters.as_object().is_none_or(serde_json::Map::is_empty))
+        {
+            let why =
+                "has no parameters to search: add them to spec.hyperParameterTuningConfig of the result, or train once";
+            ours.notes.lost(field, why);
+        } else {
+            let note = "the job starts no workers: it is a search, whose trials are TrainingJobs (kubectl trainingjob tune NAME)";
+            ours.notes.note(field, note);
+            ours.set("hyperParameterTuningConfig", tuning);
+        }
+    }
     spec.lose("compartmentID", &mut ours.notes, "has no place here");
     trainjob::children(ours, &mut spec)?;
     gang::suspend(ours, &mut spec)?;

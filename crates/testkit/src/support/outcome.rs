@@ -212,8 +212,12 @@ pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
                 says("while a pod of an earlier attempt was there");
             }
         }
+        // Trials of a search run side by side.
+        let of_job = |job: &Seen| job.object["metadata"]["ownerReferences"][0]["name"].clone();
         let role = |job: &Seen| job.object["spec"]["template"]["metadata"]["labels"]["component"].clone();
-        for other in births(space, Kind::Job).filter(|other| other.version < job.version) {
+        for other in
+            births(space, Kind::Job).filter(|other| other.version < job.version && of_job(other) == of_job(job))
+        {
             let of_gang = number(&other.object["metadata"]["labels"]["ml.example.com/incarnation"]) == attempt;
             let is_fellow = of_gang && role(other) != role(job);
             if !is_fellow && at(space, &other.uid, job.version).is_some_and(|other| !other.gone) {
