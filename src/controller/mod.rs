@@ -219,6 +219,7 @@ pub async fn run(
     let searches = tuning::watch(&context, writer, searches_touched);
     let polling = poll::run(context.clone(), store.clone());
     metrics.observe(store.clone(), context.index.clone());
+    metrics.observe_searches(context.searches.store());
     let stop = stop.shared();
     let searches_stop = stop.clone();
     let reconciling = async {

@@ -83,6 +83,11 @@ impl Searches {
         (Self { store, touch, known: Mutex::default(), thread, is_listed }, writer, touched)
     }
 
+    /// All TuningJobs, as the watch has them.
+    pub(super) fn store(&self) -> Store<Guarded<TuningJob>> {
+        self.store.clone()
+    }
+
     fn wake(&self, search: Ref) {
         // A receiver that is gone has stopped reconciling.
         let _ = self.touch.unbounded_send(search);

@@ -2,8 +2,8 @@
 //! operator was asked for more: a label with the names of jobs outlives them. What is of one job alone is in [`jobs`].
 
 use super::backlog::Backlog;
-use super::jobs;
-use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus};
+use super::{jobs, searches};
+use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus, TuningJob};
 use bytes::Bytes;
 use exposition::Page;
 use exposition::usage::of_self;
@@ -73,6 +73,7 @@ pub struct Metrics {
     restarted_after: HistogramVec,
     leader: IntGauge,
     jobs: Mutex<(Phase, Option<Jobs>)>,
+    searches: Mutex<Option<Store<Guarded<TuningJob>>>>,
     lives: Mutex<HashMap<String, Life>>,
     /// Namespaces that have series and no TrainingJob, and since when.
     empty_namespaces: Mutex<HashMap<String, Instant>>,
@@ -229,6 +230,7 @@ impl Metrics {
             ),
             leader: new.gauge("trainingjob_leader", "1 on the replica that acts."),
             jobs: Mutex::new((Phase::Starting, None)),
+            searches: Mutex::default(),
             lives: Mutex::default(),
             empty_namespaces: Mutex::default(),
             beat: Mutex::default(),
@@ -443,12 +445,18 @@ impl Metrics {
         *self.lock() = (Phase::Syncing, Some((store, index)));
     }
 
+    /// The cache from which the series of searches are made.
+    pub(crate) fn observe_searches(&self, store: Store<Guarded<TuningJob>>) {
+        *self.searches() = Some(store);
+    }
+
     pub(crate) fn set_leading(&self, leading: bool) {
         self.leader.set(i64::from(leading));
         if leading {
             self.lock().0 = Phase::Leading;
         } else {
             *self.lock() = (Phase::Standby, None);
+            *self.searches() = None;
             self.backlog.clear();
         }
     }
@@ -466,6 +474,10 @@ impl Metrics {
 
     fn lock(&self) -> MutexGuard<'_, (Phase, Option<Jobs>)> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn searches(&self) -> MutexGuard<'_, Option<Store<Guarded<TuningJob>>>> {
+        self.searches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lives(&self) -> MutexGuard<'_, HashMap<String, Life>> {
@@ -507,6 +519,10 @@ impl Metrics {
         text += &process.text();
         if let Some((store, index)) = jobs {
             text += &jobs::render(&store, &index);
+        }
+        let searches = self.searches().clone();
+        if let Some(store) = searches {
+            text += &searches::render(&store);
         }
         text
     }

@@ -5,6 +5,7 @@ mod jobs;
 mod log;
 mod metrics;
 mod requests;
+mod searches;
 mod server;
 
 pub use log::{LogFormat, init as init_log};

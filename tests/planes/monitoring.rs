@@ -3,7 +3,7 @@
 //!
 //! Prometheus and its promtool are Debian's, unpacked into the cache and never installed.
 
-use api::{self, State, TrainingJob};
+use api::{self, State, TrainingJob, TuningJob, TuningState};
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -73,7 +73,7 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 
 /// Names of metrics are string constants of the code.
 fn metrics_of_the_operator() -> BTreeSet<String> {
-    let files = ["metrics", "jobs"].map(|file| read(&format!("src/telemetry/{file}.rs")));
+    let files = ["metrics", "jobs", "searches"].map(|file| read(&format!("src/telemetry/{file}.rs")));
     let constants = files.iter().flat_map(|code| code.split("#[cfg(test)]").next().unwrap().split('"'));
     let is_name =
         |text: &&str| text.starts_with("trainingjob_") && text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
@@ -164,7 +164,7 @@ fn every_metric_that_is_asked_for_exists() {
 #[test]
 fn dashboards_are_whole() {
     let boards = dashboards();
-    assert_eq!(boards.keys().collect::<Vec<_>>(), ["fleet", "job", "operator"]);
+    assert_eq!(boards.keys().collect::<Vec<_>>(), ["fleet", "job", "operator", "tuning"]);
     for (name, board) in &boards {
         assert_eq!(text(&board["uid"]), format!("trainingjob-{name}"));
         let ids: Vec<_> = panels(board).into_iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
@@ -299,7 +299,7 @@ fn monitors_find_what_they_look_for() {
         .inspect(|map| assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1"))
         .map(|map| map["data"].as_object().unwrap().keys().next().unwrap().clone())
         .collect();
-    assert_eq!(names, BTreeSet::from(["fleet.json", "job.json", "operator.json"].map(str::to_owned)));
+    assert_eq!(names, BTreeSet::from(["fleet.json", "job.json", "operator.json", "tuning.json"].map(str::to_owned)));
     // A ConfigMap that `kubectl apply` writes has itself once more in an annotation, which holds 256 KiB.
     assert!(monitoring.iter().all(|object| object.to_string().len() < 200_000));
 }
@@ -492,6 +492,29 @@ impl World {
         self.cluster.kubectl_with(&["create", "--validate=warn", "-f", "-"], &job.to_string());
     }
 
+    /// A search that is suspended, with one trial that has ended.
+    async fn search(&self) {
+        let parameters = json!({ "x": { "type": "double", "min": 0, "max": 1 } });
+        let search = json!({
+            "apiVersion": "ml.example.com/v1", "kind": "TuningJob",
+            "metadata": { "name": "search", "namespace": "train" },
+            "spec": {
+                "maxTrials": 2, "gpuHours": 5, "suspend": true, "metric": { "name": "loss", "goal": "minimize" },
+                "parameters": parameters, "template": { "spec": cluster::job("trial", &json!({}))["spec"] },
+            },
+        });
+        self.cluster.kubectl_with(&["create", "--validate=warn", "-f", "-"], &search.to_string());
+        let searches: Api<TuningJob> = Api::namespaced(self.client.clone(), "train");
+        eventually("the search to be suspended", SOON, async || {
+            let status = searches.get("search").await.unwrap().status?;
+            (status.state == Some(TuningState::Suspended)).then_some(())
+        })
+        .await;
+        let trial = json!({ "trial": 1, "values": [0.5], "state": "Succeeded", "after": 0, "end": 1, "value": 0.25, "gpuHours": 1.5 });
+        let patch = Patch::Merge(json!({ "status": { "trials": [trial] } }));
+        searches.patch_status("search", &PatchParams::default(), &patch).await.unwrap();
+    }
+
     async fn until(&self, name: &str, state: State, attempt: u32) {
         eventually(&format!("attempt {attempt} of {name} to be {}", state.as_str()), SOON, async || {
             let status = self.jobs().get(name).await.unwrap().status?;
@@ -556,10 +579,12 @@ async fn every_query_gives_data() {
     })
     .await;
     world.cluster.apply_crd(&api::crd());
+    world.cluster.apply_crd(&api::tuning_crd());
     world.cluster.kubectl_with(&["apply", "-f", "-"], DENIES);
     eventually("the operator to lead", SOON, async || (get(operator, "/readyz")? == "ok: leading\n").then_some(()))
         .await;
 
+    world.search().await;
     let pod_template = |fields: Value| json!({ "podTemplate": { "metadata": { "annotations": fields } } });
     world.submit("runs", json!({ "monitoring": { "metricsPort": agent } })).await;
     world.submit("waits", json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } })).await;

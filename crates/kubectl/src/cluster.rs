@@ -223,8 +223,8 @@ impl Cluster {
                 all.pop()
             }
         };
-        let found = found.map(|found| found.0).transpose();
-        found.map_err(|invalid| {
+        let Some(found) = found else { return Ok(None) };
+        found.0.map(Some).map_err(|invalid| {
             anyhow!(
                 "TrainingJob {name} can't be read by version {} of this plugin ({invalid}): upgrade it",
                 env!("CARGO_PKG_VERSION")
@@ -286,8 +286,8 @@ impl Cluster {
                 all.pop()
             }
         };
-        let found = found.map(|found| found.0).transpose();
-        found.map_err(|invalid| {
+        let Some(found) = found else { return Ok(None) };
+        found.0.map(Some).map_err(|invalid| {
             anyhow!(
                 "TuningJob {name} can't be read by version {} of this plugin ({invalid}): upgrade it",
                 env!("CARGO_PKG_VERSION")

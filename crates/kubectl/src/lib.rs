@@ -261,8 +261,9 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let look = Look::of_stdout();
     let json = args.output == Output::Json;
     match (args.output, &args.command) {
-        (Output::Table | Output::Json, _) | (Output::Yaml, Command::Best { .. }) => {}
-        (Output::Csv, Command::Tune { watch: false, .. }) => {}
+        (Output::Table | Output::Json, _)
+        | (Output::Yaml, Command::Best { .. })
+        | (Output::Csv, Command::Tune { watch: false, .. }) => {}
         (Output::Csv, Command::Tune { .. }) => anyhow::bail!("-o csv and --watch exclude each other; use one of them"),
         (Output::Csv, _) => anyhow::bail!("-o csv is only for `tune`; use -o json"),
         (Output::Yaml, _) => anyhow::bail!("-o yaml is only for `best`; use -o json"),
@@ -320,21 +321,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 Output::Table | Output::Csv => tune::Best::of(&Search::of(&found, now))?.render(look),
             })
         }
-        Command::Why { job } => {
-            if let Named::Search(search) = cluster.named(&job).await? {
-                let search = Search::of(&search, gather::now());
-                let diagnosis = search.diagnosis();
-                let Search { namespace, name, state, .. } = search;
-                let why = WhyDocument { namespace, name, state, diagnosis };
-                return print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
-                    .map(|()| ExitCode::SUCCESS);
-            }
-            let facts = Gatherer::new(cluster).facts(&job).await?;
-            let diagnosis = Diagnosis::of(&facts);
-            let Facts { namespace, name, .. } = facts;
-            let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis };
-            print(&if json { document(&why)? } else { why::render(&why.diagnosis, look) })
-        }
+        Command::Why { job } => print_why(cluster, &job, json, look).await,
         Command::Stacks { job, choice } => {
             let stacks = stacks::gather(&cluster, &job, &choice).await?;
             print(&if json { document(&stacks)? } else { stacks::render(&stacks) })
@@ -417,9 +404,9 @@ struct StatusDocument {
 
 /// What `why -o json` prints.
 #[derive(Serialize)]
-struct WhyDocument<State> {
-    namespace: String,
-    name: String,
+struct WhyDocument<'a, State> {
+    namespace: &'a str,
+    name: &'a str,
     state: Option<State>,
     #[serde(flatten)]
     diagnosis: Diagnosis,
@@ -490,6 +477,22 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
         before = Some(now);
         tokio::time::sleep(WATCH).await;
     }
+}
+
+/// Prints why a job or a search stands as it does.
+async fn print_why(cluster: Cluster, name: &str, json: bool, look: Look) -> anyhow::Result<()> {
+    let (text, diagnosis) = if let Named::Search(search) = cluster.named(name).await? {
+        let search = Search::of(&search, gather::now());
+        let Search { namespace, name, state, .. } = &search;
+        let why = WhyDocument { namespace, name, state: *state, diagnosis: search.diagnosis() };
+        (document(&why)?, why.diagnosis)
+    } else {
+        let facts = Gatherer::new(cluster).facts(name).await?;
+        let Facts { namespace, name, .. } = &facts;
+        let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis: Diagnosis::of(&facts) };
+        (document(&why)?, why.diagnosis)
+    };
+    print(&if json { text } else { why::render(&diagnosis, look) })
 }
 
 /// Shows a search whenever something about it has changed, on a terminal in place.

@@ -1,6 +1,8 @@
 //! What `tune`, `best` and `why` print of searches made by hand.
 
+use super::super::cluster::Cluster;
 use super::*;
+use std::sync::{Arc, Mutex};
 use unicode_width::UnicodeWidthStr;
 
 const NOW: i64 = 1_800_000_000;
@@ -19,6 +21,7 @@ fn condition_json(type_: &str, is: bool, reason: &str, message: &str) -> Value {
 }
 
 /// A search of 24 trials, 2 at a time, of which these are recorded.
+#[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 fn search(status: Value) -> TuningJob {
     let job = json!({
         "apiVersion": "ml.example.com/v1", "kind": "TuningJob",
@@ -43,6 +46,7 @@ fn search(status: Value) -> TuningJob {
 }
 
 /// Trial `number` with its values, in the order layers, learning_rate, opt, momentum.
+#[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 fn trial(number: u32, state: &str, values: Value, more: Value) -> Value {
     let mut trial = json!({ "trial": number, "state": state, "values": values, "after": 0, "startTime": at(-4000) });
     trial.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -233,16 +237,16 @@ fn why_a_search_stands_as_it_does() {
     let blocked = "trial bert-7 can't be created: exceeded quota: gpus";
     let used = "40.1 GPU hours were used, and gpuHours is 40; raise gpuHours to continue";
     let all = [
-        ("unnoticed", search(json!({}))),
-        ("refused", refused),
-        ("running", search(running())),
-        ("blocked", stands("Running", "Running", true, "QuotaExceeded", blocked)),
-        ("suspended", suspended),
-        ("suspended by its owner", by_owner),
-        ("failed", stands("Failed", "Failed", true, "TrialsFailed", failed)),
-        ("completed", stands("Completed", "Succeeded", true, "GpuHoursUsed", used)),
+        ("unnoticed", why(&search(json!({})))),
+        ("refused", why(&refused)),
+        ("running", why(&search(running()))),
+        ("blocked", why(&stands("Running", "Running", true, "QuotaExceeded", blocked))),
+        ("suspended", why(&suspended)),
+        ("suspended by its owner", why(&by_owner)),
+        ("failed", why(&stands("Failed", "Failed", true, "TrialsFailed", failed))),
+        ("completed", why(&stands("Completed", "Succeeded", true, "GpuHoursUsed", used))),
     ];
-    let text: Vec<String> = all.iter().map(|(name, job)| format!("=== {name}\n{}", why(job))).collect();
+    let text: Vec<String> = all.iter().map(|(name, why)| format!("=== {name}\n{why}")).collect();
     insta::assert_snapshot!(text.join("\n"));
 }
 
@@ -251,4 +255,76 @@ fn the_curve_fits_its_columns() {
     assert_eq!(sparkline(&[4.0, 3.0, 2.0, 1.0], 60), "█▆▃▁");
     assert_eq!(sparkline(&[4.0, 3.0, 2.0, 1.0], 2), "▆▁");
     assert_eq!(sparkline(&[1.0, 1.0], 60), "▁▁");
+}
+
+/// An API server with a TrainingJob `both`, a TuningJob `both` and a TuningJob `bert`, which are changed as asked.
+fn cluster(status: &Value) -> (Cluster, Arc<Mutex<Vec<String>>>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (record, status) = (asked.clone(), status.clone());
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (record, status) = (record.clone(), status.clone());
+        async move {
+            let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+            let body = request.into_body().collect_bytes().await.unwrap();
+            if method == http::Method::PATCH {
+                let kind = path.rsplit('/').nth(1).unwrap_or_default();
+                record.lock().unwrap().push(format!("{kind} {}", String::from_utf8_lossy(&body)));
+            }
+            let job = json!({
+                "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
+                "metadata": { "name": "both", "namespace": "team", "uid": "2" }, "spec": { "numWorkers": 1 },
+                "status": { "state": "Running" },
+            });
+            let list = json!({ "metadata": {}, "items": [] });
+            let (code, answer) = if path.ends_with("/trainingjobs/both") {
+                (200, job)
+            } else if path.ends_with("/tuningjobs/bert") || path.ends_with("/tuningjobs/both") {
+                (200, serde_json::to_value(search(status)).unwrap())
+            } else if path.ends_with("s") {
+                (200, list)
+            } else {
+                (404, json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "not found", "status": "Failure" }))
+            };
+            let answer = http::Response::builder().status(code).body(kube::client::Body::from(answer.to_string().into_bytes()));
+            Ok::<_, std::convert::Infallible>(answer.unwrap())
+        }
+    });
+    (Cluster::of(kube::Client::new(service, "team"), "team"), asked)
+}
+
+#[tokio::test]
+async fn stop_and_resume_take_a_search() {
+    use super::super::control::{resume, stop};
+    let (cluster, asked) = cluster(&running());
+    let said = stop(&cluster, "bert", None).await.unwrap();
+    assert!(said.starts_with("TuningJob bert is stopping") && said.ends_with("resume tuningjob/bert -n team"), "{said}");
+    let said = stop(&cluster, "both", None).await.unwrap();
+    assert!(said.starts_with("both is stopping"), "{said}");
+    stop(&cluster, "tuningjob/both", None).await.unwrap();
+    assert_eq!(
+        *asked.lock().unwrap(),
+        [
+            r#"tuningjobs {"metadata":{"uid":"1"},"spec":{"suspend":true}}"#,
+            r#"trainingjobs {"metadata":{"uid":"2"},"spec":{"suspend":true}}"#,
+            r#"tuningjobs {"metadata":{"uid":"1"},"spec":{"suspend":true}}"#,
+        ]
+    );
+    assert!(resume(&cluster, "bert").await.unwrap().contains("is not stopped"));
+    let missing = stop(&cluster, "nothing", None).await.unwrap_err().to_string();
+    assert!(missing.starts_with("there is no TrainingJob nothing in namespace team"), "{missing}");
+    let missing = stop(&cluster, "tuningjob/nothing", None).await.unwrap_err().to_string();
+    assert!(missing.starts_with("there is no TuningJob nothing in namespace team"), "{missing}");
+}
+
+#[tokio::test]
+async fn a_search_that_has_ended_is_not_resumed() {
+    use super::super::control::{resume, stop};
+    let mut status = running();
+    status["state"] = json!("Failed");
+    status["conditions"] = json!([condition_json("Failed", true, "TrialsFailed", "3 trials failed")]);
+    let (cluster, asked) = cluster(&status);
+    let why = resume(&cluster, "bert").await.unwrap_err().to_string();
+    assert!(why.starts_with("TuningJob bert is Failed: 3 trials failed. Raise"), "{why}");
+    assert!(stop(&cluster, "bert", None).await.unwrap_err().to_string().contains("is already Failed"));
+    assert!(asked.lock().unwrap().is_empty());
 }
