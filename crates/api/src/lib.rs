@@ -13,6 +13,7 @@
 )]
 
 mod checkpoint;
+mod code;
 mod condition_type;
 mod container;
 mod data;
@@ -36,6 +37,7 @@ mod success;
 mod values;
 
 pub use checkpoint::{Backup, Checkpoint, DeletePolicy, IfNoneUsable, KeepBest, Storage, StorageType, Verify};
+pub use code::Code;
 pub use condition_type::ConditionType;
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
 pub use data::{Access, Cache, Data};
@@ -58,8 +60,9 @@ pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::{NOT_IN_RUNTIMES, crd, runtime_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, DataProgress, DataStatus,
-    EarlyStoppingStatus, ElasticStatus, ProgramMetrics, ResultStatus, RoleStatus, State, TrainingJobStatus, Workers,
+    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, CodeStatus, Condition, DataProgress,
+    DataStatus, EarlyStoppingStatus, ElasticStatus, ProgramMetrics, ResultStatus, RoleStatus, State, TrainingJobStatus,
+    Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use values::{defaults_of, fill};

@@ -216,8 +216,11 @@ pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
 pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPolicy"];
 
 /// Objects of the spec with the fields in them that may change after creation.
-pub const MUTABLE_WITHIN: [(&str, &[&str]); 2] =
-    [("failurePolicy", &["activeDeadlineSeconds", "rules"]), ("checkpoint", &["retention", "ifNoneUsable"])];
+pub const MUTABLE_WITHIN: [(&str, &[&str]); 3] = [
+    ("failurePolicy", &["activeDeadlineSeconds", "rules"]),
+    ("checkpoint", &["retention", "ifNoneUsable"]),
+    ("code", &["digest"]),
+];
 
 /// Message about fields that can't change, with the remedy. `fields` is a sequence of results of [`immutable`].
 #[must_use]
@@ -382,6 +385,22 @@ pub const RULES: &[Rule] = &[
         wrong: "cache.pvcName can't be the name of a PersistentVolumeClaim",
         remedy: "write the name of a claim of this namespace, in lower case",
         example: "cache-claim",
+    },
+    Rule {
+        at: "spec.code",
+        field: ".digest",
+        rule: "self.digest.matches('^sha256:[0-9a-f]{64}$')",
+        wrong: "code.digest is not the SHA-256 digest of an archive",
+        remedy: "write sha256: and 64 hexadecimal digits, as kubectl trainingjob run --code does",
+        example: "code-digest",
+    },
+    Rule {
+        at: "spec",
+        field: ".workingDir",
+        rule: "!has(self.code) || !has(self.workingDir)",
+        wrong: "code and workingDir both set the working directory of the command",
+        remedy: "remove workingDir, or deliver the code in the image",
+        example: "code-with-working-dir",
     },
     Rule {
         at: "spec.credentialsSecret",

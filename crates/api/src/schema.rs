@@ -110,7 +110,7 @@ pub fn crd() -> CustomResourceDefinition {
 }
 
 /// Fields of a TrainingJob's spec that a template does not have.
-pub const NOT_IN_RUNTIMES: [&str; 2] = ["runtimeRef", "suspend"];
+pub const NOT_IN_RUNTIMES: [&str; 3] = ["runtimeRef", "suspend", "code"];
 
 /// The CustomResourceDefinition of a kind of template: a TrainingJob's spec without required fields. The operator validates
 /// the merged spec when a job uses the template.
@@ -201,6 +201,10 @@ fn forbid_changes(spec: &mut JSONSchemaProps) {
             }
             None => fixed.push((name.clone(), unchanged("", name, field))),
             Some((object, mutable)) => {
+                // The pods of a job mount it, or they don't.
+                if *object == "code" {
+                    fixed.push((name.clone(), "has(self.code) == has(oldSelf.code)".to_owned()));
+                }
                 for (name, field) in field.properties.iter().flatten() {
                     if !mutable.contains(&name.as_str()) {
                         let path = format!("{object}.{name}");

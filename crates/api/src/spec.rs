@@ -1,7 +1,7 @@
 //! The TrainingJob and its spec.
 
 use super::{
-    Cache, Checkpoint, Data, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking,
+    Cache, Checkpoint, Code, Data, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking,
     ProcsPerWorker, Resources, RoleSpec, RuntimeRef, Scheduling, SuccessPolicy, TrainingJobStatus, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
@@ -11,7 +11,8 @@ use std::num::NonZeroU16;
 
 /// Desired state of one distributed training: a gang of workers that starts, fails and restarts together.
 /// After creation, only `suspend`, `ttlSecondsAfterFinished`, `successPolicy` and a few other fields of a TrainingJob may change.
-/// These are `failurePolicy.activeDeadlineSeconds`, `failurePolicy.rules`, `checkpoint.retention` and `checkpoint.ifNoneUsable`.
+/// These are `failurePolicy.activeDeadlineSeconds`, `failurePolicy.rules`, `checkpoint.retention`, `checkpoint.ifNoneUsable`
+/// and `code.digest`.
 /// With `elastic`, `numWorkers` may change as well.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
@@ -163,6 +164,12 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub working_dir: Option<String>,
+
+    /// Code of the program, which `kubectl trainingjob run --code DIR` writes together with its ConfigMaps.
+    /// The agents unpack it in every pod, and it becomes the working directory of the command.
+    /// Without `code` the program is in the image or in a volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
 
     /// Volumes of each worker, at most 64. Names that begin with `trainingjob-` are reserved for the operator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

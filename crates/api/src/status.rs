@@ -66,6 +66,9 @@ pub struct TrainingJobStatus {
     /// The last handled restart request, made with the annotation `ml.example.com/restart-requested`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_restart: Option<AskedRestart>,
+    /// Code that the current attempt runs, verified by the agents of all its pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeStatus>,
     /// Progress of the program, for example 45%.
     /// It is a percentage of the steps if their total is known, otherwise of the epochs.
     /// Before the first start it is for example "fetching 45%" while content is fetched.
@@ -415,6 +418,16 @@ pub struct AskedRestart {
     /// Time at which the operator handled the request.
     pub time: Time,
     /// First attempt that follows from the request. Earlier failures do not delay the attempts after it.
+    pub attempt: u32,
+}
+
+/// Code of an attempt.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CodeStatus {
+    /// Digest of the archive.
+    pub digest: String,
+    /// First attempt that runs this archive.
     pub attempt: u32,
 }
 

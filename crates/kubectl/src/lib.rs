@@ -17,14 +17,18 @@ pub mod blame;
 pub mod checkpoints;
 pub mod choice;
 pub mod cluster;
+pub mod code;
 mod complete;
 pub mod control;
 pub mod convert;
 pub mod facts;
+pub mod follow;
 pub mod gather;
 pub mod logs;
 pub mod plan;
+pub mod run;
 pub mod screen;
+pub mod set;
 pub mod stacks;
 pub mod status;
 mod terminal;
@@ -36,6 +40,7 @@ use cluster::{Cluster, Place};
 use facts::Facts;
 use gather::Gatherer;
 use jiff::SignedDuration;
+use kube::ResourceExt as _;
 use kube::api::ListParams;
 use screen::Look;
 use serde::Serialize;
@@ -72,10 +77,51 @@ enum Output {
     Table,
     /// For programs: one document with the same facts; of logs and with --watch, one a line.
     Json,
+    /// Of run --dry-run: the objects that would be created.
+    Yaml,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Creates a TrainingJob, sends it the code of a folder, and follows it to its end: run -- torchrun train.py.
+    ///
+    /// Needs the right to create TrainingJobs and ConfigMaps (role `edit`), and no registry. Ctrl-C ends only the command;
+    /// `attach` follows the job again. Exit code: 0 if the job is Completed, 3 if it failed, 5 if it was deleted.
+    Run {
+        #[command(flatten)]
+        args: Box<run::JobArgs>,
+        /// Prints the objects and creates none: -o yaml, or -o json.
+        #[arg(long)]
+        dry_run: bool,
+        /// Returns when the job is created.
+        #[arg(short, long)]
+        detach: bool,
+    },
+    /// Follows the logs and the progress of a job to its end, and exits with its result.
+    ///
+    /// Exit code: 0 if the job is Completed, 3 if it failed, 5 if it was deleted.
+    Attach {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(flatten)]
+        choice: choice::Choice,
+        /// Only so many last lines of each worker, from before.
+        #[arg(long, value_parser = clap::value_parser!(i64).range(0..), allow_hyphen_values = true)]
+        tail: Option<i64>,
+    },
+    /// Waits until a job is in a state, for scripts.
+    ///
+    /// Exit code: 0 if it is, 3 if the job has come to another end, 4 at the timeout, 5 if the job was deleted.
+    Wait {
+        /// Name of the TrainingJob.
+        job: String,
+        /// The state.
+        #[arg(long = "for", value_enum, default_value_t)]
+        goal: follow::Goal,
+        /// How long that is waited for: 90s, 10m, 1h30m. Without it, for ever.
+        #[arg(long, value_parser = screen::read_span)]
+        timeout: Option<SignedDuration>,
+    },
     /// One job on one screen: state, workers, progress, metrics, what it waits for or why it failed, last events.
     Status {
         /// Name of the TrainingJob.
@@ -155,6 +201,9 @@ enum Command {
     Restart {
         /// Name of the TrainingJob.
         job: String,
+        /// Sends this folder first. The next attempt runs its code, in the same pods. Only for a job that has `code`.
+        #[arg(long, value_name = "DIR")]
+        code: Option<PathBuf>,
     },
     /// The effective spec of a job: each value and its origin, and the objects that would be created. Creates none.
     #[command(group = clap::ArgGroup::new("what").required(true))]
@@ -199,7 +248,7 @@ pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             let words: Vec<String> = args[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
             print(&complete::answer(&words).await).map(|()| ExitCode::SUCCESS)
         }
-        _ => run(Args::parse_from(args)).await,
+        _ => run(Args::parse_from(with_result(args))).await,
     };
     match done {
         Ok(code) => code,
@@ -210,6 +259,22 @@ pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `run --output URI` means the results: an address is no form of output.
+fn with_result(mut args: Vec<OsString>) -> Vec<OsString> {
+    let is_run = args.iter().skip(1).any(|word| word == "run");
+    let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
+    for at in (0..end).filter(|_| is_run) {
+        let word = args[at].to_string_lossy().into_owned();
+        if let Some(uri) = word.strip_prefix("--output=").filter(|uri| uri.contains("://")) {
+            args[at] = format!("--output-uri={uri}").into();
+        }
+        if word == "--output" && at + 1 < end && args[at + 1].to_string_lossy().contains("://") {
+            args[at] = "--output-uri".into();
+        }
+    }
+    args
 }
 
 fn is_closed(error: &anyhow::Error) -> bool {
@@ -226,6 +291,20 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if let Command::Convert { file, model, dataset } = args.command {
         return converted(&file, &convert::Answers { model, dataset }, json);
+    }
+    if let Command::Run { args: job, dry_run: true, .. } = &args.command {
+        let draft = run::draft(job, args.place.namespace.as_deref())?;
+        draft.packed.iter().for_each(tell_of_skipped);
+        let documents = draft.documents()?;
+        return print(&match args.output {
+            Output::Json if documents.len() == 1 => document(&documents[0])?,
+            Output::Json => document(&serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": documents }))?,
+            _ => documents.iter().map(convert::yaml).collect::<Vec<_>>().join("---\n"),
+        })
+        .map(|()| ExitCode::SUCCESS);
+    }
+    if args.output == Output::Yaml {
+        anyhow::bail!("-o yaml is for run --dry-run; other commands take -o json");
     }
     if let Command::Plan { file: Some(file), .. } = args.command {
         // As the newest API server would have it.
@@ -251,7 +330,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             })
         }
         Command::Logs { job, choice, follow, tail, since, failed, timestamps } => {
-            let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json };
+            let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json, progress: false };
             logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(terminal::stdout())).await
         }
         Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
@@ -277,7 +356,38 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             done_to(&job, &control::stop(&cluster, &job, wait).await?, json)
         }
         Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
-        Command::Restart { job } => done_to(&job, &control::restart(&cluster, &job).await?, json),
+        Command::Restart { job, code } => {
+            let packed = code.as_deref().map(code::pack).transpose()?;
+            packed.iter().for_each(tell_of_skipped);
+            done_to(&job, &control::restart(&cluster, &job, packed.as_ref()).await?, json)
+        }
+        Command::Run { args, detach, .. } => {
+            let draft = run::draft(&args, None)?;
+            draft.packed.iter().for_each(tell_of_skipped);
+            let job = draft.create(&cluster).await?;
+            let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
+            let sent = draft.packed.as_ref().map(|packed| {
+                let (files, size) = (packed.files, packed.archive.len().div_ceil(1024));
+                format!(
+                    " with the code of {} ({size} KiB)",
+                    screen::count(i64::try_from(files).unwrap_or(i64::MAX), "file")
+                )
+            });
+            let made = format!("{name} is created in namespace {namespace}{}", sent.unwrap_or_default());
+            if detach {
+                return done_to(&name, &made, json).map(|()| ExitCode::SUCCESS);
+            }
+            logs::aside(&made);
+            let mut cluster = cluster;
+            cluster.namespace = Some(namespace);
+            return attached(&cluster, &name, choice::Choice::default(), None, look).await;
+        }
+        Command::Attach { job, choice, tail } => return attached(&cluster, &job, choice, tail, look).await,
+        Command::Wait { job, goal, timeout } => {
+            let timeout = timeout.map(|timeout| timeout.unsigned_abs());
+            let (outcome, words) = follow::wait(&cluster, &job, goal, timeout).await?;
+            return done_to(&job, &words, json).map(|()| outcome.code());
+        }
         Command::Plan { job, .. } => {
             let mut job = cluster.find(&job.unwrap_or_default()).await?;
             cluster.take_runtime(&mut job).await?;
@@ -286,6 +396,29 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Convert { .. } | Command::Completion { .. } => unreachable!("answered without a cluster"),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Follows a job, and exits with its result.
+async fn attached(
+    cluster: &Cluster,
+    job: &str,
+    choice: choice::Choice,
+    tail: Option<i64>,
+    look: Look,
+) -> anyhow::Result<ExitCode> {
+    let mut out = io::BufWriter::new(terminal::stdout());
+    let (outcome, words) = follow::attach(cluster, job, choice, tail, look, &mut out).await?;
+    out.flush()?;
+    if !words.is_empty() {
+        logs::aside(&format!("-- {words} --"));
+    }
+    Ok(outcome.code())
+}
+
+fn tell_of_skipped(packed: &code::Packed) {
+    if !packed.skipped.is_empty() {
+        logs::aside(&format!("not sent: {}", packed.skipped.join(", ")));
+    }
 }
 
 /// Reads a file, or the standard input.

@@ -1150,6 +1150,9 @@ fn completions() {
     assert_eq!(
         names(complete(&[""])),
         [
+            "run",
+            "attach",
+            "wait",
             "status",
             "logs",
             "top",
@@ -1167,11 +1170,13 @@ fn completions() {
     assert_eq!(complete(&["plan", ""]), Completed::Jobs);
     assert_eq!(complete(&["convert", "-f", ""]), Completed::File);
     assert_eq!(complete(&["plan", "--file", "jo"]), Completed::File);
+    assert_eq!(complete(&["run", "--image", "a", "--code", "s"]), Completed::File);
+    assert_eq!(complete(&["wait", ""]), Completed::Jobs);
     assert_eq!(names(complete(&["convert", "-f", "jobs.yaml", ""])), [""; 0]);
     assert_eq!(complete(&["status", ""]), Completed::Jobs);
     assert_eq!(complete(&["logs", "-n", "team", "--tail", "5", "b"]), Completed::Jobs);
     assert_eq!(names(complete(&["status", "bert", ""])), [""; 0]);
-    assert_eq!(names(complete(&["top", "-o", ""])), ["table", "json"]);
+    assert_eq!(names(complete(&["top", "-o", ""])), ["table", "json", "yaml"]);
     assert_eq!(names(complete(&["completion", ""])), ["bash", "zsh", "fish"]);
     assert_eq!(complete(&["checkpoints", ""]), Completed::Jobs);
     let verbs = ["list", "verify", "why", "prune", "backup", "restore"];

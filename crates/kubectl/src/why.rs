@@ -101,6 +101,16 @@ impl Diagnosis {
         it
     }
 
+    /// Reason and message in one line; empty if nothing decides.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        match (&self.reason, &self.message) {
+            (Some(reason), Some(message)) => format!("{reason}: {message}"),
+            (Some(text), None) | (None, Some(text)) => text.clone(),
+            (None, None) => String::new(),
+        }
+    }
+
     fn say(&mut self, sentence: String) {
         self.says.push(sentence);
     }

@@ -94,6 +94,10 @@ impl Effective {
             if self.spec.elastic.is_some() {
                 fields.remove("numWorkers");
             }
+            // The pods mount the archive, whichever it is.
+            if let Some(code) = fields.get_mut("code") {
+                *code = Value::Bool(true);
+            }
             if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
                 checkpoint.retain(|key, _| !NOT_INTENT_OF_CHECKPOINTS.contains(&key.as_str()));
             }

@@ -176,7 +176,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let checkpoint = storage::resolve(&spec.checkpoint, of_job, &format!("{namespace}/{name}"), &mut no);
     let credentials_secret = spec.credentials_secret.clone();
     let output = output::resolve(job, &effective, &inputs, &mut no);
-    let storage = Storage { inputs, fetching, credentials_secret, output, checkpoint };
+    let code = spec.code.as_ref().map(|code| code.digest.clone());
+    let storage = Storage { inputs, fetching, credentials_secret, output, checkpoint, code };
     let policy = policy::resolve(spec, restart_requested(job), &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
