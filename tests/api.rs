@@ -994,6 +994,7 @@ fn accepted() -> Vec<(String, Value)> {
 
 /// For each field of the spec: a value, another one, and whether it may change.
 fn values() -> Vec<(&'static str, Value, Value, bool)> {
+    let code = |digit: &str| json!({ "digest": format!("sha256:{}", digit.repeat(64)) });
     let env = |value: &str| json!([{ "name": "A", "value": value }, { "name": "B", "value": value }]);
     let volumes = |path: &str| json!([{ "name": "v", "hostPath": { "path": path } }]);
     let template = |user: u32| json!({ "spec": { "securityContext": { "runAsUser": user } } });
@@ -1001,6 +1002,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("args", json!(["a"]), json!(["b"]), false),
         ("cache", json!({ "pvcName": "a" }), json!({ "pvcName": "b" }), false),
         ("checkpoint", json!({ "frequency": 1 }), json!({ "frequency": 2 }), false),
+        ("code", code("a"), code("b"), true),
         ("command", json!(["a"]), json!(["a", "b"]), false),
         ("credentialsSecret", json!("a"), json!("b"), false),
         (

@@ -18,6 +18,7 @@ mod delivery;
 mod documents;
 mod failures;
 mod frameworks;
+mod front;
 mod gang;
 mod hostile;
 mod lost;

@@ -109,6 +109,7 @@ fn cases() -> Vec<Case> {
         with(pvc(), "checkpoint.storage.size", json!("1Gi"), json!("2Gi")),
         with(pvc(), "checkpoint.storage.storageClassName", json!("standard"), json!("fast")),
         case("checkpoint.storage.type", json!("pvc"), json!("nfs")),
+        case("code.digest", json!(format!("sha256:{}", "a".repeat(64))), json!(format!("sha256:{}", "b".repeat(64)))),
         case("command", json!(["a"]), json!(["a", "b"])),
         case("credentialsSecret", json!("a"), json!("b")),
         case(
@@ -339,6 +340,7 @@ async fn all_changes() {
         [
             "checkpoint.ifNoneUsable",
             "checkpoint.retention",
+            "code.digest",
             "failurePolicy.activeDeadlineSeconds",
             "failurePolicy.rules",
             "successPolicy",

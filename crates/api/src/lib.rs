@@ -52,17 +52,17 @@ pub use protocol::attempt::{AttemptEnd, RestartHistory};
 pub use protocol::reason::Reason;
 pub use roles::RoleSpec;
 pub use rules::{
-    MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal,
-    immutable, immutable_message,
+    CHANGEABLE, CHANGEABLE_WITHIN, MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule,
+    SCHEMA_REFUSALS, SchemaRefusal, immutable, immutable_message,
 };
 pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
 pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::{NOT_IN_RUNTIMES, crd, runtime_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, CodeStatus, Condition, DataProgress,
-    DataStatus, EarlyStoppingStatus, ElasticStatus, ProgramMetrics, ResultStatus, RoleStatus, State, TrainingJobStatus,
-    Workers,
+    AllocatedResources, AskedRestart, AttemptSpec, BestCheckpoint, CheckpointStatus, CodeStatus, Condition,
+    DataProgress, DataStatus, EarlyStoppingStatus, ElasticStatus, ProgramMetrics, ResultStatus, RoleStatus, State,
+    TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use values::{defaults_of, fill};

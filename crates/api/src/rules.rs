@@ -222,6 +222,56 @@ pub const MUTABLE_WITHIN: [(&str, &[&str]); 3] = [
     ("code", &["digest"]),
 ];
 
+/// Fields that may change while no program runs: before the job has started, while it is suspended, and once it has failed.
+/// [`CHANGEABLE_WITHIN`] lists those within objects.
+pub const CHANGEABLE: [&str; 17] = [
+    "args",
+    "code",
+    "command",
+    "env",
+    "envFrom",
+    "failurePolicy",
+    "gpusPerWorker",
+    "hyperparameters",
+    "image",
+    "imagePullSecrets",
+    "numWorkers",
+    "podTemplate",
+    "procsPerWorker",
+    "resources",
+    "serviceAccountName",
+    "volumes",
+    "volumeMounts",
+];
+
+/// Objects of the spec with the fields in them that may change while no program runs.
+pub const CHANGEABLE_WITHIN: [(&str, &[&str]); 2] = [
+    ("checkpoint", &["frequency", "resumeArgs", "verify"]),
+    ("scheduling", &["affinity", "nodeSelector", "priority", "schedulerName", "tolerations", "topologyKey"]),
+];
+
+/// CEL at the root for whether no program of the job runs, so that a change reaches all that follows. The operator writes the
+/// status before it creates anything, and `spec.suspend` is never stale.
+pub const NO_PROGRAM_RUNS: &str = "!has(oldSelf.status) || !has(oldSelf.status.state) || oldSelf.status.state == 'Failed' || \
+     oldSelf.status.state == 'Suspended' && has(oldSelf.spec.suspend) && oldSelf.spec.suspend || \
+     oldSelf.status.state != 'Completed' && !has(oldSelf.status.startTime)";
+
+/// Message about fields that can't change while the programs run. `fields` is a sequence of results of [`immutable`].
+#[must_use]
+pub fn running_message(fields: &str) -> String {
+    format!(
+        "can't change while the job runs:{fields} stop it first (kubectl trainingjob stop), change it, and resume it"
+    )
+}
+
+/// Message about fields that can't change any more.
+#[must_use]
+pub fn completed_message(fields: &str) -> String {
+    format!(
+        "can't change once the job is Completed:{fields} run it again under another name (kubectl trainingjob resubmit)"
+    )
+}
+
 /// Message about fields that can't change, with the remedy. `fields` is a sequence of results of [`immutable`].
 #[must_use]
 pub fn immutable_message(fields: &str) -> String {

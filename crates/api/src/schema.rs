@@ -105,6 +105,7 @@ pub fn crd() -> CustomResourceDefinition {
         );
     }
     forbid_changes(at(root, "spec"));
+    forbid_changes_of_running(root);
     forbid_other_size(root);
     crd
 }
@@ -191,42 +192,102 @@ pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
 /// One rule covers all fields and first checks whether anything changed. A status update changes nothing in the spec, and
 /// for each property that a rule names the API server searches all properties.
 fn forbid_changes(spec: &mut JSONSchemaProps) {
-    let mut fixed = Vec::new();
-    for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
-        match rules::MUTABLE_WITHIN.iter().find(|(object, _)| object == name) {
-            None if name == "numWorkers" => {
-                // Of a job with a template see `forbid_other_size`.
-                let may = "has(self.elastic) || has(self.runtimeRef)";
-                fixed.push((name.clone(), format!("{may} || {}", unchanged("", name, field))));
-            }
-            None => fixed.push((name.clone(), unchanged("", name, field))),
-            Some((object, mutable)) => {
-                // The pods of a job mount it, or they don't.
-                if *object == "code" {
-                    fixed.push((name.clone(), "has(self.code) == has(oldSelf.code)".to_owned()));
-                }
-                for (name, field) in field.properties.iter().flatten() {
-                    if !mutable.contains(&name.as_str()) {
-                        let path = format!("{object}.{name}");
-                        fixed.push((path.clone(), unchanged("", &path, field)));
-                    }
-                }
-            }
-        }
-    }
-    let each =
-        |form: fn(&(String, String)) -> String, between: &str| fixed.iter().map(form).collect::<Vec<_>>().join(between);
-    let same = each(|(_, same)| format!("({same})"), " && ");
-    // Joining a list is too expensive in the eyes of the API server, whatever its length; this is not.
-    let changed = each(|(field, same)| format!("({same}) ? '' : '{}'", rules::immutable(field)), ", ");
+    let fixed: Vec<_> = fixed_fields(spec)
+        .into_iter()
+        .filter(|path| !is_changeable(path))
+        .map(|path| same_at(spec, "", path))
+        .collect();
+    let same = all_same(&fixed);
     let told = rules::immutable_message(&"%s".repeat(fixed.len())).replace('\'', "\\'");
     add(
         spec,
         ValidationRule {
-            message_expression: Some(format!("'{told}'.format([{changed}])")),
+            message_expression: Some(format!("'{told}'.format([{}])", changed(&fixed))),
             ..refusal(format!("self == oldSelf || {same}"), rules::immutable_message(" this;"), "")
         },
     );
+}
+
+/// Adds the rule for fields that may change while no program runs. Only the root sees the status.
+fn forbid_changes_of_running(root: &mut JSONSchemaProps) {
+    let spec = at(root, "spec");
+    let fixed: Vec<_> = fixed_fields(spec)
+        .into_iter()
+        .filter(|path| is_changeable(path))
+        .map(|path| same_at(spec, "spec.", path))
+        .collect();
+    let same = all_same(&fixed);
+    let text = |told: String| format!("'{}'", told.replace('\'', "\\'"));
+    let fields = "%s".repeat(fixed.len());
+    let [running, completed] = [rules::running_message(&fields), rules::completed_message(&fields)].map(text);
+    let told = format!(
+        "(has(self.status) && has(self.status.state) && self.status.state == 'Completed' ? {completed} : {running}).format([{}])",
+        changed(&fixed)
+    );
+    add(
+        root,
+        ValidationRule {
+            message_expression: Some(told),
+            ..refusal(
+                format!("self.spec == oldSelf.spec || {} || {same}", rules::NO_PROGRAM_RUNS),
+                rules::running_message(" this;"),
+                ".spec",
+            )
+        },
+    );
+}
+
+/// The fields that may not change at any time, as paths below the spec.
+fn fixed_fields(spec: &JSONSchemaProps) -> Vec<String> {
+    let within = |name: &str| {
+        let tables = [&rules::MUTABLE_WITHIN[..], &rules::CHANGEABLE_WITHIN[..]];
+        tables.into_iter().flatten().any(|(object, _)| *object == name)
+    };
+    let is_mutable = |object: &str, field: &str| {
+        rules::MUTABLE_WITHIN.iter().any(|(known, fields)| *known == object && fields.contains(&field))
+    };
+    let mut all = Vec::new();
+    for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
+        // The pods of a job mount it, or they don't.
+        if !within(name) || name == "code" {
+            all.push(name.clone());
+            continue;
+        }
+        let parts = field.properties.iter().flatten().filter(|(part, _)| !is_mutable(name, part));
+        all.extend(parts.map(|(part, _)| format!("{name}.{part}")));
+    }
+    all
+}
+
+fn is_changeable(path: &String) -> bool {
+    let (object, part) = path.split_once('.').unwrap_or((path, ""));
+    rules::CHANGEABLE.contains(&object)
+        || rules::CHANGEABLE_WITHIN.iter().any(|(known, fields)| *known == object && fields.contains(&part))
+}
+
+/// A path, and CEL for whether its field is unchanged.
+fn same_at(spec: &mut JSONSchemaProps, sure: &str, path: String) -> (String, String) {
+    let same = match path.as_str() {
+        "code" => format!("has(self.{sure}code) == has(oldSelf.{sure}code)"),
+        // Of a job with a template see `forbid_other_size`.
+        "numWorkers" => format!(
+            "has(self.{sure}elastic) || has(self.{sure}runtimeRef) || {}",
+            unchanged(sure, &path, at(spec, &path))
+        ),
+        _ => unchanged(sure, &path, at(spec, &path)),
+    };
+    (path, same)
+}
+
+fn all_same(fixed: &[(String, String)]) -> String {
+    fixed.iter().map(|(_, same)| format!("({same})")).collect::<Vec<_>>().join(" && ")
+}
+
+/// CEL for a list with an entry for each field that has changed, and empty texts for the others.
+fn changed(fixed: &[(String, String)]) -> String {
+    // Joining a list is too expensive in the eyes of the API server, whatever its length; this is not.
+    let entry = |(field, same): &(String, String)| format!("({same}) ? '' : '{}'", rules::immutable(field));
+    fixed.iter().map(entry).collect::<Vec<_>>().join(", ")
 }
 
 /// Adds the same check for the number of workers of a job with a template. Only the status shows whether its template makes
@@ -234,9 +295,10 @@ fn forbid_changes(spec: &mut JSONSchemaProps) {
 fn forbid_other_size(root: &mut JSONSchemaProps) {
     let same = unchanged("spec.", "numWorkers", at(root, "spec.numWorkers"));
     let rule = format!(
-        "!has(self.spec.runtimeRef) || has(self.spec.elastic) || has(self.status) && has(self.status.elastic) || {same}"
+        "!has(self.spec.runtimeRef) || has(self.spec.elastic) || has(self.status) && has(self.status.elastic) || {} || {same}",
+        rules::NO_PROGRAM_RUNS
     );
-    let message = rules::immutable_message(&rules::immutable("numWorkers"));
+    let message = rules::running_message(&rules::immutable("numWorkers"));
     add(root, refusal(rule, message, ".spec.numWorkers"));
 }
 

@@ -66,6 +66,9 @@ pub struct TrainingJobStatus {
     /// The last handled restart request, made with the annotation `ml.example.com/restart-requested`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_restart: Option<AskedRestart>,
+    /// The spec with which the current attempt was made, by which the operator notices a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_spec: Option<AttemptSpec>,
     /// Code that the current attempt runs, verified by the agents of all its pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeStatus>,
@@ -419,6 +422,19 @@ pub struct AskedRestart {
     pub time: Time,
     /// First attempt that follows from the request. Earlier failures do not delay the attempts after it.
     pub attempt: u32,
+}
+
+/// The spec of an attempt.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptSpec {
+    /// Generation of the spec.
+    pub generation: i64,
+    /// Digest of the fields that can't change while the job runs.
+    pub digest: String,
+    /// Digest of the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
 }
 
 /// Code of an attempt.

@@ -21,6 +21,7 @@ use text::error_pattern::{ErrorMatch, ErrorPattern};
 
 mod agents;
 mod asked;
+mod changed;
 mod checkpoints;
 mod data;
 mod elastic;
@@ -132,6 +133,7 @@ struct World {
     refused: Option<String>,
     /// Value of the annotation by which a restart is asked for.
     asked: Option<&'static str>,
+    generation: i64,
 }
 
 impl World {
@@ -147,6 +149,7 @@ impl World {
             second: 0,
             refused: None,
             asked: None,
+            generation: 1,
         }
     }
 
@@ -162,7 +165,7 @@ impl World {
     fn step(&mut self) -> Verdict {
         let verdict = decide(&Input {
             plan: &self.plan(),
-            generation: Some(1),
+            generation: Some(self.generation),
             status: &self.status,
             refused: self.refused.as_deref(),
             children: &self.children,

@@ -120,6 +120,8 @@ pub struct Identity {
     /// Hash of the requested settings. It is independent of the operator's version, the agent and the attempt. It excludes
     /// the mutable fields (suspend, TTL, the policies).
     pub intent: String,
+    /// Hash of the settings that can't change while the job runs.
+    pub fixed: String,
 }
 
 /// A plan, and the reasons against creating objects from it.
@@ -213,7 +215,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     // One role in the network of the nodes is enough: its addresses are theirs, and the others would refuse them.
     let isolated = spec.networking.isolate() && !roles.iter().any(Role::has_host_network);
     let plan = Plan {
-        identity: Identity { name, namespace, uid, owner, intent: effective.intent() },
+        identity: Identity { name, namespace, uid, owner, intent: effective.intent(), fixed: effective.fixed() },
         gang: Gang { roles, rendezvous, elastic, group, isolated, queue },
         policy,
         storage,
