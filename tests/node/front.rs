@@ -1,5 +1,6 @@
 //! One line to a running job: `run`, `attach`, `wait`, and new code in the same pods.
 
+use crate::training::{Target, Training};
 use crate::world::{DEMO_IMAGE, SOON, Space, world};
 use api::State;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -9,6 +10,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use testkit::process::Signal;
 use testkit::wait::eventually;
 
 /// What a command may take more than `kubectl apply` of the same job.
@@ -70,6 +72,81 @@ fn line<'a>(code: &'a str, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let first = ["run", name, "--image", DEMO_IMAGE, "--workers", "2", "--gpus", "0", "--code", code];
     let set = ["--set", "checkpoint.enabled=false", "--set", "framework=none"];
     [&first[..], &set, more, &["--", "python3", "train.py"]].concat()
+}
+
+/// The loop of a GitOps controller: what it applies is refused at no time, and goes on from the checkpoint.
+#[tokio::test]
+async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() {
+    let Some(world) = world() else { return };
+    let space = world.space("gitops", json!({})).await;
+    let manifest = |limit: u32, note: &str| {
+        json!({
+            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
+            "metadata": { "name": "synced", "namespace": space.name },
+            "spec": {
+                "numWorkers": 2, "gpusPerWorker": 0, "image": DEMO_IMAGE,
+                "command": ["python3", "/programs/gang.py"],
+                "env": [{ "name": "NOTE", "value": note }],
+                "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } },
+                "failurePolicy": { "backoffLimit": limit },
+                "networking": { "backend": "gloo" },
+                "volumes": [{ "name": "programs", "configMap": { "name": "programs" } }],
+                "volumeMounts": [{ "name": "programs", "mountPath": "/programs" }],
+            },
+        })
+        .to_string()
+    };
+    let sync = |verb: &str, manifest: &str| {
+        world.cluster.try_kubectl(&[verb, "--server-side", "--field-manager=gitops", "-f", "-"], manifest)
+    };
+    sync("apply", &manifest(0, "a")).unwrap();
+    let job = Training::watch(&space, "synced").await;
+    job.meets(1).await;
+    let saved = job.saves(2).await;
+    // What runs is not changed by a sync, which says what to do.
+    let refused = sync("apply", &manifest(0, "b")).unwrap_err();
+    assert!(refused.contains("can't change while the job runs: env;"), "{refused}");
+    job.strike(Target::Rank(1), Signal::KILL);
+    let failed = job.reaches(State::Failed).await;
+    assert_eq!((failed.attempt, failed.start_time.is_some()), (Some(1), true));
+
+    sync("apply", &manifest(5, "b")).unwrap();
+    let begun = Instant::now();
+    let met = job.meets(2).await;
+    println!("from the applied change to the next attempt's meeting: {:.1?}, at step {}", begun.elapsed(), met.from);
+    assert!(met.from >= saved, "{} after {saved}", met.from);
+    let status = job.status();
+    assert_eq!((status.restart_count, &status.failure_reason), (Some(0), &None));
+    // What is applied again differs in nothing, whatever the operator has written since.
+    sync("diff", &manifest(5, "b")).unwrap();
+    let generation = |text: Vec<u8>| String::from_utf8(text).unwrap();
+    let of = || {
+        world
+            .cluster
+            .try_kubectl(&["get", "tj", "synced", "-n", &space.name, "-o", "jsonpath={.metadata.generation}"], "")
+    };
+    let before = generation(of().unwrap());
+    sync("apply", &manifest(5, "b")).unwrap();
+    assert_eq!(generation(of().unwrap()), before);
+
+    // The same by the plugin, of a job that is stopped, and of one that is done.
+    let (exit, text) = plugin(&space, &["resubmit", "synced", "--set", "env[0].value=c"]).await;
+    assert!(exit == Some(1) && text.contains("stop it first"), "{text}");
+    let (exit, text) = plugin(&space, &["stop", "synced", "--wait"]).await;
+    assert_eq!(exit, Some(0), "{text}");
+    let (exit, text) = plugin(&space, &["resubmit", "synced", "--set", "env[0].value=c"]).await;
+    assert!(exit == Some(0) && text.contains("to resume it"), "{text}");
+    let (exit, text) = plugin(&space, &["resume", "synced"]).await;
+    assert_eq!(exit, Some(0), "{text}");
+    let (attempt, _) = job.runs_next(2, 2).await;
+    assert!(attempt > 2);
+    assert!(
+        job.members()
+            .iter()
+            .filter(|member| !member.is_agent)
+            .all(|member| member.process.variable("NOTE") == Some("c"))
+    );
+    space.end().await;
 }
 
 /// The plugin with the namespace before what belongs to the program.

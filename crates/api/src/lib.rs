@@ -53,7 +53,7 @@ pub use protocol::reason::Reason;
 pub use roles::RoleSpec;
 pub use rules::{
     CHANGEABLE, CHANGEABLE_WITHIN, MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule,
-    SCHEMA_REFUSALS, SchemaRefusal, immutable, immutable_message,
+    SCHEMA_REFUSALS, SchemaRefusal, completed_message, immutable, immutable_message, is_changeable, running_message,
 };
 pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
 pub use scheduling::{GangScheduler, Scheduling};

@@ -224,7 +224,7 @@ pub const MUTABLE_WITHIN: [(&str, &[&str]); 3] = [
 
 /// Fields that may change while no program runs: before the job has started, while it is suspended, and once it has failed.
 /// [`CHANGEABLE_WITHIN`] lists those within objects.
-pub const CHANGEABLE: [&str; 17] = [
+pub const CHANGEABLE: [&str; 18] = [
     "args",
     "code",
     "command",
@@ -242,7 +242,16 @@ pub const CHANGEABLE: [&str; 17] = [
     "serviceAccountName",
     "volumes",
     "volumeMounts",
+    "workingDir",
 ];
+
+/// Whether the field at this path below the spec may change while no program runs.
+#[must_use]
+pub fn is_changeable(path: &str) -> bool {
+    let (object, part) = path.split_once('.').unwrap_or((path, ""));
+    CHANGEABLE.contains(&object)
+        || CHANGEABLE_WITHIN.iter().any(|(known, fields)| *known == object && fields.contains(&part))
+}
 
 /// Objects of the spec with the fields in them that may change while no program runs.
 pub const CHANGEABLE_WITHIN: [(&str, &[&str]); 2] = [

@@ -194,7 +194,7 @@ pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
 fn forbid_changes(spec: &mut JSONSchemaProps) {
     let fixed: Vec<_> = fixed_fields(spec)
         .into_iter()
-        .filter(|path| !is_changeable(path))
+        .filter(|path| !rules::is_changeable(path))
         .map(|path| same_at(spec, "", path))
         .collect();
     let same = all_same(&fixed);
@@ -213,7 +213,7 @@ fn forbid_changes_of_running(root: &mut JSONSchemaProps) {
     let spec = at(root, "spec");
     let fixed: Vec<_> = fixed_fields(spec)
         .into_iter()
-        .filter(|path| is_changeable(path))
+        .filter(|path| rules::is_changeable(path))
         .map(|path| same_at(spec, "spec.", path))
         .collect();
     let same = all_same(&fixed);
@@ -259,22 +259,16 @@ fn fixed_fields(spec: &JSONSchemaProps) -> Vec<String> {
     all
 }
 
-fn is_changeable(path: &String) -> bool {
-    let (object, part) = path.split_once('.').unwrap_or((path, ""));
-    rules::CHANGEABLE.contains(&object)
-        || rules::CHANGEABLE_WITHIN.iter().any(|(known, fields)| *known == object && fields.contains(&part))
-}
-
 /// A path, and CEL for whether its field is unchanged.
-fn same_at(spec: &mut JSONSchemaProps, sure: &str, path: String) -> (String, String) {
+fn same_at(spec: &mut JSONSchemaProps, root: &str, path: String) -> (String, String) {
     let same = match path.as_str() {
-        "code" => format!("has(self.{sure}code) == has(oldSelf.{sure}code)"),
+        "code" => format!("has(self.{root}code) == has(oldSelf.{root}code)"),
         // Of a job with a template see `forbid_other_size`.
         "numWorkers" => format!(
-            "has(self.{sure}elastic) || has(self.{sure}runtimeRef) || {}",
-            unchanged(sure, &path, at(spec, &path))
+            "has(self.{root}elastic) || has(self.{root}runtimeRef) || {}",
+            unchanged(root, "", &path, at(spec, &path))
         ),
-        _ => unchanged(sure, &path, at(spec, &path)),
+        _ => unchanged(root, "", &path, at(spec, &path)),
     };
     (path, same)
 }
@@ -293,7 +287,7 @@ fn changed(fixed: &[(String, String)]) -> String {
 /// Adds the same check for the number of workers of a job with a template. Only the status shows whether its template makes
 /// it elastic.
 fn forbid_other_size(root: &mut JSONSchemaProps) {
-    let same = unchanged("spec.", "numWorkers", at(root, "spec.numWorkers"));
+    let same = unchanged("spec.", "", "numWorkers", at(root, "spec.numWorkers"));
     let rule = format!(
         "!has(self.spec.runtimeRef) || has(self.spec.elastic) || has(self.status) && has(self.status.elastic) || {} || {same}",
         rules::NO_PROGRAM_RUNS
@@ -302,21 +296,22 @@ fn forbid_other_size(root: &mut JSONSchemaProps) {
     add(root, refusal(rule, message, ".spec.numWorkers"));
 }
 
-/// Returns CEL for whether the effective value of the field at `path` is unchanged. `path` begins at `sure`, an object that
-/// exists in both versions.
+/// Returns CEL for whether the effective value of the field at `path` is unchanged. `path` begins at `sure`, an object of the spec
+/// that exists in both versions. `at` leads from the place of the rule to the spec.
 ///
 /// Adding or removing an explicit default is no change. Versions with defaults in the schema have stored all of them.
 /// Replacing such a job with its original file is not meant as a change.
-fn unchanged(sure: &str, path: &str, field: &JSONSchemaProps) -> String {
+fn unchanged(at: &str, sure: &str, path: &str, field: &JSONSchemaProps) -> String {
     let of_spec = format!("{sure}{path}");
-    let [now, before] = ["self", "oldSelf"].map(|root| format!("{root}.{sure}").trim_end_matches('.').to_owned());
+    let [now, before] = ["self", "oldSelf"].map(|root| format!("{root}.{at}{sure}").trim_end_matches('.').to_owned());
     if let Some(default) = defaults::of(&of_spec) {
         let [now, before] = [now, before].map(|root| defaults::written_or(&root, path, &default));
         return format!("{now} == {before}");
     }
     let parts = |sure: &str, path: &str| {
         let parts = field.properties.iter().flatten();
-        parts.map(|(name, part)| unchanged(sure, &format!("{path}{name}"), part)).collect::<Vec<_>>().join(" && ")
+        let part = |(name, part): (&String, &JSONSchemaProps)| unchanged(at, sure, &format!("{path}{name}"), part);
+        parts.map(part).collect::<Vec<_>>().join(" && ")
     };
     let has_defaults = defaults::all().iter().any(|(field, _)| field.starts_with(&format!("{of_spec}.")));
     if has_defaults && !defaults::THERE_OR_NOT.contains(&of_spec.as_str()) {

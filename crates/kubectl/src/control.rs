@@ -94,7 +94,10 @@ pub async fn restart(cluster: &Cluster, name: &str, code: Option<&Packed>) -> an
     let namespace = job.namespace().unwrap_or_default();
     let has_failed = match ended(&job) {
         Some(State::Failed) => true,
-        Some(state) => bail!("{name} is {}; to repeat it, create it under another name", state.as_str()),
+        Some(state) => bail!(
+            "{name} is {}; to run it again under another name: kubectl trainingjob resubmit {name} -n {namespace}",
+            state.as_str()
+        ),
         None => false,
     };
     if job.spec.suspend {

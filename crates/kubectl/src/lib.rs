@@ -26,6 +26,7 @@ pub mod follow;
 pub mod gather;
 pub mod logs;
 pub mod plan;
+pub mod resubmit;
 pub mod run;
 pub mod screen;
 pub mod set;
@@ -204,6 +205,20 @@ enum Command {
         /// Sends this folder first. The next attempt runs its code, in the same pods. Only for a job that has `code`.
         #[arg(long, value_name = "DIR")]
         code: Option<PathBuf>,
+    },
+    /// Runs a job again with another spec: --set image=b:2.
+    ///
+    /// A job that has failed, is stopped or has not started is changed in its place: a failed one starts again from its newest
+    /// checkpoint, with a new budget. A Completed one is created again under another name.
+    Resubmit {
+        /// Name of the TrainingJob.
+        job: String,
+        /// Name of a new TrainingJob with the spec and the code of this one.
+        #[arg(long)]
+        name: Option<String>,
+        /// A field of the spec; may be repeated. VALUE is YAML, and null removes the field.
+        #[arg(long, value_name = "PATH=VALUE")]
+        set: Vec<set::Assignment>,
     },
     /// The effective spec of a job: each value and its origin, and the objects that would be created. Creates none.
     #[command(group = clap::ArgGroup::new("what").required(true))]
@@ -387,6 +402,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let timeout = timeout.map(|timeout| timeout.unsigned_abs());
             let (outcome, words) = follow::wait(&cluster, &job, goal, timeout).await?;
             return done_to(&job, &words, json).map(|()| outcome.code());
+        }
+        Command::Resubmit { job, name, set } => {
+            let (name, words) = resubmit::resubmit(&cluster, &job, name.as_deref(), &set).await?;
+            done_to(&name, &words, json)
         }
         Command::Plan { job, .. } => {
             let mut job = cluster.find(&job.unwrap_or_default()).await?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Letters of generated names: no vowels, which make words, and nothing that looks like something else.
-const LETTERS: &[u8] = b"bcdfghjkmnpqrstvwxz2456789";
+pub(super) const LETTERS: &[u8] = b"bcdfghjkmnpqrstvwxz2456789";
 
 /// What the job is to be.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -120,13 +120,21 @@ pub fn draft(args: &JobArgs, namespace: Option<&str>) -> anyhow::Result<Draft> {
         metadata["namespace"] = json!(namespace);
     }
     let job = json!({ "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "TrainingJob", "metadata": metadata, "spec": spec });
-    // A misspelt field of --set is found here, and not only by the API server.
-    let known: TrainingJobSpec = serde_path_to_error::deserialize(&job["spec"])
-        .map_err(|error| anyhow!("spec.{}: {}", error.path(), error.inner()))?;
-    if let Some(unknown) = unknown_field(&job["spec"], &serde_json::to_value(&known)?, "spec") {
-        bail!("{unknown} is no field of a TrainingJob: kubectl explain trainingjob.spec lists them");
-    }
+    check_spec(&job["spec"])?;
     Ok(Draft { job, packed })
+}
+
+/// Finds a misspelt field of --set, which the API server may only warn of.
+///
+/// # Errors
+/// Names the field.
+pub(super) fn check_spec(spec: &Value) -> anyhow::Result<()> {
+    let known: TrainingJobSpec =
+        serde_path_to_error::deserialize(spec).map_err(|error| anyhow!("spec.{}: {}", error.path(), error.inner()))?;
+    match unknown_field(spec, &serde_json::to_value(&known)?, "spec") {
+        Some(unknown) => bail!("{unknown} is no field of a TrainingJob: kubectl explain trainingjob.spec lists them"),
+        None => Ok(()),
+    }
 }
 
 /// A field that was written and is not read.

@@ -918,7 +918,7 @@ fn advice_names_the_job_and_knows_what_can_change() {
     assert!(unknown.is_empty(), "there is no advice on {unknown:?}");
     let facts = job(Some(State::Initializing), &[condition("Running", false, "ImagePull", "no such image", -90)], 90);
     let (_, _, advice) = told(&facts);
-    assert!(advice.contains("kubectl delete tj bert -n team"), "spec.image is immutable: {advice}");
+    assert!(advice.contains("kubectl trainingjob resubmit bert -n team --set"), "{advice}");
 }
 
 #[test]
@@ -1162,6 +1162,7 @@ fn completions() {
             "stop",
             "resume",
             "restart",
+            "resubmit",
             "plan",
             "convert",
             "completion"
