@@ -538,6 +538,9 @@ fn without_history(mut outcome: Outcome) -> Outcome {
             for past in ["attempt", "incarnation", "observedGeneration", "startTime", "suspendedAt"] {
                 status.remove(past);
             }
+            if let Some(spec) = status.get_mut("attemptSpec") {
+                spec["generation"] = Value::Null;
+            }
             let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else { continue };
             // What is not the case, and why, depends on what was.
             conditions.retain(|condition| condition["status"] == "True");

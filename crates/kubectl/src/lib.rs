@@ -21,6 +21,7 @@ pub mod code;
 mod complete;
 pub mod control;
 pub mod convert;
+pub mod enter;
 pub mod facts;
 pub mod follow;
 pub mod gather;
@@ -28,6 +29,7 @@ pub mod logs;
 pub mod plan;
 pub mod resubmit;
 pub mod run;
+pub mod runbook;
 pub mod screen;
 pub mod set;
 pub mod stacks;
@@ -154,7 +156,13 @@ enum Command {
         timestamps: bool,
     },
     /// All jobs: state, workers, progress, loss, GPUs and their use.
-    Top,
+    Top {
+        #[command(flatten)]
+        filter: top::Filter,
+        /// Shows them again and again.
+        #[arg(short, long)]
+        watch: bool,
+    },
     /// Why a job waits, is slow or has failed, and what to do.
     Why {
         /// Name of the TrainingJob.
@@ -219,6 +227,49 @@ enum Command {
         /// A field of the spec; may be repeated. VALUE is YAML, and null removes the field.
         #[arg(long, value_name = "PATH=VALUE")]
         set: Vec<set::Assignment>,
+    },
+    /// Runs a command beside the program of a worker, with its environment and in its working directory.
+    Exec {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(flatten)]
+        one: enter::One,
+        /// The command, and its arguments.
+        #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
+        command: Vec<String>,
+    },
+    /// Opens a shell beside the program of a worker, with its environment and in its working directory.
+    Shell {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(flatten)]
+        one: enter::One,
+    },
+    /// Forwards ports of this machine to a worker: 6006, or 8080:80.
+    PortForward {
+        /// Name of the TrainingJob.
+        job: String,
+        /// The ports.
+        #[arg(required = true)]
+        ports: Vec<String>,
+        #[command(flatten)]
+        one: enter::One,
+    },
+    /// Copies files from or to a worker: cp x :/out/model.pt . (needs tar in the image).
+    Cp {
+        /// Name of the TrainingJob.
+        job: String,
+        /// From where. The worker's path begins with a colon.
+        from: String,
+        /// To where.
+        to: String,
+        #[command(flatten)]
+        one: enter::One,
+    },
+    /// What an alert means, and what to type. No cluster is asked.
+    Runbook {
+        /// Name of the alert, such as TrainingJobFailed.
+        alert: String,
     },
     /// The effective spec of a job: each value and its origin, and the objects that would be created. Creates none.
     #[command(group = clap::ArgGroup::new("what").required(true))]
@@ -304,6 +355,9 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         io::stdout().write_all(&complete::script(shell))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Command::Runbook { alert } = args.command {
+        return print(&runbook::runbook(&alert)?).map(|()| ExitCode::SUCCESS);
+    }
     if let Command::Convert { file, model, dataset } = args.command {
         return converted(&file, &convert::Answers { model, dataset }, json);
     }
@@ -348,7 +402,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json, progress: false };
             logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(terminal::stdout())).await
         }
-        Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
+        Command::Top { filter, watch } => top(&cluster, &filter, watch, args.place.all_namespaces, json, look).await,
         Command::Why { job } => {
             let facts = Gatherer::new(cluster).facts(&job).await?;
             let diagnosis = Diagnosis::of(&facts);
@@ -403,6 +457,14 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let (outcome, words) = follow::wait(&cluster, &job, goal, timeout).await?;
             return done_to(&job, &words, json).map(|()| outcome.code());
         }
+        Command::Exec { job, one, command } => return enter::exec(&cluster, &args.place, &job, &one, &command).await,
+        Command::Shell { job, one } => return enter::exec(&cluster, &args.place, &job, &one, &[]).await,
+        Command::PortForward { job, ports, one } => {
+            return enter::port_forward(&cluster, &args.place, &job, &one, &ports).await;
+        }
+        Command::Cp { job, from, to, one } => {
+            return enter::copy(&cluster, &args.place, &job, &one, [&from, &to]).await;
+        }
         Command::Resubmit { job, name, set } => {
             let (name, words) = resubmit::resubmit(&cluster, &job, name.as_deref(), &set).await?;
             done_to(&name, &words, json)
@@ -412,7 +474,9 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             cluster.take_runtime(&mut job).await?;
             return planned(&[job], cluster.has_restart_rules().await?, json);
         }
-        Command::Convert { .. } | Command::Completion { .. } => unreachable!("answered without a cluster"),
+        Command::Convert { .. } | Command::Runbook { .. } | Command::Completion { .. } => {
+            unreachable!("answered without a cluster")
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
 }
@@ -513,10 +577,51 @@ struct TopDocument {
     unread: Vec<String>,
 }
 
-async fn top(cluster: &Cluster, all_namespaces: bool, json: bool, look: Look) -> anyhow::Result<()> {
+async fn top(
+    cluster: &Cluster,
+    filter: &top::Filter,
+    watch: bool,
+    all_namespaces: bool,
+    json: bool,
+    look: Look,
+) -> anyhow::Result<()> {
+    if watch && look.terminal && !json {
+        draw("\x1b[2J")?;
+    }
+    loop {
+        let all = rows(cluster, filter).await?;
+        let text = match (json, watch) {
+            (true, true) => serde_json::to_string(&all)? + "\n",
+            (true, false) => document(&all)?,
+            (false, _) => top::render(&all.jobs, all_namespaces, look),
+        };
+        if !json && !watch {
+            for unread in &all.unread {
+                let _ = writeln!(terminal::stderr(), "{unread}");
+            }
+            if all.jobs.is_empty() {
+                let place = cluster.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
+                let _ = writeln!(io::stderr(), "There are no such TrainingJobs in {place}.");
+                return Ok(());
+            }
+        }
+        if watch && look.terminal && !json {
+            draw(&frame(&text, look))?;
+        } else {
+            print(&text)?;
+        }
+        if !watch {
+            return Ok(());
+        }
+        tokio::time::sleep(WATCH).await;
+    }
+}
+
+async fn rows(cluster: &Cluster, filter: &top::Filter) -> anyhow::Result<TopDocument> {
     let now = gather::now();
     let mut all = TopDocument { jobs: Vec::new(), unread: Vec::new() };
-    for job in cluster.jobs(&ListParams::default()).await? {
+    let params = ListParams { label_selector: filter.selector.clone(), ..ListParams::default() };
+    for job in cluster.jobs(&params).await? {
         match job.0 {
             Ok(job) => all.jobs.push(top::Row::of(&Facts::of(&job, now))),
             Err(invalid) => {
@@ -525,19 +630,8 @@ async fn top(cluster: &Cluster, all_namespaces: bool, json: bool, look: Look) ->
             }
         }
     }
-    top::sort(&mut all.jobs);
-    if json {
-        return print(&document(&all)?);
-    }
-    for unread in &all.unread {
-        let _ = writeln!(terminal::stderr(), "{unread}");
-    }
-    if all.jobs.is_empty() {
-        let place = cluster.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
-        let _ = writeln!(io::stderr(), "There are no TrainingJobs in {place}.");
-        return Ok(());
-    }
-    print(&top::render(&all.jobs, all_namespaces, look))
+    all.jobs = filter.apply(all.jobs);
+    Ok(all)
 }
 
 /// Shows a job whenever something about it has changed, on a terminal in place.

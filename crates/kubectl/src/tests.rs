@@ -1163,6 +1163,11 @@ fn completions() {
             "resume",
             "restart",
             "resubmit",
+            "exec",
+            "shell",
+            "port-forward",
+            "cp",
+            "runbook",
             "plan",
             "convert",
             "completion"

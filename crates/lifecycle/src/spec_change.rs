@@ -36,9 +36,14 @@ impl<'a> View<'a> {
         is_changed.then_some(Phase::Changed)
     }
 
-    /// The record of the spec in a status of this job. That of a job that is over stays: by it a change is noticed.
+    /// The record of the spec in a status of this job. Of a job that has failed it stays as long as it differs: by it a change is
+    /// noticed. A Completed job needs none.
     pub(super) fn with_spec(&self, status: &TrainingJobStatus, is_over: bool) -> Option<AttemptSpec> {
-        let is_final = is_over || status.state == Some(State::Completed);
-        if is_final { status.attempt_spec.clone() } else { self.spec_now().or_else(|| status.attempt_spec.clone()) }
+        let known = status.attempt_spec.clone();
+        match status.state {
+            Some(State::Completed) => None,
+            _ if is_over && (known.is_none() || self.request_by_change().is_some()) => known,
+            _ => self.spec_now().or(known),
+        }
     }
 }
