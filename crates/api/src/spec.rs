@@ -34,14 +34,15 @@ use std::num::NonZeroU16;
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress"),
     printcolumn(name = "Epoch", type_ = "integer", json_path = ".status.currentEpoch"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.numWorkers", priority = 1),
     printcolumn(name = "Workers", type_ = "integer", json_path = ".status.workers.active", priority = 1),
     printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restartCount", priority = 1),
     printcolumn(name = "Loss", type_ = "number", json_path = ".status.metrics.loss", priority = 1),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.resources.allocatedGPUs", priority = 1),
-    printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration", priority = 1),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.failureReason", priority = 1)
+    printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::duplicated_attributes, reason = "each printcolumn has its own priority")]

@@ -21,6 +21,12 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub state: Option<State>,
+    /// Workers and pods of other roles whose program runs, of all that the job wants, for example 3/4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// What the job waits for or why it failed, in one CamelCase word. Absent while it runs, is suspended or is Completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
     /// Conditions of the job, each with reason and message.
     /// The types are Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded and Failed.
     /// Further types are AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, ResultPublished and TensorBoard.

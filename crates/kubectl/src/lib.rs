@@ -114,7 +114,7 @@ enum Command {
     },
     /// Waits until a job is in a state, for scripts.
     ///
-    /// Exit code: 0 if it is, 3 if the job has come to another end, 4 at the timeout, 5 if the job was deleted.
+    /// Exit code: 0 if it is, 3 if the job has ended otherwise, 4 at the timeout, 5 if the job was deleted.
     Wait {
         /// Name of the TrainingJob.
         job: String,
@@ -216,8 +216,8 @@ enum Command {
     },
     /// Runs a job again with another spec: --set image=b:2.
     ///
-    /// A job that has failed, is stopped or has not started is changed in its place: a failed one starts again from its newest
-    /// checkpoint, with a new budget. A Completed one is created again under another name.
+    /// A job that has failed, is stopped or has not started is changed in its place. A failed job then starts again from its newest
+    /// checkpoint, with a new budget. A Completed job is created again under another name.
     Resubmit {
         /// Name of the TrainingJob.
         job: String,
