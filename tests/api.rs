@@ -272,9 +272,59 @@ fn rules_leave_the_rest_alone() {
 #[test]
 fn only_some_fields_may_change() {
     for Change { what, old, new, refused } in changes() {
-        let expected: Vec<String> = refused.as_deref().map(immutable).into_iter().collect();
-        assert_eq!(offline(&new, Some(&old)), expected, "{what}");
+        for (state, may_change) in situations() {
+            let with = |object: &Value| {
+                let mut object = object.clone();
+                object["status"] = state.clone();
+                if state["state"] == "Suspended" {
+                    object["spec"]["suspend"] = json!(true);
+                }
+                object
+            };
+            let said: BTreeSet<String> = offline(&with(&new), Some(&with(&old))).into_iter().collect();
+            assert_eq!(said, refusals(refused.as_deref(), &state, may_change), "{what}, {state}");
+        }
     }
+    // What was suspended may be running again by now: its status is late.
+    let resumed = |image: &str, suspend: bool| {
+        let mut object = job("x", json!({ "image": image, "suspend": suspend }));
+        object["status"] = json!({ "state": "Suspended", "startTime": "2027-01-01T00:00:00Z" });
+        object
+    };
+    assert_ne!(offline(&resumed("b", false), Some(&resumed("a", false))), Vec::<String>::new());
+    assert_eq!(offline(&resumed("b", false), Some(&resumed("a", true))), Vec::<String>::new());
+}
+
+/// Statuses, and whether a program can't run in them.
+fn situations() -> Vec<(Value, bool)> {
+    let started = |state: &str| json!({ "state": state, "startTime": "2027-01-01T00:00:00Z" });
+    vec![
+        (started("Running"), false),
+        (started("Pending"), false),
+        (started("Initializing"), false),
+        (started("Completed"), false),
+        (json!({ "state": "Completed" }), false),
+        (started("Failed"), true),
+        (started("Suspended"), true),
+        (json!({ "state": "Initializing" }), true),
+        (json!({}), true),
+    ]
+}
+
+/// What is said of these fields.
+fn refusals(fields: Option<&str>, status: &Value, may_change: bool) -> BTreeSet<String> {
+    let fields = fields.into_iter().flat_map(|fields| fields.split(' '));
+    let (changeable, fixed): (Vec<&str>, Vec<&str>) = fields.partition(|field| api::is_changeable(field));
+    let told = |fields: &[&str]| fields.iter().copied().map(api::immutable).collect::<String>();
+    let of_state = if status["state"] == "Completed" { api::completed_message } else { api::running_message };
+    let mut all = BTreeSet::new();
+    if !fixed.is_empty() {
+        all.insert(api::immutable_message(&told(&fixed)));
+    }
+    if !changeable.is_empty() && !may_change {
+        all.insert(of_state(&told(&changeable)));
+    }
+    all
 }
 
 #[test]
@@ -524,14 +574,16 @@ async fn updates_change_what_may_change_and_nothing_else() {
             object
         };
         let made = create(&client, &named(old), false).await.unwrap_or_else(|message| panic!("{what}: {message}"));
+        let made = run(&client, &url, made).await;
         let mut new = named(new);
         new["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"].clone();
         match (send(&client, "PUT", &format!("{url}?fieldValidation=Strict"), &new).await, refused) {
             (Ok(_), None) => {}
             (Ok(_), Some(_)) => wrong.push(format!("{what} was accepted")),
             (Err(message), None) => wrong.push(format!("{what} was refused: {message}")),
-            (Err(message), Some(field)) => {
-                if !message.contains(&immutable(&field)) {
+            (Err(message), Some(fields)) => {
+                let expected = refusals(Some(&fields), &made["status"], false);
+                if !expected.iter().all(|told| message.contains(told)) {
                     wrong.push(format!("{what}: {message}"));
                 }
             }
@@ -541,18 +593,65 @@ async fn updates_change_what_may_change_and_nothing_else() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The job as the operator would have it once its programs run.
+async fn run(client: &Client, url: &str, mut made: Value) -> Value {
+    made["status"] = json!({ "state": "Running", "startTime": "2027-01-01T00:00:00Z" });
+    send(client, "PUT", &format!("{url}/status"), &made).await.unwrap()
+}
+
+/// A program, its resources and its placement may change until it starts, while it is suspended, and once it has failed.
+#[tokio::test]
+async fn what_may_change_while_no_program_runs() {
+    let client = server().await;
+    let url = format!("{}/stopped", url("api"));
+    let mut made = create(&client, &job("stopped", json!({ "image": "a" })), false).await.unwrap();
+    for (status, may_change) in situations() {
+        made["spec"]["suspend"] = json!(status["state"] == "Suspended");
+        made = send(&client, "PUT", &url, &made).await.unwrap();
+        made["status"] = status.clone();
+        made = send(&client, "PUT", &format!("{url}/status"), &made).await.unwrap();
+        for (field, value) in [
+            ("image", json!(format!("{}b", made["spec"]["image"].as_str().unwrap()))),
+            ("args", json!([format!("{status}")])),
+            ("failurePolicy", json!({ "backoffLimit": made["metadata"]["generation"] })),
+            ("checkpoint", json!({ "frequency": made["metadata"]["generation"] })),
+        ] {
+            let mut changed = made.clone();
+            changed["spec"][field] = value;
+            match send(&client, "PUT", &url, &changed).await {
+                Ok(changed) if may_change => made = changed,
+                Err(message) if !may_change => {
+                    let way = if status["state"] == "Completed" {
+                        "kubectl trainingjob resubmit"
+                    } else {
+                        "kubectl trainingjob stop"
+                    };
+                    assert!(message.contains(way), "{field}, {status}: {message}");
+                }
+                answer => panic!("{field}, {status}: {answer:?}"),
+            }
+            let mut fixed = made.clone();
+            fixed["spec"]["framework"] = json!("jax");
+            let refused = send(&client, "PUT", &url, &fixed).await.unwrap_err();
+            assert!(refused.contains("can't change after creation: framework;"), "{refused}");
+        }
+    }
+    send(&client, "DELETE", &url, &Value::Null).await.unwrap();
+}
+
 /// A list of which each entry has a name of its own has no order.
 #[tokio::test]
 async fn another_order_of_variables_is_no_change() {
     let client = server().await;
     let order = |names: [&str; 2]| job("order", json!({ "env": names.map(|name| json!({ "name": name })) }));
-    let mut made = create(&client, &order(["A", "B"]), false).await.unwrap();
+    let made = create(&client, &order(["A", "B"]), false).await.unwrap();
     let url = format!("{}/order", url("api"));
+    let mut made = run(&client, &url, made).await;
     made["spec"]["env"] = order(["B", "A"])["spec"]["env"].clone();
     let mut made = send(&client, "PUT", &url, &made).await.unwrap();
     made["spec"]["env"] = order(["B", "C"])["spec"]["env"].clone();
     let refused = send(&client, "PUT", &url, &made).await.unwrap_err();
-    assert!(refused.contains(&immutable("env")), "{refused}");
+    assert!(refused.contains(&api::running_message(&api::immutable("env"))), "{refused}");
     send(&client, "DELETE", &url, &Value::Null).await.unwrap();
 }
 
@@ -617,11 +716,12 @@ async fn an_elastic_job_is_scaled_within_its_bounds() {
         ("scaled", elastic.clone(), 4, None),
         ("scaled-too-far", elastic.clone(), 5, Some("numWorkers is not between elastic.minWorkers")),
         ("scaled-too-little", elastic, 1, Some("numWorkers is not between elastic.minWorkers")),
-        ("not-elastic", json!({}), 3, Some("can't change after creation: numWorkers (without elastic); delete")),
-        ("template", template.clone(), 3, Some("can't change after creation: numWorkers (without elastic); delete")),
+        ("not-elastic", json!({}), 3, Some("can't change while the job runs: numWorkers (without elastic); stop")),
+        ("template", template.clone(), 3, Some("can't change while the job runs: numWorkers (without elastic); stop")),
         ("template-too-far", both, 5, Some("numWorkers is not between elastic.minWorkers")),
     ] {
-        create(&client, &job(name, fields), false).await.unwrap();
+        let made = create(&client, &job(name, fields), false).await.unwrap();
+        run(&client, &format!("{}/{name}", url("api")), made).await;
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), "api");
         let patch = Patch::Merge(json!({ "spec": { "replicas": to } }));
         let scaled = jobs.patch_scale(name, &PatchParams::default(), &patch).await;
@@ -1015,6 +1115,7 @@ fn accepted() -> Vec<(String, Value)> {
 
 /// For each field of the spec: a value, another one, and whether it may change.
 fn values() -> Vec<(&'static str, Value, Value, bool)> {
+    let code = |digit: &str| json!({ "digest": format!("sha256:{}", digit.repeat(64)) });
     let env = |value: &str| json!([{ "name": "A", "value": value }, { "name": "B", "value": value }]);
     let volumes = |path: &str| json!([{ "name": "v", "hostPath": { "path": path } }]);
     let template = |user: u32| json!({ "spec": { "securityContext": { "runAsUser": user } } });
@@ -1022,6 +1123,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("args", json!(["a"]), json!(["b"]), false),
         ("cache", json!({ "pvcName": "a" }), json!({ "pvcName": "b" }), false),
         ("checkpoint", json!({ "frequency": 1 }), json!({ "frequency": 2 }), false),
+        ("code", code("a"), code("b"), true),
         ("command", json!(["a"]), json!(["a", "b"]), false),
         ("credentialsSecret", json!("a"), json!("b"), false),
         (
@@ -1075,10 +1177,6 @@ struct Change {
     refused: Option<String>,
 }
 
-fn immutable(fields: &str) -> String {
-    api::immutable_message(&fields.split(' ').map(api::immutable).collect::<String>())
-}
-
 /// Every field changed, added and removed.
 fn changes() -> Vec<Change> {
     let mut changes = Vec::new();
@@ -1107,11 +1205,17 @@ fn changes() -> Vec<Change> {
         let refused = (!mutable).then_some(match field {
             "failurePolicy" => "failurePolicy.backoffLimit",
             "checkpoint" => "checkpoint.frequency",
+            "scheduling" => "scheduling.gang",
             _ => field,
         });
         push(format!("{field}: changed"), old.clone(), new, refused);
         // What is required is in the base; what the default is the same as is no change.
         if base(json!({}))["spec"].get(field).is_none() {
+            let refused = match field {
+                "scheduling" => Some("scheduling.gang scheduling.queue"),
+                "code" => Some("code"),
+                _ => refused,
+            };
             push(format!("{field}: removed"), old.clone(), base(json!({})), refused);
             push(format!("{field}: added"), base(json!({})), old, refused);
         }

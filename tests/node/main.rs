@@ -19,6 +19,7 @@ mod documents;
 mod failures;
 mod fine_tuning;
 mod frameworks;
+mod front;
 mod gang;
 mod hostile;
 mod lost;

@@ -82,6 +82,11 @@ impl Training {
         Self { job: space.submit(name, merged(spec, &fields)).await, folder: OnceCell::new() }
     }
 
+    /// One that another program has created.
+    pub async fn watch(space: &Space, name: &str) -> Self {
+        Self { job: space.watch(name).await, folder: OnceCell::new() }
+    }
+
     /// Where it saves, once it has run.
     pub async fn folder(&self) -> &Folder {
         let claim = format!("{}-checkpoints", self.name);

@@ -192,6 +192,23 @@ impl Space {
         (output.status.success(), text)
     }
 
+    /// The same with its exit code, of arguments that name the namespace.
+    pub async fn plugin_code(&self, args: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(binary("kubectl-trainingjob"));
+        command.args(args).env("KUBECONFIG", self.world.cluster.kubeconfig()).stdin(Stdio::null());
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        (output.status.code(), text)
+    }
+
+    /// Watches a TrainingJob that another program creates or has created.
+    pub async fn watch(&self, name: &str) -> Job {
+        let mut watched = testkit::job::Job::watch(&self.client, &self.name, name).await;
+        watched.patient = SOON;
+        self.guard.add(&watched);
+        Job { space: self.clone(), watched }
+    }
+
     /// Removes the namespace with all that is in it, to leave the machine to the other tests.
     pub async fn end(self) {
         Api::<Namespace>::all(self.client.clone()).delete(&self.name, &DeleteParams::default()).await.unwrap();

@@ -16,6 +16,8 @@ pub struct Attempt {
     pub workers: Option<Workers>,
     /// By what one member starts the programs of the others, where that is so.
     pub shell: Option<Box<Shell>>,
+    /// Digest of the code that it runs, if that is delivered to the pods.
+    pub code: Option<String>,
     /// Empty for a start from nothing.
     pub resume_from: String,
     /// Steps that the checkpoint has behind it.
@@ -29,7 +31,7 @@ impl Attempt {
     #[must_use]
     pub fn from(&self, choice: &Choice) -> Self {
         let resume_step = choice.from.as_ref().and_then(|kept| kept.step);
-        Self { resume_from: choice.path.clone(), resume_step, ..self.clone() }
+        Self { resume_from: choice.path.clone(), resume_step, code: choice.code.clone(), ..self.clone() }
     }
 }
 

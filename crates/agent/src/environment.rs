@@ -32,6 +32,9 @@ fn of_attempt(attempt: &Attempt) -> Variables {
     let step = attempt.resume_step.map(|step| step.to_string()).unwrap_or_default();
     let mut variables =
         Variables::from([("RESUME_FROM_CHECKPOINT", attempt.resume_from.clone()), ("RESUME_FROM_STEP", step)]);
+    if let Some(digest) = &attempt.code {
+        variables.insert("TRAININGJOB_CODE", digest.clone());
+    }
     if let Some(number) = attempt.number {
         variables.insert("ATTEMPT", number.to_string());
     }

@@ -18,6 +18,7 @@
 
 pub mod attempt;
 mod channels;
+mod code;
 pub mod container;
 pub mod environment;
 mod failure;

@@ -178,6 +178,9 @@ struct RunArgs {
     /// Where an agent that is killed leaves what it knows to the next one of its pod, and where `agent stacks` reaches it
     #[arg(long, value_name = "DIR")]
     gang_state: Option<PathBuf>,
+    /// Run COMMAND in the code that the gang names: unpack its archive, which comes in parts to this folder
+    #[arg(long, value_name = "DIR", requires = "gang_state")]
+    code: Option<PathBuf>,
     /// What was before these pods: JSON
     #[arg(long, value_name = "JSON", requires = "gang", value_parser = past)]
     gang_past: Option<GangPast>,
@@ -271,6 +274,7 @@ impl RunArgs {
                 idle_timeout: Duration::from_secs(self.hang_idle_timeout.into()),
                 ends: self.hang_policy == HangPolicy::Fail,
             }),
+            code: self.code,
             watch_metrics: self.watch_metric,
             objective: self.objective.map(|metric| ObjectiveRule {
                 metric,

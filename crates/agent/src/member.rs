@@ -1,16 +1,18 @@
 //! A container whose program runs as often as its gang wants it.
 
 use crate::attempt::Attempt;
+use crate::code::Unpacking;
 use crate::container::Container;
 use crate::gang::{Party, Task};
 use crate::keeper::Keeper;
 use crate::keeper::choice::Choice;
 use crate::run::unstarted::{never_started, unstarted};
 use crate::run::{Next, Run, launch};
+use crate::surroundings::Surroundings;
 use gang::Exit;
 use gang::message::Outcome;
 use protocol::gang::{GangEnd, KILLED};
-use protocol::report::{LaunchError, Report};
+use protocol::report::{LaunchError, LaunchErrorKind, Report};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -45,6 +47,8 @@ enum Doing {
     Nothing,
     /// Chooses what this attempt goes on from.
     Choosing(u32),
+    /// Unpacks the code of its attempt.
+    Unpacking(Box<Attempt>, Box<Choice>, Unpacking),
     /// Fetches what its attempt goes on from.
     Fetching(Box<Attempt>),
     Running {
@@ -101,6 +105,21 @@ impl<'a> Member<'a> {
                 None => self.doing = Doing::Choosing(attempt),
                 Some(Ok(choice)) => self.tasks.extend(self.party.chosen(attempt, Ok(&choice))),
                 Some(Err(obstacle)) => self.tell_obstacle(attempt, obstacle),
+            },
+            Doing::Unpacking(attempt, choice, unpacking) => match unpacking.done() {
+                None => self.doing = Doing::Unpacking(attempt, choice, unpacking),
+                // The program begins where its code is; so does what looks for the program.
+                Some(Ok(folder)) => match std::env::set_current_dir(&folder) {
+                    Ok(()) => {
+                        self.party.has_code(attempt.code.clone());
+                        self.fetch(*attempt, *choice)?;
+                    }
+                    Err(error) => {
+                        let message = format!("can't enter the folder of the code {}: {error}", folder.display());
+                        self.start(&attempt, Some(LaunchError { kind: LaunchErrorKind::CodeUnavailable, message }))?;
+                    }
+                },
+                Some(Err(obstacle)) => self.start(&attempt, Some(obstacle))?,
             },
             Doing::Fetching(attempt) => match self.keeper.as_ref().and_then(|keeper| keeper.chosen()) {
                 None => self.doing = Doing::Fetching(attempt),
@@ -160,17 +179,16 @@ impl<'a> Member<'a> {
                         ..Attempt::default()
                     };
                     let attempt = attempt.from(&choice);
-                    match self.keeper.clone().filter(|_| !self.party.leads()) {
-                        Some(keeper) => {
-                            keeper.begin(attempt.number.unwrap_or(0), Some(choice), None)?;
-                            self.doing = Doing::Fetching(Box::new(attempt));
+                    match self.unpack(&choice)? {
+                        Some(unpacking) => {
+                            self.doing = Doing::Unpacking(Box::new(attempt), Box::new(choice), unpacking);
                         }
-                        None => self.start(&attempt, None)?,
+                        None => self.fetch(attempt, choice)?,
                     }
                 }
                 Task::Stop { attempt, grace } => match &mut self.doing {
                     Doing::Running { attempt: running, run, .. } if *running == attempt => run.stop(grace),
-                    Doing::Fetching(fetching) if fetching.number == Some(attempt) => {
+                    Doing::Fetching(fetching) | Doing::Unpacking(fetching, ..) if fetching.number == Some(attempt) => {
                         self.doing = Doing::Nothing;
                         let report = never_started(attempt, nix::libc::SIGTERM);
                         self.tasks.extend(self.party.ended(attempt, Outcome::Stopped, &report));
@@ -181,6 +199,27 @@ impl<'a> Member<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Begins to unpack the code of an attempt, if it is delivered to the pods.
+    fn unpack(&self, choice: &Choice) -> io::Result<Option<Unpacking>> {
+        let Surroundings { options, wake, words, .. } = self.container.surroundings();
+        let (Some(digest), Some(parts), Some(state)) = (&choice.code, &options.code, &options.state) else {
+            return Ok(None);
+        };
+        Unpacking::start(parts, state, digest, wake, words).map(Some)
+    }
+
+    /// Fetches what an attempt resumes from, where the first worker has chosen it, and then starts the program.
+    fn fetch(&mut self, attempt: Attempt, choice: Choice) -> io::Result<()> {
+        match self.keeper.clone().filter(|_| !self.party.leads()) {
+            Some(keeper) => {
+                keeper.begin(attempt.number.unwrap_or(0), Some(choice), None)?;
+                self.doing = Doing::Fetching(Box::new(attempt));
+                Ok(())
+            }
+            None => self.start(&attempt, None),
+        }
     }
 
     fn start(&mut self, attempt: &Attempt, obstacle: Option<LaunchError>) -> io::Result<()> {

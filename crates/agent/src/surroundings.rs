@@ -48,6 +48,8 @@ pub struct Options {
     pub gang: Option<crate::gang::Options>,
     /// The folder where this container's user can ask the agent; nobody can without one.
     pub state: Option<PathBuf>,
+    /// The folder with the archive of the program's code; the code is elsewhere without one.
+    pub code: Option<PathBuf>,
     /// Metrics whose every reading is kept for `/status`.
     pub watch_metrics: Vec<String>,
     /// The metric by which the job is compared with others, whose readings are recorded.

@@ -13,6 +13,7 @@
 )]
 
 mod checkpoint;
+mod code;
 mod condition_type;
 mod container;
 mod data;
@@ -39,6 +40,7 @@ mod tuning_rules;
 mod values;
 
 pub use checkpoint::{Backup, Checkpoint, DeletePolicy, IfNoneUsable, KeepBest, Storage, StorageType, Verify};
+pub use code::Code;
 pub use condition_type::ConditionType;
 pub use container::{Framework, ProcsKind, ProcsPerWorker, Resources};
 pub use data::{Access, Cache, Data};
@@ -54,17 +56,17 @@ pub use protocol::objective::{Measurement, Objective as ObjectiveStatus, RungRea
 pub use protocol::reason::Reason;
 pub use roles::RoleSpec;
 pub use rules::{
-    MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal,
-    immutable, immutable_message,
+    CHANGEABLE, CHANGEABLE_WITHIN, MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule,
+    SCHEMA_REFUSALS, SchemaRefusal, completed_message, immutable, immutable_message, is_changeable, running_message,
 };
 pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
 pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::{NOT_IN_RUNTIMES, NOT_IN_TRIALS, crd, runtime_crd, tuning_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, AskedRestart, BestCheckpoint, CheckpointStatus, Condition, DataProgress, DataStatus,
-    EarlyStoppingStatus, ElasticStatus, ProgramMetrics, PublicationProgress, ResultStatus, RoleStatus, State,
-    TrainingJobStatus, Workers,
+    AllocatedResources, AskedRestart, AttemptSpec, BestCheckpoint, CheckpointStatus, CodeStatus, Condition,
+    DataProgress, DataStatus, EarlyStoppingStatus, ElasticStatus, ProgramMetrics, PublicationProgress, ResultStatus,
+    RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use tuning::{

@@ -216,8 +216,70 @@ pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
 pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPolicy"];
 
 /// Objects of the spec with the fields in them that may change after creation.
-pub const MUTABLE_WITHIN: [(&str, &[&str]); 2] =
-    [("failurePolicy", &["activeDeadlineSeconds", "rules"]), ("checkpoint", &["retention", "ifNoneUsable"])];
+pub const MUTABLE_WITHIN: [(&str, &[&str]); 3] = [
+    ("failurePolicy", &["activeDeadlineSeconds", "rules"]),
+    ("checkpoint", &["retention", "ifNoneUsable"]),
+    ("code", &["digest"]),
+];
+
+/// Fields that may change while no program runs: before the job has started, while it is suspended, and once it has failed.
+/// [`CHANGEABLE_WITHIN`] lists those within objects.
+pub const CHANGEABLE: [&str; 18] = [
+    "args",
+    "code",
+    "command",
+    "env",
+    "envFrom",
+    "failurePolicy",
+    "gpusPerWorker",
+    "hyperparameters",
+    "image",
+    "imagePullSecrets",
+    "numWorkers",
+    "podTemplate",
+    "procsPerWorker",
+    "resources",
+    "serviceAccountName",
+    "volumes",
+    "volumeMounts",
+    "workingDir",
+];
+
+/// Whether the field at this path below the spec may change while no program runs.
+#[must_use]
+pub fn is_changeable(path: &str) -> bool {
+    let (object, part) = path.split_once('.').unwrap_or((path, ""));
+    CHANGEABLE.contains(&object)
+        || CHANGEABLE_WITHIN.iter().any(|(known, fields)| *known == object && fields.contains(&part))
+}
+
+/// Objects of the spec with the fields in them that may change while no program runs.
+pub const CHANGEABLE_WITHIN: [(&str, &[&str]); 2] = [
+    ("checkpoint", &["frequency", "resumeArgs", "verify"]),
+    ("scheduling", &["affinity", "nodeSelector", "priority", "schedulerName", "tolerations", "topologyKey"]),
+];
+
+/// CEL at the root for whether no program of the job runs, so that a change reaches all that follows. The operator writes the
+/// status before it creates anything, and `spec.suspend` is never stale.
+pub const NO_PROGRAM_RUNS: &str = "!has(oldSelf.status) || !has(oldSelf.status.state) || oldSelf.status.state == 'Failed' || \
+     oldSelf.status.state == 'Suspended' && has(oldSelf.spec.suspend) && oldSelf.spec.suspend || \
+     oldSelf.status.state != 'Completed' && !has(oldSelf.status.startTime)";
+
+/// Message about fields that can't change while the programs run. `fields` is a sequence of results of [`immutable`].
+#[must_use]
+pub fn running_message(fields: &str) -> String {
+    format!(
+        "can't change while the job runs:{fields} stop it first (kubectl trainingjob stop), change it, and resume it"
+    )
+}
+
+/// Message about fields that can't change any more.
+#[must_use]
+pub fn completed_message(fields: &str) -> String {
+    format!(
+        "can't change once the job is Completed:{fields} run it again under another name (kubectl trainingjob resubmit)"
+    )
+}
 
 /// Message about fields that can't change, with the remedy. `fields` is a sequence of results of [`immutable`].
 #[must_use]
@@ -382,6 +444,22 @@ pub const RULES: &[Rule] = &[
         wrong: "cache.pvcName can't be the name of a PersistentVolumeClaim",
         remedy: "write the name of a claim of this namespace, in lower case",
         example: "cache-claim",
+    },
+    Rule {
+        at: "spec.code",
+        field: ".digest",
+        rule: "self.digest.matches('^sha256:[0-9a-f]{64}$')",
+        wrong: "code.digest is not the SHA-256 digest of an archive",
+        remedy: "write sha256: and 64 hexadecimal digits, as kubectl trainingjob run --code does",
+        example: "code-digest",
+    },
+    Rule {
+        at: "spec",
+        field: ".workingDir",
+        rule: "!has(self.code) || !has(self.workingDir)",
+        wrong: "code and workingDir both set the working directory of the command",
+        remedy: "remove workingDir, or deliver the code in the image",
+        example: "code-with-working-dir",
     },
     Rule {
         at: "spec.credentialsSecret",

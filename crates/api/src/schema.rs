@@ -108,6 +108,7 @@ pub fn crd() -> CustomResourceDefinition {
     }
     add_rules(root, "spec.hyperParameterTuningConfig", TUNING_RULES);
     forbid_changes(at(root, "spec"));
+    forbid_changes_of_running(root);
     forbid_other_size(root);
     crd
 }
@@ -161,14 +162,14 @@ pub fn tuning_crd() -> CustomResourceDefinition {
 }
 
 /// Fields of a TrainingJob's spec that the template of a search does not have.
-pub const NOT_IN_TRIALS: [&str; 2] = ["suspend", "hyperParameterTuningConfig"];
+pub const NOT_IN_TRIALS: [&str; 3] = ["code", "hyperParameterTuningConfig", "suspend"];
 
 fn root_of(crd: &mut CustomResourceDefinition) -> Option<&mut JSONSchemaProps> {
     crd.spec.versions.first_mut()?.schema.as_mut()?.open_api_v3_schema.as_mut()
 }
 
 /// Fields of a TrainingJob's spec that a template does not have.
-pub const NOT_IN_RUNTIMES: [&str; 3] = ["hyperParameterTuningConfig", "runtimeRef", "suspend"];
+pub const NOT_IN_RUNTIMES: [&str; 4] = ["code", "hyperParameterTuningConfig", "runtimeRef", "suspend"];
 
 /// The CustomResourceDefinition of a kind of template: a TrainingJob's spec without required fields. The operator validates
 /// the merged spec when a job uses the template.
@@ -249,66 +250,126 @@ pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
 /// One rule covers all fields and first checks whether anything changed. A status update changes nothing in the spec, and
 /// for each property that a rule names the API server searches all properties.
 fn forbid_changes(spec: &mut JSONSchemaProps) {
-    let mut fixed = Vec::new();
-    for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
-        match rules::MUTABLE_WITHIN.iter().find(|(object, _)| object == name) {
-            None if name == "numWorkers" => {
-                // Of a job with a template see `forbid_other_size`.
-                let may = "has(self.elastic) || has(self.runtimeRef)";
-                fixed.push((name.clone(), format!("{may} || {}", unchanged("", name, field))));
-            }
-            None => fixed.push((name.clone(), unchanged("", name, field))),
-            Some((object, mutable)) => {
-                for (name, field) in field.properties.iter().flatten() {
-                    if !mutable.contains(&name.as_str()) {
-                        let path = format!("{object}.{name}");
-                        fixed.push((path.clone(), unchanged("", &path, field)));
-                    }
-                }
-            }
-        }
-    }
-    let each =
-        |form: fn(&(String, String)) -> String, between: &str| fixed.iter().map(form).collect::<Vec<_>>().join(between);
-    let same = each(|(_, same)| format!("({same})"), " && ");
-    // Joining a list is too expensive in the eyes of the API server, whatever its length; this is not.
-    let changed = each(|(field, same)| format!("({same}) ? '' : '{}'", rules::immutable(field)), ", ");
+    let fixed: Vec<_> = fixed_fields(spec)
+        .into_iter()
+        .filter(|path| !rules::is_changeable(path))
+        .map(|path| same_at(spec, "", path))
+        .collect();
+    let same = all_same(&fixed);
     let told = rules::immutable_message(&"%s".repeat(fixed.len())).replace('\'', "\\'");
     add(
         spec,
         ValidationRule {
-            message_expression: Some(format!("'{told}'.format([{changed}])")),
+            message_expression: Some(format!("'{told}'.format([{}])", changed(&fixed))),
             ..refusal(format!("self == oldSelf || {same}"), rules::immutable_message(" this;"), "")
         },
     );
 }
 
+/// Adds the rule for fields that may change while no program runs. Only the root sees the status.
+fn forbid_changes_of_running(root: &mut JSONSchemaProps) {
+    let spec = at(root, "spec");
+    let fixed: Vec<_> = fixed_fields(spec)
+        .into_iter()
+        .filter(|path| rules::is_changeable(path))
+        .map(|path| same_at(spec, "spec.", path))
+        .collect();
+    let same = all_same(&fixed);
+    let text = |told: String| format!("'{}'", told.replace('\'', "\\'"));
+    let fields = "%s".repeat(fixed.len());
+    let [running, completed] = [rules::running_message(&fields), rules::completed_message(&fields)].map(text);
+    let told = format!(
+        "(has(self.status) && has(self.status.state) && self.status.state == 'Completed' ? {completed} : {running}).format([{}])",
+        changed(&fixed)
+    );
+    add(
+        root,
+        ValidationRule {
+            message_expression: Some(told),
+            ..refusal(
+                format!("self.spec == oldSelf.spec || {} || {same}", rules::NO_PROGRAM_RUNS),
+                rules::running_message(" this;"),
+                ".spec",
+            )
+        },
+    );
+}
+
+/// The fields that may not change at any time, as paths below the spec.
+fn fixed_fields(spec: &JSONSchemaProps) -> Vec<String> {
+    let within = |name: &str| {
+        let tables = [&rules::MUTABLE_WITHIN[..], &rules::CHANGEABLE_WITHIN[..]];
+        tables.into_iter().flatten().any(|(object, _)| *object == name)
+    };
+    let is_mutable = |object: &str, field: &str| {
+        rules::MUTABLE_WITHIN.iter().any(|(known, fields)| *known == object && fields.contains(&field))
+    };
+    let mut all = Vec::new();
+    for (name, field) in spec.properties.iter().flatten().filter(|(name, _)| !MUTABLE.contains(&name.as_str())) {
+        // The pods of a job mount it, or they don't.
+        if !within(name) || name == "code" {
+            all.push(name.clone());
+            continue;
+        }
+        let parts = field.properties.iter().flatten().filter(|(part, _)| !is_mutable(name, part));
+        all.extend(parts.map(|(part, _)| format!("{name}.{part}")));
+    }
+    all
+}
+
+/// A path, and CEL for whether its field is unchanged.
+fn same_at(spec: &mut JSONSchemaProps, root: &str, path: String) -> (String, String) {
+    let same = match path.as_str() {
+        "code" => format!("has(self.{root}code) == has(oldSelf.{root}code)"),
+        // Of a job with a template see `forbid_other_size`.
+        "numWorkers" => format!(
+            "has(self.{root}elastic) || has(self.{root}runtimeRef) || {}",
+            unchanged(root, "", &path, at(spec, &path))
+        ),
+        _ => unchanged(root, "", &path, at(spec, &path)),
+    };
+    (path, same)
+}
+
+fn all_same(fixed: &[(String, String)]) -> String {
+    fixed.iter().map(|(_, same)| format!("({same})")).collect::<Vec<_>>().join(" && ")
+}
+
+/// CEL for a list with an entry for each field that has changed, and empty texts for the others.
+fn changed(fixed: &[(String, String)]) -> String {
+    // Joining a list is too expensive in the eyes of the API server, whatever its length; this is not.
+    let entry = |(field, same): &(String, String)| format!("({same}) ? '' : '{}'", rules::immutable(field));
+    fixed.iter().map(entry).collect::<Vec<_>>().join(", ")
+}
+
 /// Adds the same check for the number of workers of a job with a template. Only the status shows whether its template makes
 /// it elastic.
 fn forbid_other_size(root: &mut JSONSchemaProps) {
-    let same = unchanged("spec.", "numWorkers", at(root, "spec.numWorkers"));
+    let same = unchanged("spec.", "", "numWorkers", at(root, "spec.numWorkers"));
     let rule = format!(
-        "!has(self.spec.runtimeRef) || has(self.spec.elastic) || has(self.status) && has(self.status.elastic) || {same}"
+        "!has(self.spec.runtimeRef) || has(self.spec.elastic) || has(self.status) && has(self.status.elastic) || {} || {same}",
+        rules::NO_PROGRAM_RUNS
     );
-    let message = rules::immutable_message(&rules::immutable("numWorkers"));
+    let message = rules::running_message(&rules::immutable("numWorkers"));
     add(root, refusal(rule, message, ".spec.numWorkers"));
 }
 
-/// Returns CEL for whether the effective value of the field at `path` is unchanged. `path` begins at `sure`, an object that
-/// exists in both versions.
+/// Returns CEL for whether the effective value of the field at `path` is unchanged. `path` begins at `sure`, an object of the spec
+/// that exists in both versions. `at` leads from the place of the rule to the spec.
 ///
 /// Adding or removing an explicit default is no change. Versions with defaults in the schema have stored all of them.
 /// Replacing such a job with its original file is not meant as a change.
-fn unchanged(sure: &str, path: &str, field: &JSONSchemaProps) -> String {
+fn unchanged(at: &str, sure: &str, path: &str, field: &JSONSchemaProps) -> String {
     let of_spec = format!("{sure}{path}");
-    let [now, before] = ["self", "oldSelf"].map(|root| format!("{root}.{sure}").trim_end_matches('.').to_owned());
+    let [now, before] = ["self", "oldSelf"].map(|root| format!("{root}.{at}{sure}").trim_end_matches('.').to_owned());
     if let Some(default) = defaults::of(&of_spec) {
         let [now, before] = [now, before].map(|root| defaults::written_or(&root, path, &default));
         return format!("{now} == {before}");
     }
     let parts = |sure: &str, path: &str| {
         let parts = field.properties.iter().flatten();
-        parts.map(|(name, part)| unchanged(sure, &format!("{path}{name}"), part)).collect::<Vec<_>>().join(" && ")
+        let part = |(name, part): (&String, &JSONSchemaProps)| unchanged(at, sure, &format!("{path}{name}"), part);
+        parts.map(part).collect::<Vec<_>>().join(" && ")
     };
     let has_defaults = defaults::all().iter().any(|(field, _)| field.starts_with(&format!("{of_spec}.")));
     if has_defaults && !defaults::THERE_OR_NOT.contains(&of_spec.as_str()) {

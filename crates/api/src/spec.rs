@@ -1,7 +1,7 @@
 //! The TrainingJob and its spec.
 
 use super::{
-    Cache, Checkpoint, Data, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking,
+    Cache, Checkpoint, Code, Data, Elastic, FailurePolicy, Framework, Hyperparameters, Monitoring, Networking,
     ProcsPerWorker, Resources, RoleSpec, RuntimeRef, Scheduling, SuccessPolicy, TrainingJobStatus, Tuning, schema,
 };
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
@@ -11,7 +11,8 @@ use std::num::NonZeroU16;
 
 /// Desired state of one distributed training: a gang of workers that starts, fails and restarts together.
 /// After creation, only `suspend`, `ttlSecondsAfterFinished`, `successPolicy` and a few other fields of a TrainingJob may change.
-/// These are `failurePolicy.activeDeadlineSeconds`, `failurePolicy.rules`, `checkpoint.retention` and `checkpoint.ifNoneUsable`.
+/// These are `failurePolicy.activeDeadlineSeconds`, `failurePolicy.rules`, `checkpoint.retention`, `checkpoint.ifNoneUsable`
+/// and `code.digest`.
 /// With `elastic`, `numWorkers` may change as well.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
@@ -33,14 +34,15 @@ use std::num::NonZeroU16;
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress"),
     printcolumn(name = "Epoch", type_ = "integer", json_path = ".status.currentEpoch"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.numWorkers", priority = 1),
     printcolumn(name = "Workers", type_ = "integer", json_path = ".status.workers.active", priority = 1),
     printcolumn(name = "Restarts", type_ = "integer", json_path = ".status.restartCount", priority = 1),
     printcolumn(name = "Loss", type_ = "number", json_path = ".status.metrics.loss", priority = 1),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.resources.allocatedGPUs", priority = 1),
-    printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration", priority = 1),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.failureReason", priority = 1)
+    printcolumn(name = "Duration", type_ = "string", json_path = ".status.duration", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::duplicated_attributes, reason = "each printcolumn has its own priority")]
@@ -163,6 +165,12 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub working_dir: Option<String>,
+
+    /// Code of the program, which `kubectl trainingjob run --code DIR` writes together with its ConfigMaps.
+    /// The agents unpack it in every pod, and it becomes the working directory of the command.
+    /// Without `code` the program is in the image or in a volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
 
     /// Volumes of each worker, at most 64. Names that begin with `trainingjob-` are reserved for the operator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -22,6 +22,12 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub state: Option<State>,
+    /// Workers and pods of other roles whose program runs, of all that the job wants, for example 3/4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// What the job waits for or why it failed, in one CamelCase word. Absent while it runs, is suspended or is Completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
     /// Conditions of the job, each with reason and message.
     /// The types are Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded and Failed.
     /// Further types are AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, ResultPublished and TensorBoard.
@@ -67,6 +73,12 @@ pub struct TrainingJobStatus {
     /// The last handled restart request, made with the annotation `ml.example.com/restart-requested`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_restart: Option<AskedRestart>,
+    /// The spec with which the current attempt was made, by which the operator notices a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_spec: Option<AttemptSpec>,
+    /// Code that the current attempt runs, verified by the agents of all its pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeStatus>,
     /// Progress of the program, for example 45%.
     /// It is a percentage of the steps if their total is known, otherwise of the epochs.
     /// Before the first start it is for example "fetching 45%" while content is fetched.
@@ -438,6 +450,29 @@ pub struct AskedRestart {
     /// Time at which the operator handled the request.
     pub time: Time,
     /// First attempt that follows from the request. Earlier failures do not delay the attempts after it.
+    pub attempt: u32,
+}
+
+/// The spec of an attempt.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptSpec {
+    /// Generation of the spec.
+    pub generation: i64,
+    /// Digest of the fields that can't change while the job runs.
+    pub digest: String,
+    /// Digest of the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+}
+
+/// Code of an attempt.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CodeStatus {
+    /// Digest of the archive.
+    pub digest: String,
+    /// First attempt that runs this archive.
     pub attempt: u32,
 }
 

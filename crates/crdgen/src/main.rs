@@ -1,7 +1,9 @@
 //! Prints what is made from the types in `crates/api`: the CRD in `crds/`, the tables in `docs/`.
 
 use anyhow::Context as _;
-use api::{self, MUTABLE, MUTABLE_WITHIN, RULES, RuntimeKind, SCHEMA_REFUSALS, defaults};
+use api::{
+    self, CHANGEABLE, CHANGEABLE_WITHIN, MUTABLE, MUTABLE_WITHIN, RULES, RuntimeKind, SCHEMA_REFUSALS, defaults,
+};
 use clap::Parser;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -183,10 +185,16 @@ fn refusals() -> anyhow::Result<String> {
         text,
         "\n## After creation\n\n\
          These may change, be added or be removed, and labels and annotations, too:\n\n- `{}`\n{}- `numWorkers` with \
-         `elastic`\n\nEvery other change is refused, here for `image`:\n\n> {}\n",
+         `elastic`\n\nThese may change while no program runs: before the job has started, while it is suspended, and once it \
+         has failed:\n\n- `{}`\n{}\nWhile the job runs, such a change is refused, here for `image`:\n\n> {}\n\nOnce the job is \
+         Completed, the refusal is:\n\n> {}\n\nEvery other change is refused at any time, here for `framework`:\n\n> {}\n",
         MUTABLE.join("`\n- `"),
         MUTABLE_WITHIN.map(|(object, fields)| format!("- `{}` of `{object}`\n", fields.join("` and `"))).concat(),
-        api::immutable_message(&api::immutable("image")),
+        CHANGEABLE.join("`\n- `"),
+        CHANGEABLE_WITHIN.map(|(object, fields)| format!("- `{}` of `{object}`\n", fields.join("`, `"))).concat(),
+        api::running_message(&api::immutable("image")),
+        api::completed_message(&api::immutable("image")),
+        api::immutable_message(&api::immutable("framework")),
     )?;
     Ok(text)
 }

@@ -92,6 +92,7 @@ fn unstarted(error: &LaunchError) -> Finding {
         LaunchErrorKind::NoUsableCheckpoint => {
             Finding { permanent: true, ..Finding::new(Reason::NoUsableCheckpoint, error.message.clone()) }
         }
+        LaunchErrorKind::CodeUnavailable => Finding::new(Reason::CodeUnavailable, error.message.clone()),
         // What the kernel may not refuse another time, such as for lack of memory.
         LaunchErrorKind::LaunchFailed => Finding::new(Reason::CommandNotFound, error.message.clone()),
         _ => Finding { permanent: true, ..Finding::new(Reason::CommandNotFound, error.message.clone()) },

@@ -8,7 +8,7 @@ pub fn advice(reason: &str, namespace: &str, job: &str) -> Option<String> {
     Some(advice.replace("{job}", job).replace("{namespace}", namespace))
 }
 
-/// Whether the advice on a reason may take another spec, which a job can't be given.
+/// Whether the advice on a reason may take another spec.
 #[must_use]
 pub fn needs_another_spec(reason: &str) -> bool {
     NEEDS_ANOTHER_SPEC.contains(&reason)
@@ -303,6 +303,12 @@ pub const ADVICE: &[(&str, &str)] = &[
     (
         "InitContainer",
         "Read the log of the init container that the message names: kubectl logs -n {namespace} POD -c CONTAINER",
+    ),
+    (
+        "CodeUnavailable",
+        "Send the code again: kubectl trainingjob restart {job} -n {namespace} --code DIR. If that does not help, check that \
+         the ConfigMaps {job}-code-0 to {job}-code-3 are there (kubectl get configmaps -n {namespace} -l \
+         training-job={job}).",
     ),
     (
         "FetchFailed",

@@ -39,7 +39,7 @@ pub struct Choice {
     pub worker: Option<Indices>,
 }
 
-fn role_name(text: &str) -> Result<RoleName, String> {
+pub(super) fn role_name(text: &str) -> Result<RoleName, String> {
     RoleName::parse(text).ok_or_else(|| "a role has a name such as worker or ps".to_owned())
 }
 

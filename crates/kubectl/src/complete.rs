@@ -91,7 +91,7 @@ pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
         values.map(|value| value.get_name().to_owned()).collect()
     };
     if let Some(arg) = value_of {
-        if arg.get_id() == "file" {
+        if arg.get_id() == "file" || arg.get_id() == "code" {
             return Wanted::File;
         }
         let mut all: Vec<String> = values(arg);

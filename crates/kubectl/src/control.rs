@@ -1,6 +1,7 @@
 //! `stop`, `resume` and `restart`: what a person wants of a job is written on it, and the operator does it.
 
 use super::cluster::{Cluster, Named};
+use super::code::{self, Packed};
 use super::gather::pods;
 use anyhow::bail;
 use api::{ConditionType, State, TrainingJob, TuningJob, TuningState};
@@ -18,7 +19,11 @@ use std::time::{Duration, Instant};
 /// How long the operator may take to heed a restart before that is said.
 const HEEDED_WITHIN: Duration = Duration::from_secs(30);
 /// Between two looks.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(300);
+/// How long new code may take to run before that is said.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(60);
+/// Between two requests that the nodes look.
+const LOOK_ANEW: Duration = Duration::from_secs(3);
 
 /// Has the workers stopped, and with `wait` returns when none runs any more.
 ///
@@ -161,23 +166,38 @@ async fn change_search(cluster: &Cluster, search: &TuningJob, verb: &str, suspen
     cluster.ask(&what, api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
 }
 
-/// Asks for another attempt, of a job that runs or of one that has failed, and returns when the operator has heeded that.
+/// Asks for another attempt, of a job that runs or of one that has failed, and returns when the operator has acted on it. With
+/// code, the next attempt runs that, and the function returns when it does.
 ///
 /// # Errors
-/// If the job is done or stopped, can't be changed, or nobody heeds it.
-pub async fn restart(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
+/// If the job is done or stopped, can't be changed, or the operator does not act on it.
+pub async fn restart(cluster: &Cluster, name: &str, code: Option<&Packed>) -> anyhow::Result<String> {
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
     let has_failed = match ended(&job) {
         Some(State::Failed) => true,
-        Some(state) => bail!("{name} is {}; to repeat it, create it under another name", state.as_str()),
+        Some(state) => bail!(
+            "{name} is {}; to run it again under another name: kubectl trainingjob resubmit {name} -n {namespace}",
+            state.as_str()
+        ),
         None => false,
     };
     if job.spec.suspend {
         bail!("{name} is stopped; to start its next attempt: kubectl trainingjob resume {name} -n {namespace}");
     }
     let request = Timestamp::now().to_string();
-    change(cluster, &job, "restart", json!({ "metadata": { "annotations": { RESTART_REQUESTED: request } } })).await?;
+    let mut patch = json!({ "metadata": { "annotations": { RESTART_REQUESTED: request } } });
+    if let Some(packed) = code {
+        if job.spec.code.is_none() {
+            bail!(
+                "{name} was created without code, so that its pods have no place for it. Create the job by kubectl trainingjob \
+                 run --code DIR"
+            );
+        }
+        code::send(cluster, &job, packed).await?;
+        patch["spec"] = json!({ "code": { "digest": packed.digest } });
+    }
+    change(cluster, &job, "restart", patch).await?;
     let until = Instant::now() + HEEDED_WITHIN;
     while !is_heeded(&cluster.find(name).await?, &request) {
         if Instant::now() >= until {
@@ -190,20 +210,30 @@ pub async fn restart(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
         }
         tokio::time::sleep(LOOK).await;
     }
+    let hastened = if has_failed { Ok(()) } else { hasten(cluster, &job, &request, code).await };
+    if let Some(packed) = code {
+        code::remove_surplus(cluster, &job, packed).await?;
+    }
     if has_failed {
         return Ok(format!("{name} starts again with a new restart budget"));
     }
-    Ok(match hasten(cluster, &job, &request).await {
-        Ok(()) => format!("{name} restarts: its attempt ends, and the next one starts in the same pods"),
-        Err(why) => format!(
-            "{name} restarts within two minutes, when the node of its first worker has updated the ConfigMap (speeding \
-             this up failed: {why})"
+    Ok(match (hastened, code) {
+        (Ok(()), None) => format!("{name} restarts: its attempt ends, and the next one starts in the same pods"),
+        (Ok(()), Some(packed)) => format!("{name} runs the code {} in the same pods", short(&packed.digest)),
+        (Err(why), _) => format!(
+            "{name} restarts within two minutes, when the nodes of its workers have updated the ConfigMaps (speeding this up \
+             failed: {why})"
         ),
     })
 }
 
+/// The beginning of a digest.
+fn short(digest: &str) -> &str {
+    digest.get(..digest.len().min(19)).unwrap_or(digest)
+}
+
 /// Nodes look only once in a while whether a ConfigMap has changed, and at once when the pod has.
-async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str) -> anyhow::Result<()> {
+async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str, code: Option<&Packed>) -> anyhow::Result<()> {
     let namespace = job.namespace().unwrap_or_default();
     let Some(leader) = pods(cluster, job)
         .await?
@@ -226,10 +256,35 @@ async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str) -> anyhow::
         }
         tokio::time::sleep(LOOK).await;
     }
+    if let Some(packed) = code {
+        return deliver(cluster, job, request, &packed.digest).await;
+    }
     let patch = json!({ "metadata": { "uid": leader.uid, "annotations": { LOOK_AGAIN: request } } });
     let what = format!("patch pod {} in namespace {namespace}", leader.name);
     let pods = cluster.api::<Pod>(&namespace);
     cluster.ask(&what, pods.patch(&leader.name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
+}
+
+/// Has all nodes look until the code runs: one that looked too early may have found the ConfigMaps as they were.
+async fn deliver(cluster: &Cluster, job: &TrainingJob, request: &str, digest: &str) -> anyhow::Result<()> {
+    let (name, begun) = (job.name_any(), Instant::now());
+    let mut looks = 0;
+    while begun.elapsed() < DELIVERED_WITHIN {
+        if begun.elapsed() >= LOOK_ANEW * looks {
+            looks += 1;
+            code::hasten(cluster, job, &format!("{request}-{looks}")).await?;
+        }
+        tokio::time::sleep(LOOK).await;
+        let job = cluster.find(&name).await?;
+        let status = job.status.as_ref();
+        if status.and_then(|status| status.code.as_ref()).is_some_and(|code| code.digest == digest) {
+            return Ok(());
+        }
+        if ended(&job).is_some() {
+            bail!("the job has ended meanwhile");
+        }
+    }
+    bail!("no agent has reported the new code within {} s", DELIVERED_WITHIN.as_secs())
 }
 
 fn has_request(config: &ConfigMap, request: &str) -> bool {

@@ -17,14 +17,21 @@ pub mod blame;
 pub mod checkpoints;
 pub mod choice;
 pub mod cluster;
+pub mod code;
 mod complete;
 pub mod control;
 pub mod convert;
+pub mod enter;
 pub mod facts;
+pub mod follow;
 pub mod gather;
 pub mod logs;
 pub mod plan;
+pub mod resubmit;
+pub mod run;
+pub mod runbook;
 pub mod screen;
+pub mod set;
 pub mod stacks;
 pub mod status;
 mod terminal;
@@ -37,6 +44,7 @@ use cluster::{Cluster, Named, Place};
 use facts::Facts;
 use gather::Gatherer;
 use jiff::SignedDuration;
+use kube::ResourceExt as _;
 use kube::api::ListParams;
 use screen::Look;
 use serde::Serialize;
@@ -77,7 +85,7 @@ enum Output {
     /// Only of `tune`: one row for each trial, one column for each hyperparameter.
     #[value(hide = true)]
     Csv,
-    /// Only of `best`: a TrainingJob for `kubectl apply -f -`.
+    /// Only of `best` and of `run --dry-run`: objects for `kubectl apply -f -`.
     #[value(hide = true)]
     Yaml,
 }
@@ -86,13 +94,52 @@ enum Output {
 fn form_of(command: &str) -> Option<&'static str> {
     match command {
         "tune" => Some("csv"),
-        "best" => Some("yaml"),
+        "best" | "run" => Some("yaml"),
         _ => None,
     }
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Creates a TrainingJob, sends it the code of a folder, and follows it to its end: run -- torchrun train.py.
+    ///
+    /// Needs the right to create TrainingJobs and ConfigMaps (role `edit`), and no registry. Ctrl-C ends only the command;
+    /// `attach` follows the job again. Exit code: 0 if the job is Completed, 3 if it failed, 5 if it was deleted.
+    Run {
+        #[command(flatten)]
+        args: Box<run::JobArgs>,
+        /// Prints the objects and creates none: -o yaml, or -o json.
+        #[arg(long)]
+        dry_run: bool,
+        /// Returns when the job is created.
+        #[arg(short, long)]
+        detach: bool,
+    },
+    /// Follows the logs and the progress of a job to its end, and exits with its result.
+    ///
+    /// Exit code: 0 if the job is Completed, 3 if it failed, 5 if it was deleted.
+    Attach {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(flatten)]
+        choice: choice::Choice,
+        /// Only so many last lines of each worker, from before.
+        #[arg(long, value_parser = clap::value_parser!(i64).range(0..), allow_hyphen_values = true)]
+        tail: Option<i64>,
+    },
+    /// Waits until a job is in a state, for scripts.
+    ///
+    /// Exit code: 0 if it is, 3 if the job has ended otherwise, 4 at the timeout, 5 if the job was deleted.
+    Wait {
+        /// Name of the TrainingJob.
+        job: String,
+        /// The state.
+        #[arg(long = "for", value_enum, default_value_t)]
+        goal: follow::Goal,
+        /// How long that is waited for: 90s, 10m, 1h30m. Without it, for ever.
+        #[arg(long, value_parser = screen::read_span)]
+        timeout: Option<SignedDuration>,
+    },
     /// One job on one screen: state, workers, progress, metrics, what it waits for or why it failed, last events.
     Status {
         /// Name of the TrainingJob.
@@ -124,7 +171,13 @@ enum Command {
         timestamps: bool,
     },
     /// All jobs: state, workers, progress, loss, GPUs and their use.
-    Top,
+    Top {
+        #[command(flatten)]
+        filter: top::Filter,
+        /// Shows them again and again.
+        #[arg(short, long)]
+        watch: bool,
+    },
     /// One search on one screen: state, best trial, importance of the hyperparameters, failures, all trials.
     ///
     /// With `-o csv` it prints one row for each trial and one column for each hyperparameter.
@@ -192,6 +245,66 @@ enum Command {
     Restart {
         /// Name of the TrainingJob.
         job: String,
+        /// Sends this folder first. The next attempt runs its code, in the same pods. Only for a job that has `code`.
+        #[arg(long, value_name = "DIR")]
+        code: Option<PathBuf>,
+    },
+    /// Runs a job again with another spec: --set image=b:2.
+    ///
+    /// A job that has failed, is stopped or has not started is changed in its place. A failed job then starts again from its newest
+    /// checkpoint, with a new budget. A Completed job is created again under another name.
+    Resubmit {
+        /// Name of the TrainingJob.
+        job: String,
+        /// Name of a new TrainingJob with the spec and the code of this one.
+        #[arg(long)]
+        name: Option<String>,
+        /// A field of the spec; may be repeated. VALUE is YAML, and null removes the field.
+        #[arg(long, value_name = "PATH=VALUE")]
+        set: Vec<set::Assignment>,
+    },
+    /// Runs a command beside the program of a worker, with its environment and in its working directory.
+    Exec {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(flatten)]
+        one: enter::One,
+        /// The command, and its arguments.
+        #[arg(last = true, required = true, value_names = ["COMMAND", "ARG"])]
+        command: Vec<String>,
+    },
+    /// Opens a shell beside the program of a worker, with its environment and in its working directory.
+    Shell {
+        /// Name of the TrainingJob.
+        job: String,
+        #[command(flatten)]
+        one: enter::One,
+    },
+    /// Forwards ports of this machine to a worker: 6006, or 8080:80.
+    PortForward {
+        /// Name of the TrainingJob.
+        job: String,
+        /// The ports.
+        #[arg(required = true)]
+        ports: Vec<String>,
+        #[command(flatten)]
+        one: enter::One,
+    },
+    /// Copies files from or to a worker: cp x :/out/model.pt . (needs tar in the image).
+    Cp {
+        /// Name of the TrainingJob.
+        job: String,
+        /// From where. The worker's path begins with a colon.
+        from: String,
+        /// To where.
+        to: String,
+        #[command(flatten)]
+        one: enter::One,
+    },
+    /// What an alert means, and what to type. No cluster is asked.
+    Runbook {
+        /// Name of the alert, such as TrainingJobFailed.
+        alert: String,
     },
     /// The effective spec of a job: each value and its origin, and the objects that would be created. Creates none.
     #[command(group = clap::ArgGroup::new("what").required(true))]
@@ -239,7 +352,7 @@ pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             let words: Vec<String> = args[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
             print(&complete::answer(&words).await).map(|()| ExitCode::SUCCESS)
         }
-        _ => run(Args::parse_from(args)).await,
+        _ => run(Args::parse_from(with_result(args))).await,
     };
     match done {
         Ok(code) => code,
@@ -252,6 +365,22 @@ pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// `run --output URI` means the results: an address is no form of output.
+fn with_result(mut args: Vec<OsString>) -> Vec<OsString> {
+    let is_run = args.iter().skip(1).any(|word| word == "run");
+    let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
+    for at in (0..end).filter(|_| is_run) {
+        let word = args[at].to_string_lossy().into_owned();
+        if let Some(uri) = word.strip_prefix("--output=").filter(|uri| uri.contains("://")) {
+            args[at] = format!("--output-uri={uri}").into();
+        }
+        if word == "--output" && at + 1 < end && args[at + 1].to_string_lossy().contains("://") {
+            args[at] = "--output-uri".into();
+        }
+    }
+    args
+}
+
 fn is_closed(error: &anyhow::Error) -> bool {
     let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
@@ -262,18 +391,32 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let json = args.output == Output::Json;
     match (args.output, &args.command) {
         (Output::Table | Output::Json, _)
-        | (Output::Yaml, Command::Best { .. })
+        | (Output::Yaml, Command::Best { .. } | Command::Run { dry_run: true, .. })
         | (Output::Csv, Command::Tune { watch: false, .. }) => {}
         (Output::Csv, Command::Tune { .. }) => anyhow::bail!("-o csv and --watch exclude each other; use one of them"),
         (Output::Csv, _) => anyhow::bail!("-o csv is only for `tune`; use -o json"),
-        (Output::Yaml, _) => anyhow::bail!("-o yaml is only for `best`; use -o json"),
+        (Output::Yaml, _) => anyhow::bail!("-o yaml is only for `best` and `run --dry-run`; use -o json"),
     }
     if let Command::Completion { shell } = args.command {
         io::stdout().write_all(&complete::script(shell))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Command::Runbook { alert } = args.command {
+        return print(&runbook::runbook(&alert)?).map(|()| ExitCode::SUCCESS);
+    }
     if let Command::Convert { file, model, dataset, oci_namespace } = args.command {
         return converted(&file, &convert::Answers { model, dataset, oci_namespace }, json);
+    }
+    if let Command::Run { args: job, dry_run: true, .. } = &args.command {
+        let draft = run::draft(job, args.place.namespace.as_deref())?;
+        draft.packed.iter().for_each(tell_of_skipped);
+        let documents = draft.documents()?;
+        return print(&match args.output {
+            Output::Json if documents.len() == 1 => document(&documents[0])?,
+            Output::Json => document(&serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": documents }))?,
+            _ => documents.iter().map(convert::yaml).collect::<Vec<_>>().join("---\n"),
+        })
+        .map(|()| ExitCode::SUCCESS);
     }
     if let Command::Plan { file: Some(file), .. } = args.command {
         // As the newest API server would have it.
@@ -299,10 +442,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             })
         }
         Command::Logs { job, choice, follow, tail, since, failed, timestamps } => {
-            let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json };
+            let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json, progress: false };
             logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(terminal::stdout())).await
         }
-        Command::Top => top(&cluster, args.place.all_namespaces, json, look).await,
+        Command::Top { filter, watch } => top(&cluster, &filter, watch, args.place.all_namespaces, json, look).await,
         Command::Tune { search, sort, watch: true } => watch_search(&cluster, &search, sort, json, look).await,
         Command::Tune { search, sort, watch: false } => {
             let mut found = Search::of(&cluster.search(&search).await?, gather::now());
@@ -337,15 +480,83 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             done_to(&job, &control::stop(&cluster, &job, wait).await?, json)
         }
         Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
-        Command::Restart { job } => done_to(&job, &control::restart(&cluster, &job).await?, json),
+        Command::Restart { job, code } => {
+            let packed = code.as_deref().map(code::pack).transpose()?;
+            packed.iter().for_each(tell_of_skipped);
+            done_to(&job, &control::restart(&cluster, &job, packed.as_ref()).await?, json)
+        }
+        Command::Run { args, detach, .. } => {
+            let draft = run::draft(&args, None)?;
+            draft.packed.iter().for_each(tell_of_skipped);
+            let job = draft.create(&cluster).await?;
+            let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
+            let sent = draft.packed.as_ref().map(|packed| {
+                let (files, size) = (packed.files, packed.archive.len().div_ceil(1024));
+                format!(
+                    " with the code of {} ({size} KiB)",
+                    screen::count(i64::try_from(files).unwrap_or(i64::MAX), "file")
+                )
+            });
+            let made = format!("{name} is created in namespace {namespace}{}", sent.unwrap_or_default());
+            if detach {
+                return done_to(&name, &made, json).map(|()| ExitCode::SUCCESS);
+            }
+            logs::aside(&made);
+            let mut cluster = cluster;
+            cluster.namespace = Some(namespace);
+            return attached(&cluster, &name, choice::Choice::default(), None, look).await;
+        }
+        Command::Attach { job, choice, tail } => return attached(&cluster, &job, choice, tail, look).await,
+        Command::Wait { job, goal, timeout } => {
+            let timeout = timeout.map(|timeout| timeout.unsigned_abs());
+            let (outcome, words) = follow::wait(&cluster, &job, goal, timeout).await?;
+            return done_to(&job, &words, json).map(|()| outcome.code());
+        }
+        Command::Exec { job, one, command } => return enter::exec(&cluster, &args.place, &job, &one, &command).await,
+        Command::Shell { job, one } => return enter::exec(&cluster, &args.place, &job, &one, &[]).await,
+        Command::PortForward { job, ports, one } => {
+            return enter::port_forward(&cluster, &args.place, &job, &one, &ports).await;
+        }
+        Command::Cp { job, from, to, one } => {
+            return enter::copy(&cluster, &args.place, &job, &one, [&from, &to]).await;
+        }
+        Command::Resubmit { job, name, set } => {
+            let (name, words) = resubmit::resubmit(&cluster, &job, name.as_deref(), &set).await?;
+            done_to(&name, &words, json)
+        }
         Command::Plan { job, .. } => {
             let mut job = cluster.find(&job.unwrap_or_default()).await?;
             cluster.take_runtime(&mut job).await?;
             return planned(&[job], cluster.has_restart_rules().await?, json);
         }
-        Command::Convert { .. } | Command::Completion { .. } => unreachable!("answered without a cluster"),
+        Command::Convert { .. } | Command::Runbook { .. } | Command::Completion { .. } => {
+            unreachable!("answered without a cluster")
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Follows a job, and exits with its result.
+async fn attached(
+    cluster: &Cluster,
+    job: &str,
+    choice: choice::Choice,
+    tail: Option<i64>,
+    look: Look,
+) -> anyhow::Result<ExitCode> {
+    let mut out = io::BufWriter::new(terminal::stdout());
+    let (outcome, words) = follow::attach(cluster, job, choice, tail, look, &mut out).await?;
+    out.flush()?;
+    if !words.is_empty() {
+        logs::aside(&format!("-- {words} --"));
+    }
+    Ok(outcome.code())
+}
+
+fn tell_of_skipped(packed: &code::Packed) {
+    if !packed.skipped.is_empty() {
+        logs::aside(&format!("not sent: {}", packed.skipped.join(", ")));
+    }
 }
 
 /// Reads a file, or the standard input.
@@ -421,10 +632,51 @@ struct TopDocument {
     unread: Vec<String>,
 }
 
-async fn top(cluster: &Cluster, all_namespaces: bool, json: bool, look: Look) -> anyhow::Result<()> {
+async fn top(
+    cluster: &Cluster,
+    filter: &top::Filter,
+    watch: bool,
+    all_namespaces: bool,
+    json: bool,
+    look: Look,
+) -> anyhow::Result<()> {
+    if watch && look.terminal && !json {
+        draw("\x1b[2J")?;
+    }
+    loop {
+        let all = rows(cluster, filter).await?;
+        let text = match (json, watch) {
+            (true, true) => serde_json::to_string(&all)? + "\n",
+            (true, false) => document(&all)?,
+            (false, _) => top::render(&all.jobs, all_namespaces, look),
+        };
+        if !json && !watch {
+            for unread in &all.unread {
+                let _ = writeln!(terminal::stderr(), "{unread}");
+            }
+            if all.jobs.is_empty() {
+                let place = cluster.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
+                let _ = writeln!(io::stderr(), "There are no such TrainingJobs in {place}.");
+                return Ok(());
+            }
+        }
+        if watch && look.terminal && !json {
+            draw(&frame(&text, look))?;
+        } else {
+            print(&text)?;
+        }
+        if !watch {
+            return Ok(());
+        }
+        tokio::time::sleep(WATCH).await;
+    }
+}
+
+async fn rows(cluster: &Cluster, filter: &top::Filter) -> anyhow::Result<TopDocument> {
     let now = gather::now();
     let mut all = TopDocument { jobs: Vec::new(), unread: Vec::new() };
-    for job in cluster.jobs(&ListParams::default()).await? {
+    let params = ListParams { label_selector: filter.selector.clone(), ..ListParams::default() };
+    for job in cluster.jobs(&params).await? {
         match job.0 {
             Ok(job) => all.jobs.push(top::Row::of(&Facts::of(&job, now))),
             Err(invalid) => {
@@ -433,19 +685,8 @@ async fn top(cluster: &Cluster, all_namespaces: bool, json: bool, look: Look) ->
             }
         }
     }
-    top::sort(&mut all.jobs);
-    if json {
-        return print(&document(&all)?);
-    }
-    for unread in &all.unread {
-        let _ = writeln!(terminal::stderr(), "{unread}");
-    }
-    if all.jobs.is_empty() {
-        let place = cluster.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
-        let _ = writeln!(io::stderr(), "There are no TrainingJobs in {place}.");
-        return Ok(());
-    }
-    print(&top::render(&all.jobs, all_namespaces, look))
+    all.jobs = filter.apply(all.jobs);
+    Ok(all)
 }
 
 /// Shows a job whenever something about it has changed, on a terminal in place.

@@ -2,6 +2,8 @@
 
 use super::choice::{Choice, roles};
 use super::cluster::{self, Cluster};
+use super::facts::Facts;
+use super::follow::{progress_line, waiting};
 use super::gather::{self, pods};
 use super::screen::{Look, Style, ranges};
 use super::terminal;
@@ -22,7 +24,7 @@ use protocol::role::{Place, RoleName};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -53,6 +55,8 @@ pub struct Wanted {
     pub timestamps: bool,
     /// Whether each line is printed as a JSON object.
     pub json: bool,
+    /// Whether a line about the job's progress stands below the logs, and changes of its state among them.
+    pub progress: bool,
 }
 
 /// A pod that has a log.
@@ -223,7 +227,8 @@ pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out:
     let pods_of_job = pods(cluster, &job).await?;
     let namespace = form.namespace.clone();
     let current = incarnation(&job.status.clone().unwrap_or_default());
-    let mut logs = Logs { cluster, api: cluster.api(&namespace), form, wanted, current, attempt: None, out };
+    let foot = Foot { is_drawn: look.terminal && std::io::stderr().is_terminal(), ..Foot::default() };
+    let mut logs = Logs { cluster, api: cluster.api(&namespace), form, wanted, current, attempt: None, foot, out };
     if logs.wanted.failed {
         return logs.failed(&job, &pods_of_job).await;
     }
@@ -276,7 +281,56 @@ struct Logs<'a> {
     current: Incarnation,
     /// The attempt of the last line shown.
     attempt: Option<u32>,
+    foot: Foot,
     out: &'a mut dyn Write,
+}
+
+/// The line below the logs.
+#[derive(Default)]
+struct Foot {
+    /// Whether there is a terminal for it. Elsewhere only changes of the state are shown.
+    is_drawn: bool,
+    line: String,
+    state: String,
+}
+
+impl Foot {
+    fn clear(&self) {
+        if self.is_drawn && !self.line.is_empty() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    fn draw(&self) {
+        if self.is_drawn && !self.line.is_empty() {
+            let mut err = io::stderr();
+            let _ = write!(err, "\r\x1b[K{}", terminal::harmless(&self.line)).and_then(|()| err.flush());
+        }
+    }
+
+    /// Takes in how the job stands by now.
+    fn note(&mut self, job: &TrainingJob, look: Look) {
+        let state = job.status.as_ref().and_then(|status| status.state).map_or("Pending", State::as_str);
+        let waiting = waiting(&Facts::of(job, gather::now()));
+        if self.is_drawn {
+            self.clear();
+            self.line = progress_line(job, look.width.unwrap_or(80).saturating_sub(1));
+            self.draw();
+        } else {
+            // Words such as of the scheduler change with each node.
+            let reason = waiting.split(':').next().unwrap_or_default();
+            let state = if reason.is_empty() { state.to_owned() } else { format!("{state}, {reason}") };
+            let shown = if waiting.is_empty() {
+                state.clone()
+            } else {
+                format!("{}, {waiting}", state.split(',').next().unwrap_or_default())
+            };
+            if state != self.state {
+                aside(&format!("-- {} is {shown} --", job.name_any()));
+                self.state = state;
+            }
+        }
+    }
 }
 
 impl Logs<'_> {
@@ -407,8 +461,12 @@ impl Logs<'_> {
                         let Ok(job) = job.0 else { continue };
                         let status = job.status.clone().unwrap_or_default();
                         self.current = incarnation(&status);
+                        if self.wanted.progress && !is_finished(&job) {
+                            self.foot.note(&job, self.form.look);
+                        }
                         if let Some(last) = status.restarts.last().filter(|last| last.attempt > restarts) {
                             restarts = last.attempt;
+                            self.foot.clear();
                             aside(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last));
                         }
                         if is_finished(&job) {
@@ -426,15 +484,22 @@ impl Logs<'_> {
                 Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
                 () = over => break,
             }
-            for (source, line) in shown.drain(..) {
-                self.show(&source, &line)?;
+            if !shown.is_empty() {
+                self.foot.clear();
+                for (source, line) in shown.drain(..) {
+                    self.show(&source, &line)?;
+                }
+                self.out.flush()?;
+                self.foot.draw();
             }
-            self.out.flush()?;
             if end.is_some() && tasks.is_empty() && told.is_empty() {
                 break;
             }
         }
-        aside(&format!("-- {name} is {} --", end.unwrap_or_default()));
+        self.foot.clear();
+        if !self.wanted.progress {
+            aside(&format!("-- {name} is {} --", end.unwrap_or_default()));
+        }
         Ok(())
     }
 
@@ -506,7 +571,7 @@ fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::
 }
 
 /// Shows something that is no line of a log, where it does not get among the lines of a file.
-fn aside(text: &str) {
+pub(super) fn aside(text: &str) {
     // Nobody listens any more: no reason to end.
     let _ = writeln!(terminal::stderr(), "{}", Style::Dim.paint(text, true));
 }

@@ -956,7 +956,7 @@ fn advice_names_the_job_and_knows_what_can_change() {
     assert!(unknown.is_empty(), "there is no advice on {unknown:?}");
     let facts = job(Some(State::Initializing), &[condition("Running", false, "ImagePull", "no such image", -90)], 90);
     let (_, _, advice) = told(&facts);
-    assert!(advice.contains("kubectl delete tj bert -n team"), "spec.image is immutable: {advice}");
+    assert!(advice.contains("kubectl trainingjob resubmit bert -n team --set"), "{advice}");
 }
 
 #[test]
@@ -1188,6 +1188,9 @@ fn completions() {
     assert_eq!(
         names(complete(&[""])),
         [
+            "run",
+            "attach",
+            "wait",
             "status",
             "logs",
             "top",
@@ -1199,6 +1202,12 @@ fn completions() {
             "stop",
             "resume",
             "restart",
+            "resubmit",
+            "exec",
+            "shell",
+            "port-forward",
+            "cp",
+            "runbook",
             "plan",
             "convert",
             "completion"
@@ -1207,6 +1216,8 @@ fn completions() {
     assert_eq!(complete(&["plan", ""]), Completed::Jobs);
     assert_eq!(complete(&["convert", "-f", ""]), Completed::File);
     assert_eq!(complete(&["plan", "--file", "jo"]), Completed::File);
+    assert_eq!(complete(&["run", "--image", "a", "--code", "s"]), Completed::File);
+    assert_eq!(complete(&["wait", ""]), Completed::Jobs);
     assert_eq!(names(complete(&["convert", "-f", "jobs.yaml", ""])), [""; 0]);
     assert_eq!(complete(&["status", ""]), Completed::Jobs);
     assert_eq!(complete(&["logs", "-n", "team", "--tail", "5", "b"]), Completed::Jobs);

@@ -49,6 +49,12 @@ pub struct Row {
     /// What it waits for, or why it failed, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The Kueue LocalQueue of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// How many seconds ago it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<i64>,
     #[serde(skip)]
     style: Style,
 }
@@ -75,8 +81,69 @@ impl Row {
             estimated_seconds_remaining: status.estimated_seconds_remaining.filter(|_| running),
             restart_count: status.restart_count.unwrap_or(0),
             reason: diagnosis.reason,
+            queue: facts.spec.scheduling.queue.clone(),
+            age_seconds: facts.created.map(|created| facts.time.duration_since(created).as_secs()),
             style: style(diagnosis.verdict),
         }
+    }
+}
+
+/// Which jobs are shown, and in which order.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Filter {
+    /// Only jobs with these labels, as in kubectl: team=vision.
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    pub selector: Option<String>,
+    /// Only jobs in these states: running, or pending,failed.
+    #[arg(long, value_delimiter = ',', value_parser = state)]
+    pub state: Vec<State>,
+    /// Only jobs in this Kueue LocalQueue.
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// The order.
+    #[arg(long, value_enum, default_value_t)]
+    pub sort: Order,
+}
+
+/// An order of jobs.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Those that hold something first, those that have ended last.
+    #[default]
+    State,
+    /// By namespace and name.
+    Name,
+    /// The newest first.
+    Age,
+    /// Those with most GPUs first.
+    Gpus,
+    /// Those with most restarts first.
+    Restarts,
+}
+
+fn state(text: &str) -> Result<State, String> {
+    let all = [State::Pending, State::Initializing, State::Running, State::Completed, State::Failed, State::Suspended];
+    let known = all.into_iter().find(|state| state.as_str().eq_ignore_ascii_case(text));
+    known.ok_or_else(|| format!("write some of {}", all.map(State::as_str).join(", ")))
+}
+
+impl Filter {
+    /// The rows that are wanted, in their order.
+    #[must_use]
+    pub fn apply(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        rows.retain(|row| {
+            (self.state.is_empty() || row.state.is_some_and(|state| self.state.contains(&state)))
+                && (self.queue.is_none() || self.queue == row.queue)
+        });
+        sort(&mut rows);
+        match self.sort {
+            Order::State => {}
+            Order::Name => rows.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name))),
+            Order::Age => rows.sort_by_key(|row| row.age_seconds),
+            Order::Gpus => rows.sort_by_key(|row| Reverse(row.allocated_gpus)),
+            Order::Restarts => rows.sort_by_key(|row| Reverse(row.restart_count)),
+        }
+        rows
     }
 }
 
@@ -100,7 +167,7 @@ pub fn sort(rows: &mut [Row]) {
 #[must_use]
 #[expect(clippy::cast_possible_wrap, reason = "numbers of jobs and pods")]
 pub fn render(rows: &[Row], all_namespaces: bool, look: Look) -> String {
-    const HEADINGS: [&str; 12] = [
+    const HEADINGS: [&str; 14] = [
         "NAMESPACE",
         "NAME",
         "STATE",
@@ -112,6 +179,8 @@ pub fn render(rows: &[Row], all_namespaces: bool, look: Look) -> String {
         "GPU%",
         "LEFT",
         "RESTARTS",
+        "AGE",
+        "QUEUE",
         "REASON",
     ];
     let first = usize::from(!all_namespaces);
@@ -149,6 +218,8 @@ fn cells(row: &Row) -> Vec<(Style, String)> {
         known(use_of_gpus),
         known(row.estimated_seconds_remaining.map(span)),
         (Style::Plain, row.restart_count.to_string()),
+        known(row.age_seconds.map(span)),
+        known(row.queue.clone()),
         (row.style, row.reason.clone().unwrap_or_default()),
     ]
 }

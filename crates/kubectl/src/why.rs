@@ -102,6 +102,16 @@ impl Diagnosis {
         it
     }
 
+    /// Reason and message in one line; empty if nothing decides.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        match (&self.reason, &self.message) {
+            (Some(reason), Some(message)) => format!("{reason}: {message}"),
+            (Some(text), None) | (None, Some(text)) => text.clone(),
+            (None, None) => String::new(),
+        }
+    }
+
     fn say(&mut self, sentence: String) {
         self.says.push(sentence);
     }
@@ -134,12 +144,18 @@ impl Diagnosis {
         }
     }
 
-    /// The spec is immutable but for a few fields.
+    /// Most of the spec may change while no program runs.
     fn advise_on_spec(&mut self, facts: &Facts) {
+        let (name, namespace) = (&facts.name, &facts.namespace);
+        let stops = facts.status.start_time.is_some() && facts.status.state == Some(State::Running);
+        let stop = if stops {
+            format!("stop the job (kubectl trainingjob stop {name} -n {namespace} --wait), then ")
+        } else {
+            String::new()
+        };
         let advice = format!(
-            "To change the spec, delete the job (kubectl delete tj {} -n {}) and apply the corrected file. Claims with \
-             checkpoints stay.",
-            facts.name, facts.namespace
+            "To change the spec, {stop}apply the corrected file or set fields: kubectl trainingjob resubmit {name} -n \
+             {namespace} --set FIELD=VALUE. Framework, template and storage can't change: that takes a new job."
         );
         if !self.advice.contains(&advice) {
             self.advise(advice);

@@ -1,7 +1,8 @@
 //! Counting workers, GPUs and nodes.
 
+use super::conditions::condition_is;
 use super::view::View;
-use api::{AllocatedResources, RoleStatus, State, TrainingJobStatus, Workers};
+use api::{AllocatedResources, ConditionType, Reason, RoleStatus, State, TrainingJobStatus, Workers};
 use observe::ObservedPod;
 use plan::Role;
 use std::collections::BTreeSet;
@@ -19,8 +20,26 @@ pub(super) fn counted(view: View<'_>) -> TrainingJobStatus {
     };
     let workers = view.count(gang.workers());
     let others = gang.roles.iter().filter(|role| !role.name.is_worker());
-    let roles = others.map(|role| RoleStatus { name: role.name.to_string(), count: view.count(role) }).collect();
-    TrainingJobStatus { resources: Some(resources), workers: Some(workers), roles, ..view.record }
+    let roles = others.map(|role| RoleStatus { name: role.name.to_string(), count: view.count(role) });
+    let roles: Vec<RoleStatus> = roles.collect();
+    let counts = || roles.iter().map(|role| role.count).chain([workers]);
+    let of = |count: fn(&Workers) -> u32| counts().map(|workers| count(&workers)).sum::<u32>();
+    let ready = Some(format!("{}/{}", of(|workers| workers.active), of(|workers| workers.desired)));
+    let reason = waits_for(&view.record);
+    TrainingJobStatus { resources: Some(resources), workers: Some(workers), roles, ready, reason, ..view.record }
+}
+
+/// What a job waits for or why it failed, by the condition that decides.
+fn waits_for(record: &TrainingJobStatus) -> Option<Reason> {
+    let is_false =
+        |type_| condition_is(&record.conditions, type_, false).map(|told| Reason::from(told.reason.as_str()));
+    match record.state? {
+        State::Failed => record.failure_reason.clone(),
+        State::Pending | State::Initializing => {
+            is_false(ConditionType::Scheduled).or_else(|| is_false(ConditionType::Running))
+        }
+        State::Running | State::Suspended | State::Completed | State::Unknown => None,
+    }
 }
 
 /// A number of pods or nodes, as the status has it.

@@ -89,6 +89,12 @@ impl Look<'_, '_> {
                 };
                 return vec![normal("RestartRequested", note)];
             }
+            (Phase::Changed, _) => {
+                let note = format!(
+                    "the spec has changed: attempt {current} ends, and attempt {attempt} starts with the new spec"
+                );
+                return vec![normal("SpecChanged", note)];
+            }
             (Phase::Over, Some(_)) => {
                 let note =
                     "a restart was asked for, and the job is done: create it again under another name to repeat it";
@@ -117,7 +123,8 @@ impl Look<'_, '_> {
     /// Nodes, sizes and programs of the gang.
     fn of_gang(&self) -> Vec<Event> {
         let (view, phase) = (self.view, self.phase.until().unwrap_or(self.phase));
-        let is_active = !matches!(phase, Phase::Over | Phase::StartingAgain { .. } | Phase::Refused { .. });
+        let is_active =
+            !matches!(phase, Phase::Over | Phase::StartingAgain { .. } | Phase::Changed | Phase::Refused { .. });
         let given_up = view.given_up().filter(|(.., left)| is_active && *left <= 0);
         let mut events: Vec<Event> = given_up.map(|(_, end, _)| warning("Unkillable", end.to_string())).collect();
         events.extend(view.resized.as_ref().map(|resized| {

@@ -38,6 +38,7 @@ mod queue;
 mod record;
 mod reports;
 mod restart_request;
+mod spec_change;
 mod start;
 mod status;
 mod upkeep;

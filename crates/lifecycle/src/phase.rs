@@ -18,6 +18,8 @@ pub(super) enum Phase<'a> {
     Over,
     /// The job has failed and a person has requested a restart: the next attempt follows, with a new budget.
     StartingAgain { request: String },
+    /// The spec has changed since the Jobs were made: the next attempt follows, with the new one.
+    Changed,
     /// The programs that decide have exited with code 0, or all have stopped for the success policy. A result that has been
     /// published at this look is at hand.
     Completed { reason: Reason, message: String, published: Option<Published<'a>> },
@@ -128,11 +130,12 @@ type Rule<'a> = fn(&View<'a>) -> Option<Phase<'a>>;
 
 /// The present phase: that of the first rule that holds.
 pub(super) fn phase<'a>(view: &View<'a>) -> Phase<'a> {
-    let rules: [Rule<'a>; 26] = [
+    let rules: [Rule<'a>; 27] = [
         View::over,
         View::completed,
         View::stopping_early,
         View::suspending,
+        View::changed,
         View::past_deadline,
         // The Jobs of the gang are there.
         View::losing_job,
@@ -165,7 +168,7 @@ pub(super) fn phase<'a>(view: &View<'a>) -> Phase<'a> {
 impl Phase<'_> {
     /// Whether another phase follows at once.
     pub(super) fn leads_on(&self) -> bool {
-        matches!(self, Phase::StartingAgain { .. } | Phase::Restarting { .. })
+        matches!(self, Phase::StartingAgain { .. } | Phase::Changed | Phase::Restarting { .. })
     }
 
     /// Whether every worker has a node, and says what it does.

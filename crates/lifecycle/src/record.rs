@@ -5,7 +5,7 @@ use super::conditions::whole_second;
 use super::verdict::Input;
 use super::view::{View, incarnation};
 use super::{checkpoints, elastic, ending, fetch, history, progress, publishing, restart_request};
-use api::{AttemptEnd, DataStatus, ObjectiveStatus, Reason, State, TrainingJobStatus};
+use api::{AttemptEnd, CodeStatus, DataStatus, ObjectiveStatus, Reason, State, TrainingJobStatus};
 use failure::restart::decide;
 use failure::{Container, WorkerFacts, first_cause};
 use jiff::SignedDuration;
@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::{AgentAnswer, ObservedPod};
 use plan::{Incarnation, Source};
 use protocol::attempt::RestartHistory;
+use protocol::code::DIGEST;
 use protocol::gang::{KILLED, MAX_RESTARTS};
 use protocol::inputs::FetchedContent;
 use protocol::role::Place;
@@ -72,6 +73,11 @@ fn with_gang(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatu
     if let Some(gang) = view.gang {
         record = history::with_newer(record, &gang.restarts);
         record = with_attempts(view, record, gang.attempt, &gang.ended);
+        if let Some(digest) = gang.code.as_ref().filter(|digest| is_digest(digest) && gang.attempt > 0) {
+            let known = record.code.as_ref().is_some_and(|code| code.digest == *digest);
+            record.code =
+                if known { record.code } else { Some(CodeStatus { digest: digest.clone(), attempt: gang.attempt }) };
+        }
     }
     for pod in &view.pods {
         let Some((report, end)) = pod.report().and_then(|report| Some((report, report.gang.as_ref()?))) else {
@@ -84,6 +90,11 @@ fn with_gang(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatu
         record = with_attempts(view, record, report.attempt, &before);
     }
     record
+}
+
+/// An agent may say anything.
+fn is_digest(text: &str) -> bool {
+    text.strip_prefix(DIGEST).is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// `attempt` is the last one that has begun, `ended` are those before it that failed or were interrupted, the oldest first.

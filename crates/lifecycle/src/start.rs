@@ -21,7 +21,8 @@ impl<'a> View<'a> {
     /// What is over stays over, but for a failed job of which a restart is requested.
     pub(super) fn over(&self) -> Option<Phase<'a>> {
         let state = self.record.state.filter(|state| state.is_finished())?;
-        Some(match self.requested_restart().filter(|_| state == State::Failed) {
+        let request = self.requested_restart().or_else(|| self.request_by_change());
+        Some(match request.filter(|_| state == State::Failed) {
             Some(request) => Phase::StartingAgain { request },
             None => Phase::Over,
         })

@@ -21,13 +21,14 @@ pub(super) fn status(view: &View<'_>, phase: &Phase<'_>) -> TrainingJobStatus {
     let mut writing = Writing { view, status: view.record.clone() };
     match phase {
         Phase::Over => writing.over(),
-        Phase::StartingAgain { .. } => writing.phase(phase),
+        Phase::StartingAgain { .. } | Phase::Changed => writing.phase(phase),
         _ => {
             writing.tell_all(&view.reported_conditions());
             writing.accepted(phase);
             writing.phase(phase);
         }
     }
+    writing.status.attempt_spec = view.with_spec(&writing.status, matches!(phase, Phase::Over));
     writing.status
 }
 
@@ -106,6 +107,12 @@ impl Writing<'_, '_> {
         }
         match phase {
             Phase::StartingAgain { request } => self.starting_again(request),
+            Phase::Changed => {
+                self.drop_end();
+                self.go_to(self.view.current.next());
+                self.status.state = Some(State::Pending);
+                self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Restarted);
+            }
             Phase::Completed { reason, message, published } => {
                 if let Some((_, published)) = published {
                     let result = self.view.result(published);

@@ -21,6 +21,7 @@ use text::error_pattern::{ErrorMatch, ErrorPattern};
 
 mod agents;
 mod asked;
+mod changed;
 mod checkpoints;
 mod data;
 mod elastic;
@@ -136,6 +137,7 @@ struct World {
     refused: Option<String>,
     /// Value of the annotation by which a restart is asked for.
     asked: Option<&'static str>,
+    generation: i64,
 }
 
 impl World {
@@ -153,6 +155,7 @@ impl World {
             second: 0,
             refused: None,
             asked: None,
+            generation: 1,
         }
     }
 
@@ -168,7 +171,7 @@ impl World {
     fn step(&mut self) -> Verdict {
         let verdict = decide(&Input {
             plan: &self.plan(),
-            generation: Some(1),
+            generation: Some(self.generation),
             status: &self.status,
             refused: self.refused.as_deref(),
             children: &self.children,

@@ -32,6 +32,7 @@ pub(super) fn setup(plan: &Plan) -> String {
         restarts: restart.restarts,
         backoff_limit: restart.backoff_limit,
         rules: restart.rules.clone(),
+        code: plan.storage.code.clone(),
         restart_requested: plan.policy.restart_requested.clone(),
     };
     json(&setup)

@@ -19,6 +19,7 @@ use plan::{
     Publishing, Role, Source,
 };
 use protocol::checkpoints::POLICY_FILE;
+use protocol::code;
 use protocol::gang::{GangPast, KILLED};
 use std::collections::BTreeMap;
 
@@ -207,6 +208,7 @@ fn agent_args(plan: &Plan, role: &Role, attempt: u32, past: &GangPast, environme
         format!("--grace-seconds={}", role.pod.program_grace_seconds),
     ];
     args.extend(gang::args(plan, role, past));
+    args.extend(plan.storage.code.is_some().then(|| format!("--code={}", paths::CODE)));
     args.extend(has_shm_alone(&role.pod).then(|| "--clear-shm".to_owned()));
     args.push("--clear-locks".to_owned());
     args.extend(monitoring.metrics_port.map(|port| format!("--metrics-port={port}")));
@@ -248,6 +250,7 @@ impl Mounts {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
         it.add_agent(plan);
         it.add_config(plan, gang::key_projection(plan));
+        it.add_code(plan);
         // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
         it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
@@ -351,6 +354,22 @@ impl Mounts {
             Volume { projected: Some(projected), ..Volume::default() }
         };
         self.add("config", paths::CONFIG, true, volume);
+    }
+
+    /// The archive of the code. A pod waits for the first part: what follows is there by then, because it is written before.
+    fn add_code(&mut self, plan: &Plan) {
+        if plan.storage.code.is_none() {
+            return;
+        }
+        let part = |part: usize| ConfigMapProjection {
+            name: names::code_name(&plan.identity.name, part),
+            optional: (part > 0).then_some(true),
+            ..ConfigMapProjection::default()
+        };
+        let source = |config| VolumeProjection { config_map: Some(config), ..VolumeProjection::default() };
+        let sources = (0..code::PARTS).map(|index| source(part(index))).collect();
+        let projected = ProjectedVolumeSource { sources: Some(sources), default_mode: None };
+        self.add("code", paths::CODE, true, Volume { projected: Some(projected), ..Volume::default() });
     }
 
     fn add_checkpoints(&mut self, plan: &Plan, checkpoint: &Checkpoint) {

@@ -104,14 +104,46 @@ impl Effective {
             if self.spec.elastic.is_some() {
                 fields.remove("numWorkers");
             }
+            // The pods mount the archive, whichever it is.
+            if let Some(code) = fields.get_mut("code") {
+                *code = Value::Bool(true);
+            }
             if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
                 checkpoint.retain(|key, _| !NOT_INTENT_OF_CHECKPOINTS.contains(&key.as_str()));
             }
         }
         without_defaults(&mut wish, &self.defaults);
-        let hash = Sha256::digest(wish.to_string());
-        hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        short_hash(&wish)
     }
+}
+
+impl Effective {
+    /// A short hash of the settings that can't change while the job runs, apart from defaults. A change of it means that what
+    /// runs was made of another spec. Only the same version of the operator compares two of them, or one of another
+    /// generation: a version that computes it in another way restarts no job.
+    pub fn fixed(&self) -> String {
+        let mut wish = self.written.clone();
+        if let Value::Object(fields) = &mut wish {
+            fields.retain(|key, _| !api::MUTABLE.contains(&key.as_str()));
+            if self.spec.elastic.is_some() {
+                fields.remove("numWorkers");
+            }
+            for (object, mutable) in api::MUTABLE_WITHIN {
+                match fields.get_mut(object) {
+                    Some(there) if object == "code" => *there = Value::Bool(true),
+                    Some(Value::Object(parts)) => parts.retain(|key, _| !mutable.contains(&key.as_str())),
+                    _ => {}
+                }
+            }
+        }
+        without_defaults(&mut wish, &self.defaults);
+        short_hash(&wish)
+    }
+}
+
+fn short_hash(wish: &Value) -> String {
+    let hash = Sha256::digest(wish.to_string());
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Keeps only the parts of `value` that differ from `default`, and removes empty objects.

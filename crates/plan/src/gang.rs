@@ -280,6 +280,8 @@ pub struct Storage {
     pub output: Option<Output>,
     /// Checkpoint storage; `None` if checkpoints are disabled.
     pub checkpoint: Option<Checkpoint>,
+    /// Digest of the archive with the program's code, if it is delivered to the pods.
+    pub code: Option<String>,
 }
 
 impl Storage {

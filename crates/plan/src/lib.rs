@@ -120,6 +120,8 @@ pub struct Identity {
     /// Hash of the requested settings. It is independent of the operator's version, the agent and the attempt. It excludes
     /// the mutable fields (suspend, TTL, the policies).
     pub intent: String,
+    /// Hash of the settings that can't change while the job runs.
+    pub fixed: String,
     /// The search that the job is a trial of.
     pub search: Option<SearchIdentity>,
 }
@@ -195,7 +197,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     let checkpoint = storage::resolve(&spec.checkpoint, of_job, &format!("{namespace}/{name}"), &mut no);
     let credentials_secret = spec.credentials_secret.clone();
     let output = output::resolve(job, &effective, &inputs, &mut no);
-    let storage = Storage { inputs, fetching, credentials_secret, output, checkpoint };
+    let code = spec.code.as_ref().map(|code| code.digest.clone());
+    let storage = Storage { inputs, fetching, credentials_secret, output, checkpoint, code };
     let policy = policy::resolve(spec, restart_requested(job), &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
@@ -231,7 +234,15 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
     // One role in the network of the nodes is enough: its addresses are theirs, and the others would refuse them.
     let isolated = spec.networking.isolate() && !roles.iter().any(Role::has_host_network);
     let plan = Plan {
-        identity: Identity { name, namespace, uid, owner, intent: effective.intent(), search: SearchIdentity::of(job) },
+        identity: Identity {
+            name,
+            namespace,
+            uid,
+            owner,
+            intent: effective.intent(),
+            fixed: effective.fixed(),
+            search: SearchIdentity::of(job),
+        },
         gang: Gang { roles, rendezvous, elastic, group, isolated, queue },
         policy,
         storage,

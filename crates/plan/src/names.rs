@@ -30,6 +30,12 @@ pub fn config_name(name: &str) -> String {
     format!("{name}-config")
 }
 
+/// A ConfigMap with a part of the code's archive. The user creates it, and not the operator.
+#[must_use]
+pub fn code_name(name: &str, part: usize) -> String {
+    format!("{name}-code-{part}")
+}
+
 /// The claim for checkpoints, if the spec names none.
 #[must_use]
 pub fn claim_name(name: &str) -> String {

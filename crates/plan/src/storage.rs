@@ -17,6 +17,8 @@ pub mod paths {
     /// State that the agent keeps across its own restarts, in the volume that delivered it.
     pub const STATE: &str = "/trainingjob/state";
     pub const CONFIG: &str = "/etc/training-config";
+    /// Archive of the program's code, in parts.
+    pub const CODE: &str = "/etc/training-code";
     pub const CHECKPOINTS: &str = "/checkpoints";
     pub const MODEL: &str = "/models";
     pub const DATASET: &str = "/data";
@@ -206,6 +208,7 @@ fn taken(storage: &super::Storage, path: &str) -> Option<&'static str> {
             Some("is where the credentials of the checkpoints' store are: mount it elsewhere")
         }
         paths::DATA_CREDENTIALS => Some("is where the credentials of spec.credentialsSecret are: mount it elsewhere"),
+        paths::CODE if storage.code.is_some() => Some("is where the archive of the job's code is: mount it elsewhere"),
         paths::CONFIG => Some("is where the job's configuration is: mount it elsewhere"),
         paths::CHECKPOINTS if storage.checkpoint.is_some() => Some(
             "is where checkpoints go: name the volume in spec.checkpoint.storage, or set spec.checkpoint.enabled to false",

@@ -28,8 +28,8 @@ pub const MAX_RESTARTS: usize = 10;
 pub const LAST_RESTARTS: usize = 3;
 
 /// Configuration of a job's gang. It may change while the agents run. They then apply only [`GangSetup::restarts`],
-/// [`GangSetup::backoff_limit`], [`GangSetup::rules`] and [`GangSetup::restart_requested`]. The agents of an elastic gang
-/// also apply [`GangSetup::workers`].
+/// [`GangSetup::backoff_limit`], [`GangSetup::rules`], [`GangSetup::code`] and [`GangSetup::restart_requested`]. The agents of an
+/// elastic gang also apply [`GangSetup::workers`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangSetup {
@@ -65,6 +65,9 @@ pub struct GangSetup {
     /// Rules for specific failures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<FailureRule>,
+    /// Digest of the code that the next attempt runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Unique value of the last restart request. A value that differs from the one at the start of the leader's agent
     /// requests another attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,6 +133,9 @@ pub struct GangStatus {
     pub restarts: RestartHistory,
     /// Phase of the gang.
     pub phase: GangPhase,
+    /// Digest of the code that the last attempt runs. Every agent verifies it before it starts the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Time since which all programs have been stopping, while they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopping_since: Option<Timestamp>,

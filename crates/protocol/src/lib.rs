@@ -17,6 +17,7 @@
 pub mod agent_status;
 pub mod attempt;
 pub mod checkpoints;
+pub mod code;
 mod cut_json;
 pub mod failure_rules;
 pub mod gang;

@@ -66,6 +66,7 @@ reasons! {
     ContainerStatusUnknown,
     InitContainer,
     FetchFailed,
+    CodeUnavailable,
     NodeRejected,
     PodFailed,
     PodDeleted,

@@ -256,6 +256,8 @@ pub enum LaunchErrorKind {
     ContentRefused,
     /// Content could not be fetched or published for now.
     ContentUnavailable,
+    /// The code did not reach the pod, or its archive is invalid.
+    CodeUnavailable,
     /// An agent option is invalid, such as a malformed regular expression.
     InvalidOption,
     /// Any other error of the kernel, or a kind named by a newer agent.

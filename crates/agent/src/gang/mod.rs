@@ -122,6 +122,8 @@ pub struct Party {
     /// What is told of the gang, if this agent leads it.
     told: Arc<Mutex<Option<GangStatus>>>,
     ended: Vec<AttemptEnd>,
+    /// Digest of the code of the last attempt.
+    code: Option<String>,
     /// The last attempt that was judged.
     last: u32,
     /// How the attempts ended, up to the beginning of the last one.
@@ -222,6 +224,7 @@ impl Party {
             last: 0,
             before,
             waits: Waits::default(),
+            code: None,
             stopping_since: None,
             looked: now(),
             due: Some(now()),
@@ -270,11 +273,25 @@ impl Party {
 
     /// The leader's agent has chosen what the attempt goes on from, or its report tells why it could not.
     pub fn chosen(&mut self, attempt: u32, choice: Result<&Choice, &Report>) -> Vec<Task> {
+        let code = self.code();
         let chosen = choice.map_err(Report::to_message).map(|choice| message::Choice {
             checkpoint: choice.path.clone(),
-            detail: serde_json::to_string(choice).unwrap_or_default(),
+            detail: serde_json::to_string(&Choice { code, ..choice.clone() }).unwrap_or_default(),
         });
         self.take(Input::Chosen(attempt, chosen))
+    }
+
+    /// Digest of the code that an attempt would run if it began now.
+    fn code(&self) -> Option<String> {
+        self.setup.code.as_ref()?;
+        let setup = read_json::<GangSetup>(&self.setup_file).ok();
+        setup.and_then(|setup| setup.code).or_else(|| self.setup.code.clone())
+    }
+
+    /// This agent has verified and unpacked the code of its attempt.
+    pub fn has_code(&mut self, digest: Option<String>) {
+        self.code = digest;
+        self.has_news = true;
     }
 
     /// The program has failed, and what it leaves behind is being ended.
@@ -386,7 +403,8 @@ impl Party {
                 Order::Start { attempt, size, port, choice } => {
                     self.before = self.gang.memory().history.restarts;
                     self.remember();
-                    let choice = serde_json::from_str(&choice.detail).unwrap_or_default();
+                    let choice: Choice = serde_json::from_str(&choice.detail).unwrap_or_default();
+                    self.code = None;
                     let workers = self.setup.largest.map(|_| self.workers(size, port));
                     let shell = self.shell(attempt, size).map(Box::new);
                     tasks.push(Task::Start { attempt, workers, port, choice, shell });
@@ -482,7 +500,8 @@ impl Party {
         }
         let is_stopping = phase == GangPhase::Stopping;
         self.stopping_since = is_stopping.then(|| self.stopping_since.unwrap_or_else(crate::now));
-        let told = GangStatus { ended: self.ended.clone(), stopping_since: self.stopping_since, ..status };
+        let (ended, stopping_since, code) = (self.ended.clone(), self.stopping_since, self.code.clone());
+        let told = GangStatus { ended, stopping_since, code, ..status };
         let mut known = self.told.lock();
         if known.as_ref() != Some(&told) {
             *known = Some(told);
@@ -510,6 +529,7 @@ fn status(view: &View<'_>, before: &RestartHistory) -> GangStatus {
         workers: u32::try_from(view.members).unwrap_or(u32::MAX),
         restarts: published(view.history, before),
         phase,
+        code: None,
         stopping_since: None,
         waits_for: if phase == GangPhase::Running { String::new() } else { waits_for(view) },
         ended: Vec::new(),

@@ -27,6 +27,9 @@ pub struct Choice {
     pub from: Option<Kept>,
     /// Where the first worker has it from.
     pub fetched: From,
+    /// Digest of the code that the attempt runs, if it is delivered to the pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
 }
 
 /// Where a checkpoint was before it was gone on from.

@@ -203,6 +203,7 @@ pub fn exit_code(kind: LaunchErrorKind) -> i32 {
         | LaunchErrorKind::NoUsableCheckpoint
         | LaunchErrorKind::ContentRefused
         | LaunchErrorKind::ContentUnavailable
+        | LaunchErrorKind::CodeUnavailable
         | LaunchErrorKind::LaunchFailed => 126,
     }
 }

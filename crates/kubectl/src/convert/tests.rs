@@ -321,7 +321,7 @@ fn only_its_own_old_host_names_are_told() {
 
 #[test]
 fn what_a_person_says_is_written() {
-    let answers = Answers { model: Some("bert".into()), dataset: Some("pvc://d/x".into()) };
+    let answers = Answers { model: Some("bert".into()), dataset: Some("pvc://d/x".into()), oci_namespace: None };
     let job = pytorch(json!({ "name": "pytorch", "image": "i", "command": ["torchrun", "t.py"] }), json!({}));
     let converted = convert(&job.to_string(), &answers).unwrap();
     let spec = &converted.jobs[0].0["spec"];

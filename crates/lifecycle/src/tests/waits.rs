@@ -195,3 +195,25 @@ fn a_last_copy_that_can_not_be_made_says_why() {
         assert_eq!(world.condition("CheckpointsHealthy"), ("False", "BackupFailing", why));
     }
 }
+
+#[test]
+fn the_status_has_what_kubectl_get_shows() {
+    let shown =
+        |world: &World| (world.status.ready.clone(), world.status.reason.clone().map(|reason| reason.to_string()));
+    let text = |ready: &str, reason: &str| (Some(ready.to_owned()), (!reason.is_empty()).then(|| reason.to_owned()));
+    let mut world = World::new();
+    world.step();
+    assert_eq!(shown(&world), text("0/2", "Scheduling"));
+    world.children.blocked.insert(ChildKey::job(RoleName::WORKER), denied(Reason::Denied));
+    world.step();
+    assert_eq!(shown(&world), text("0/2", "Denied"));
+    let mut world = World::to_running();
+    assert_eq!(shown(&world), text("2/2", ""));
+    world.spec.failure_policy.backoff_limit = Some(0);
+    world.fail(1, 60);
+    let (ready, reason) = shown(&world);
+    assert_eq!(
+        (ready.as_deref(), reason),
+        (Some("0/2"), world.status.failure_reason.as_ref().map(ToString::to_string))
+    );
+}

@@ -303,6 +303,7 @@ impl World {
                 stopping_since: (phase == GangPhase::Stopping && !self.rng.one_in(8))
                     .then(|| at(self.second - self.rng.below(2500) as i64)),
                 waits_for: if self.rng.one_in(2) { "worker 1".into() } else { String::new() },
+                code: None,
                 ended,
             });
         }

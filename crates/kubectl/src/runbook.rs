@@ -1,0 +1,63 @@
+//! `runbook`: what an alert means and what to type, from the page that the alerts link to.
+
+use super::cluster::near;
+use anyhow::bail;
+use std::collections::BTreeSet;
+
+/// The page with the runbooks of all alerts.
+const PAGE: &str = include_str!("../../../docs/monitoring.md");
+
+/// The runbook of an alert.
+///
+/// # Errors
+/// If there is no such alert; the error names near ones.
+pub fn runbook(alert: &str) -> anyhow::Result<String> {
+    let sections = sections();
+    let found = sections.iter().find(|(name, _)| name.eq_ignore_ascii_case(alert));
+    if let Some((_, text)) = found {
+        return Ok(text.clone());
+    }
+    let names: BTreeSet<String> = sections.into_iter().map(|(name, _)| name).collect();
+    let near = near(alert, &names);
+    let meant = if near.is_empty() { names.into_iter().collect() } else { near };
+    bail!("there is no alert {alert}; did you mean {}?", meant.join(" or "))
+}
+
+/// Name and text of each runbook.
+fn sections() -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    let mut is_open = false;
+    for line in PAGE.lines() {
+        if let Some(heading) = line.strip_prefix('#') {
+            let name = heading.trim_start_matches('#').trim();
+            is_open = name.starts_with("TrainingJob") && name.chars().all(|c| c.is_ascii_alphanumeric());
+            if is_open {
+                all.push((name.to_owned(), String::new()));
+            }
+        }
+        if let (true, Some((_, text))) = (is_open, all.last_mut()) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    all.into_iter().map(|(name, text)| (name, text.trim_end().to_owned() + "\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_alert_has_its_runbook() {
+        let rules = include_str!("../../../deploy/monitoring/rules.yaml");
+        let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+        assert!(alerts.len() > 10, "{alerts:?}");
+        for alert in alerts {
+            let text = runbook(alert).unwrap();
+            assert!(text.contains(alert) && text.lines().count() > 2, "{text}");
+        }
+        assert!(runbook("trainingjobfailed").is_ok());
+        let unknown = runbook("TrainingJobFaild").unwrap_err().to_string();
+        assert!(unknown.contains("did you mean TrainingJobFailed"), "{unknown}");
+    }
+}

@@ -1,0 +1,267 @@
+//! One line to a running job: `run`, `attach`, `wait`, and new code in the same pods.
+
+use crate::training::{Target, Training};
+use crate::world::{DEMO_IMAGE, SOON, Space, world};
+use api::State;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use testkit::process::Signal;
+use testkit::wait::eventually;
+
+/// What a command may take more than `kubectl apply` of the same job.
+const MORE: Duration = Duration::from_secs(2);
+/// From the command to the first line of the new code.
+const NEW_CODE: Duration = Duration::from_secs(10);
+/// Files of the folder.
+const FILES: usize = 2000;
+
+/// A training of two ranks: they sum their gradients over TCP, and both find the same line.
+const TRAIN: &str = r#"
+import os, socket, sys, time
+from lib.model import slope
+rank, world, port = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["MASTER_PORT"])
+def peer():
+    if rank == 0:
+        server = socket.create_server(("", port))
+        return server.accept()[0]
+    while True:
+        try:
+            return socket.create_connection((os.environ["MASTER_ADDR"], port), 5)
+        except OSError:
+            time.sleep(0.05)
+print(f"version {slope.VERSION} attempt {os.environ['ATTEMPT']} in {os.getcwd()} {os.environ['TRAININGJOB_CODE'][:15]}", flush=True)
+link, weight = peer().makefile("rw"), 0.0
+for step in range(1, int(os.environ.get("STEPS", "50")) + 1):
+    own = slope.gradient(weight, rank)
+    link.write(f"{own}\n"), link.flush()
+    weight -= 0.05 * (own + float(link.readline())) / world
+    print(f"step {step} loss {abs(3 - weight):.4f}", flush=True)
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+print(f"weight {weight:.3f}", flush=True)
+"#;
+const SLOPE: &str =
+    "VERSION = 1\ndef gradient(weight, rank):\n    x = 1 + rank\n    return 2 * x * (weight * x - 3 * x)\n";
+
+/// The folder of a program, with thousands of files that it may import.
+fn folder(place: &Path) {
+    for (name, text) in [
+        ("train.py", TRAIN),
+        ("lib/__init__.py", ""),
+        ("lib/model/__init__.py", ""),
+        ("lib/model/slope.py", SLOPE),
+        (".gitignore", "*.npy\n"),
+    ] {
+        let path = place.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    fs::write(place.join("weights.npy"), vec![1; 8 << 20]).unwrap();
+    for file in 0..FILES {
+        let path = place.join(format!("lib/part{}/module{file}.py", file % 40));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("# module {file}\n{}", "VALUE = [1, 2, 3]\n".repeat(20))).unwrap();
+    }
+}
+
+fn line<'a>(code: &'a str, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let first = ["run", name, "--image", DEMO_IMAGE, "--workers", "2", "--gpus", "0", "--code", code];
+    let set = ["--set", "checkpoint.enabled=false", "--set", "framework=none"];
+    [&first[..], &set, more, &["--", "python3", "train.py"]].concat()
+}
+
+/// The loop of a GitOps controller: what it applies is refused at no time, and goes on from the checkpoint.
+#[tokio::test]
+async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() {
+    let Some(world) = world() else { return };
+    let space = world.space("gitops", json!({})).await;
+    let manifest = |limit: u32, note: &str| {
+        json!({
+            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
+            "metadata": { "name": "synced", "namespace": space.name },
+            "spec": {
+                "numWorkers": 2, "gpusPerWorker": 0, "image": DEMO_IMAGE,
+                "command": ["python3", "/programs/gang.py"],
+                "env": [{ "name": "NOTE", "value": note }],
+                "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } },
+                "failurePolicy": { "backoffLimit": limit },
+                "networking": { "backend": "gloo" },
+                "volumes": [{ "name": "programs", "configMap": { "name": "programs" } }],
+                "volumeMounts": [{ "name": "programs", "mountPath": "/programs" }],
+            },
+        })
+        .to_string()
+    };
+    let sync = |verb: &str, manifest: &str| {
+        world.cluster.try_kubectl(&[verb, "--server-side", "--field-manager=gitops", "-f", "-"], manifest)
+    };
+    sync("apply", &manifest(0, "a")).unwrap();
+    let job = Training::watch(&space, "synced").await;
+    job.meets(1).await;
+    let saved = job.saves(2).await;
+    // What runs is not changed by a sync, which says what to do.
+    let refused = sync("apply", &manifest(0, "b")).unwrap_err();
+    assert!(refused.contains("can't change while the job runs: env;"), "{refused}");
+    job.strike(Target::Rank(1), Signal::KILL);
+    let failed = job.reaches(State::Failed).await;
+    assert_eq!((failed.attempt, failed.start_time.is_some()), (Some(1), true));
+
+    sync("apply", &manifest(5, "b")).unwrap();
+    let begun = Instant::now();
+    let met = job.meets(2).await;
+    println!("from the applied change to the next attempt's meeting: {:.1?}, at step {}", begun.elapsed(), met.from);
+    assert!(met.from >= saved, "{} after {saved}", met.from);
+    let status = job.status();
+    assert_eq!((status.restart_count, &status.failure_reason), (Some(0), &None));
+    // What is applied again differs in nothing, whatever the operator has written since.
+    sync("diff", &manifest(5, "b")).unwrap();
+    let generation = |text: Vec<u8>| String::from_utf8(text).unwrap();
+    let of = || {
+        world
+            .cluster
+            .try_kubectl(&["get", "tj", "synced", "-n", &space.name, "-o", "jsonpath={.metadata.generation}"], "")
+    };
+    let before = generation(of().unwrap());
+    sync("apply", &manifest(5, "b")).unwrap();
+    assert_eq!(generation(of().unwrap()), before);
+
+    // The same by the plugin, of a job that is stopped, and of one that is done.
+    let (exit, text) = plugin(&space, &["resubmit", "synced", "--set", "env[0].value=c"]).await;
+    assert!(exit == Some(1) && text.contains("stop it first"), "{text}");
+    let (exit, text) = plugin(&space, &["stop", "synced", "--wait"]).await;
+    assert_eq!(exit, Some(0), "{text}");
+    let (exit, text) = plugin(&space, &["resubmit", "synced", "--set", "env[0].value=c"]).await;
+    assert!(exit == Some(0) && text.contains("to resume it"), "{text}");
+    let (exit, text) = plugin(&space, &["resume", "synced"]).await;
+    assert_eq!(exit, Some(0), "{text}");
+    let (attempt, _) = job.runs_next(2, 2).await;
+    assert!(attempt > 2);
+    assert!(
+        job.members()
+            .iter()
+            .filter(|member| !member.is_agent)
+            .all(|member| member.process.variable("NOTE") == Some("c"))
+    );
+    space.end().await;
+}
+
+/// The plugin with the namespace before what belongs to the program.
+async fn plugin(space: &Space, args: &[&str]) -> (Option<i32>, String) {
+    let mut args: Vec<&str> = args.to_vec();
+    let end = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
+    args.splice(end..end, ["-n", space.name.as_str()]);
+    space.plugin_code(&args).await
+}
+
+#[tokio::test]
+async fn one_line_trains_a_folder_and_new_code_runs_in_the_same_pods() {
+    let Some(world) = world() else { return };
+    let space = world.space("front", json!({})).await;
+    let place = std::env::temp_dir().join(format!("front-{}", std::process::id()));
+    folder(&place);
+    let code = place.to_str().unwrap().to_owned();
+
+    // The same job by kubectl, with its code in it before: once for each, after one that has warmed the node up.
+    let (exit, text) = plugin(&space, &line(&code, "warm", &[])).await;
+    assert_eq!(exit, Some(0), "{text}");
+    assert!(text.contains("weight 3.000") && text.contains("warm is Completed"), "{text}");
+    assert!(text.contains("is created in namespace"), "{text}");
+    let (mut plain, mut ours) = (Vec::new(), Vec::new());
+    for round in 0..3 {
+        let name = format!("plain{round}");
+        let (exit, yaml) = plugin(&space, &line(&code, &name, &["--dry-run", "-o", "yaml"])).await;
+        assert_eq!(exit, Some(0), "{yaml}");
+        let documents: Vec<&str> = yaml.split("---\n").collect();
+        // ConfigMaps with the code, made beforehand; then what is measured.
+        let namespace = ["-n", space.name.as_str()];
+        world.cluster.kubectl_with(&[&["create", "-f", "-"][..], &namespace].concat(), &documents[1..].join("---\n"));
+        let begun = Instant::now();
+        world.cluster.kubectl_with(&[&["apply", "-f", "-"][..], &namespace].concat(), documents[0]);
+        let resource = format!("tj/{name}");
+        world
+            .cluster
+            .kubectl(&[&["wait", "--for=condition=Succeeded", &resource, "--timeout=120s"][..], &namespace].concat());
+        plain.push(begun.elapsed());
+        let begun = Instant::now();
+        let (exit, text) = plugin(&space, &line(&code, &format!("ours{round}"), &[])).await;
+        ours.push(begun.elapsed());
+        assert_eq!(exit, Some(0), "{text}");
+    }
+    plain.sort();
+    ours.sort();
+    println!("kubectl apply to Succeeded: {plain:.1?}; kubectl trainingjob run to its exit: {ours:.1?}");
+    assert!(ours[1] <= plain[1] + MORE, "{ours:?} {plain:?}");
+
+    // A failure is the exit code of the command.
+    let (exit, text) =
+        plugin(&space, &line(&code, "fails", &["--set", "failurePolicy.restartPolicy=Never", "--env", "STEPS=x"]))
+            .await;
+    assert_eq!(exit, Some(3), "{text}");
+    assert!(text.contains("fails is Failed, PythonException") && text.contains("trainingjob why fails"), "{text}");
+    let (exit, text) = plugin(&space, &["wait", "fails", "--timeout", "5s"]).await;
+    assert_eq!(exit, Some(3), "{text}");
+    let (exit, text) = plugin(&space, &["wait", "fails", "--for", "failed"]).await;
+    assert_eq!(exit, Some(0), "{text}");
+
+    // New code, in the same pods.
+    let mut run = line(&code, "dev", &["--detach", "--env", "STEPS=100000", "--env", "PAUSE=0.05"]);
+    let (exit, text) = plugin(&space, &run.split_off(0)).await;
+    assert_eq!(exit, Some(0), "{text}");
+    let job = space.watch("dev").await;
+    job.reaches(State::Running).await;
+    let (exit, text) = plugin(&space, &["wait", "dev", "--for", "running", "--timeout", "60s"]).await;
+    assert_eq!(exit, Some(0), "{text}");
+    let (exit, text) = plugin(&space, &["wait", "dev", "--timeout", "1s"]).await;
+    assert_eq!(exit, Some(4), "{text}");
+    let uids = |space: &Space| {
+        let space = space.clone();
+        async move {
+            let pods = space.pods().await;
+            pods.iter()
+                .filter(|pod| pod.name_any().starts_with("dev-"))
+                .filter_map(|pod| pod.uid())
+                .collect::<BTreeSet<_>>()
+        }
+    };
+    let before = uids(&space).await;
+    assert_eq!(before.len(), 2);
+    let digest = |status: &api::TrainingJobStatus| status.code.clone().map(|code| code.digest);
+    let first = eventually("the digest", SOON, async || digest(&job.status())).await;
+    let mut took = Vec::new();
+    for version in 2..5 {
+        fs::write(place.join("lib/model/slope.py"), SLOPE.replace("= 1\n", &format!("= {version}\n"))).unwrap();
+        let begun = Instant::now();
+        let space_of_command = space.clone();
+        let sent = code.clone();
+        let command =
+            tokio::spawn(async move { plugin(&space_of_command, &["restart", "dev", "--code", &sent]).await });
+        let wanted = format!("version {version} ");
+        eventually("the first line of the new code of both workers", SOON, async || {
+            let pods = space.pods().await;
+            let mut names = pods.iter().filter(|pod| pod.name_any().starts_with("dev-"));
+            names.all(|pod| String::from_utf8_lossy(&space.logs(&pod.name_any())).contains(&wanted)).then_some(())
+        })
+        .await;
+        took.push(begun.elapsed());
+        let (exit, text) = command.await.unwrap();
+        assert_eq!(exit, Some(0), "{text}");
+        assert!(text.contains("in the same pods"), "{text}");
+    }
+    println!("a changed file among {FILES} to the first line of the new code in both workers: {took:.1?}");
+    assert_eq!(uids(&space).await, before, "the same pods");
+    assert!(took.iter().all(|took| *took <= NEW_CODE), "{took:?}");
+    let now = digest(&job.status()).unwrap();
+    assert_ne!(now, first);
+
+    // A file that must not be sent was not.
+    let parts = space.api::<ConfigMap>().get("dev-code-0").await.unwrap();
+    assert!(parts.binary_data.unwrap()["code-0"].0.len() < 200 << 10);
+    let (exit, _) = plugin(&space, &["stop", "dev", "--wait"]).await;
+    assert_eq!(exit, Some(0));
+    fs::remove_dir_all(&place).unwrap();
+    space.end().await;
+}
