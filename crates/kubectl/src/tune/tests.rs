@@ -283,9 +283,13 @@ fn cluster(status: &Value) -> (Cluster, Arc<Mutex<Vec<String>>>) {
             } else if path.ends_with("s") {
                 (200, list)
             } else {
-                (404, json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "not found", "status": "Failure" }))
+                (
+                    404,
+                    json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "not found", "status": "Failure" }),
+                )
             };
-            let answer = http::Response::builder().status(code).body(kube::client::Body::from(answer.to_string().into_bytes()));
+            let answer =
+                http::Response::builder().status(code).body(kube::client::Body::from(answer.to_string().into_bytes()));
             Ok::<_, std::convert::Infallible>(answer.unwrap())
         }
     });
@@ -297,7 +301,10 @@ async fn stop_and_resume_take_a_search() {
     use super::super::control::{resume, stop};
     let (cluster, asked) = cluster(&running());
     let said = stop(&cluster, "bert", None).await.unwrap();
-    assert!(said.starts_with("TuningJob bert is stopping") && said.ends_with("resume tuningjob/bert -n team"), "{said}");
+    assert!(
+        said.starts_with("TuningJob bert is stopping") && said.ends_with("resume tuningjob/bert -n team"),
+        "{said}"
+    );
     let said = stop(&cluster, "both", None).await.unwrap();
     assert!(said.starts_with("both is stopping"), "{said}");
     stop(&cluster, "tuningjob/both", None).await.unwrap();
