@@ -42,6 +42,11 @@ pub struct Plane {
     rights: Vec<Value>,
 }
 
+/// Whether the cluster has Kubernetes 1.34, without image volumes, and without restart rules of containers.
+pub fn is_oldest() -> bool {
+    std::env::var("TRAININGJOB_KUBERNETES").is_ok_and(|version| version == "1.34")
+}
+
 /// The one control plane of this program.
 pub fn plane() -> &'static Plane {
     static PLANE: OnceLock<Plane> = OnceLock::new();
@@ -52,7 +57,7 @@ pub fn plane() -> &'static Plane {
             ["--control-only", "--simulated-nodes", "4", "--kcm-qps", "200", "--kcm-burst", "400", "--scheduler-qps"];
         let mut flags = [&flags[..], &["200", "--stages", stages.to_str().unwrap()]].concat();
         // Kubernetes 1.34 has MutatingAdmissionPolicies only as a beta that is off.
-        let is_beta = std::env::var("TRAININGJOB_KUBERNETES").is_ok_and(|version| version == "1.34");
+        let is_beta = is_oldest();
         if is_beta {
             flags.extend(["--runtime-config", "admissionregistration.k8s.io/v1beta1=true"]);
             flags.push("--apiserver-arg=--feature-gates=MutatingAdmissionPolicy=true");
