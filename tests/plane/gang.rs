@@ -1,6 +1,6 @@
 //! A gang that restarts in its pods: what its leader tells, the key of its members, and what the operator makes of it.
 
-use crate::world::{BY_HAND, Space, Watched, attempt, plane, uids};
+use crate::world::{BY_HAND, Space, Watched, attempt, is_oldest, plane, uids};
 use api::State::{Completed, Failed, Initializing, Pending, Running};
 use api::{Condition, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
@@ -99,6 +99,9 @@ async fn restarted(job: &Watched, attempt: u32) {
 
 #[tokio::test]
 async fn a_gang_restarts_in_its_pods() {
+    if is_oldest() {
+        return; // it drops restart rules, so no killed container starts again in its pod
+    }
     let space = plane().space("gang", json!({})).await;
     let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });

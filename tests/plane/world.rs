@@ -42,6 +42,11 @@ pub struct Plane {
     rights: Vec<Value>,
 }
 
+/// Whether the cluster has Kubernetes 1.34, without image volumes, and without restart rules of containers.
+pub fn is_oldest() -> bool {
+    std::env::var("TRAININGJOB_KUBERNETES").is_ok_and(|version| version == "1.34")
+}
+
 /// The one control plane of this program.
 pub fn plane() -> &'static Plane {
     static PLANE: OnceLock<Plane> = OnceLock::new();
@@ -50,7 +55,13 @@ pub fn plane() -> &'static Plane {
         std::fs::write(&stages, self::stages()).unwrap();
         let flags =
             ["--control-only", "--simulated-nodes", "4", "--kcm-qps", "200", "--kcm-burst", "400", "--scheduler-qps"];
-        let flags = [&flags[..], &["200", "--stages", stages.to_str().unwrap()]].concat();
+        let mut flags = [&flags[..], &["200", "--stages", stages.to_str().unwrap()]].concat();
+        // Kubernetes 1.34 has MutatingAdmissionPolicies only as a beta that is off.
+        let is_beta = is_oldest();
+        if is_beta {
+            flags.extend(["--runtime-config", "admissionregistration.k8s.io/v1beta1=true"]);
+            flags.push("--apiserver-arg=--feature-gates=MutatingAdmissionPolicy=true");
+        }
         let cluster = Cluster::up("converge", &flags);
         let audit = cluster.kubeconfig().parent().unwrap().join("log/audit.jsonl");
         assert!(audit.exists(), "{} is missing: these tests need a cluster of devcluster/cluster", audit.display());
@@ -58,7 +69,8 @@ pub fn plane() -> &'static Plane {
         for kind in api::RuntimeKind::ALL {
             cluster.apply_crd(&api::runtime_crd(kind));
         }
-        cluster.kubectl_with(&["apply", "-f", "-"], REWRITES);
+        let version = if is_beta { "admissionregistration.k8s.io/v1beta1" } else { "admissionregistration.k8s.io/v1" };
+        cluster.kubectl_with(&["apply", "-f", "-"], &REWRITES.replace("admissionregistration.k8s.io/v1", version));
         let rights = rendered(&cluster.kubectl(&["kustomize", &root("deploy/namespaced")]));
         Plane { cluster, audit, rights }
     })
