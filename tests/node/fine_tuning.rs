@@ -80,7 +80,7 @@ async fn a_model_is_fine_tuned_registered_and_used_again() {
     // From the hub, and from a bucket that has the same files.
     let mut tuned = Vec::new();
     let (hub_uri, bucket_uri) = (format!("hf://{MODEL}"), format!("s3://{BUCKET}/models/minilm"));
-    let sources = [("from-hub", NAME, hub_uri), ("from-bucket", &*bucket_uri, bucket_uri.clone())];
+    let sources = [("from-hub", &*hub_uri, hub_uri.clone()), ("from-bucket", &*bucket_uri, bucket_uri.clone())];
     for (version, (name, written, uri)) in (1..).zip(sources) {
         let job = space.submit(name, fields(written, 2, publishes.clone())).await;
         let status = job.state(Completed).await;

@@ -15,7 +15,8 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
     }
     let mut out = model.object("outputModel")?;
     if let Some(uri) = out.text("storageUri")? {
-        let (field, uri) = (out.at("storageUri"), oracle(ours, &uri));
+        let field = out.at("storageUri");
+        let uri = oracle(ours, &field, &uri);
         place::output(ours, &field, &uri);
     }
     secret(ours, &mut out)?;
@@ -25,7 +26,8 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
 
     let mut datasets = spec.object("datasets")?;
     if let Some(uri) = datasets.text("storageUri")? {
-        let (field, uri) = (datasets.at("storageUri"), oracle(ours, &uri));
+        let field = datasets.at("storageUri");
+        let uri = oracle(ours, &field, &uri);
         place::source(ours, &field, "dataset", &uri);
     }
     secret(ours, &mut datasets)?;
@@ -81,7 +83,7 @@ fn base_model(ours: &mut Ours, field: &str, name: &str, beside: &[Fields]) -> Re
     let Some(uri) = storage.text("storageUri")? else {
         return Err(Bad(format!("the BaseModel {name} has no spec.storage.storageUri")));
     };
-    let uri = oracle(ours, &uri);
+    let uri = oracle(ours, field, &uri);
     place::source(ours, field, "model", &uri);
     secret(ours, &mut storage)?;
     parameters(ours, &mut storage, "MODEL")?;
@@ -93,13 +95,12 @@ fn base_model(ours: &mut Ours, field: &str, name: &str, beside: &[Fields]) -> Re
 }
 
 /// Oracle's address with its namespace. OME's `oci://` is never a registry.
-fn oracle(ours: &Ours, uri: &str) -> String {
-    let (Some(rest), Some(namespace)) = (uri.strip_prefix("oci://"), &ours.oci_namespace) else {
+fn oracle(ours: &mut Ours, field: &str, uri: &str) -> String {
+    let Some(rest) = uri.strip_prefix("oci://").filter(|rest| !rest.starts_with("n/")) else { return uri.to_owned() };
+    let Some(namespace) = &ours.oci_namespace else {
+        ours.notes.note(field, "is in Oracle Object Storage: name the namespace by --oci-namespace");
         return uri.to_owned();
     };
-    if rest.starts_with("n/") {
-        return uri.to_owned();
-    }
     // Both forms are in use: with the namespace first, and without.
     let below = rest.strip_prefix(&format!("{namespace}/")).unwrap_or(rest);
     let (bucket, path) = below.split_once('/').unwrap_or((below, ""));
