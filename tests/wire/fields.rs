@@ -351,7 +351,12 @@ async fn all_changes() {
     let (refused, accepted) = refused(&world).await;
     println!("{refused} changes are refused with their message ({:.0} s)", started.elapsed().as_secs_f64());
 
-    let pairs = accepted.iter().enumerate().map(async |(index, change)| {
+    // Of a suspended job nothing runs: one change of each field shows that it reaches what follows.
+    let is_shown = |change: &&Change| {
+        change.what.ends_with(", running") || !api::is_changeable(change.field) || change.what.contains(" changed")
+    };
+    let tried = accepted.iter().filter(is_shown);
+    let pairs = tried.enumerate().map(async |(index, change)| {
         let _place = world.place().await;
         converges(&world, index, change).await
     });
