@@ -62,7 +62,7 @@ impl Cell {
     /// The pod whose agent moves data at present: that of the Job, or the only worker's in its init container.
     #[must_use]
     pub fn transfer_pod(&self) -> Option<ObservedPod> {
-        let tasks = [Upkeep::Fetch, Upkeep::Publish].map(|task| task.as_str());
+        let tasks = [Upkeep::Fetch, Upkeep::Publish].map(Upkeep::as_str);
         let moves = |job: &&ObservedUpkeep| tasks.contains(&job.task.as_str()) && job.ended.is_none() && !job.deleting;
         if let Some(job) = self.children.upkeep.as_ref().filter(moves) {
             let (uid, pod) = self.upkeep_pods.iter().find(|(_, pod)| pod.job == job.uid && pod.ip.is_some())?;
