@@ -107,12 +107,7 @@ impl Writing<'_, '_> {
         }
         match phase {
             Phase::StartingAgain { request } => self.starting_again(request),
-            Phase::Changed => {
-                self.drop_end();
-                self.go_to(self.view.current.next());
-                self.status.state = Some(State::Pending);
-                self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Restarted);
-            }
+            Phase::Changed => self.changed(),
             Phase::Completed { reason, message, published } => {
                 if let Some((_, published)) = published {
                     let result = self.view.result(published);
@@ -222,6 +217,14 @@ impl Writing<'_, '_> {
         {
             self.set(C::CheckpointsHealthy, false, Reason::BackupFailing, &message);
         }
+    }
+
+    /// What was made of another spec ends, and costs nothing of the budget.
+    fn changed(&mut self) {
+        self.drop_end();
+        self.go_to(self.view.current.next());
+        self.status.state = Some(State::Pending);
+        self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Restarted);
     }
 
     fn starting_again(&mut self, request: &str) {
