@@ -386,6 +386,7 @@ fn is_closed(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm for each command")]
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let look = Look::of_stdout();
     let json = args.output == Output::Json;
@@ -508,7 +509,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Attach { job, choice, tail } => return attached(&cluster, &job, choice, tail, look).await,
         Command::Wait { job, goal, timeout } => {
-            let timeout = timeout.map(|timeout| timeout.unsigned_abs());
+            let timeout = timeout.map(SignedDuration::unsigned_abs);
             let (outcome, words) = follow::wait(&cluster, &job, goal, timeout).await?;
             return done_to(&job, &words, json).map(|()| outcome.code());
         }

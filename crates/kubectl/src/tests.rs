@@ -276,8 +276,8 @@ fn the_least_that_can_be_known_is_shown() {
 
 #[test]
 fn nothing_is_wider_than_the_terminal() {
-    let all: [fn() -> Facts; 4] = [running, pending, failed, checkpointing];
-    for facts in all.map(|facts| Box::new(facts())) {
+    for make in [running, pending, failed, checkpointing] {
+        let facts = make();
         for width in [30, 60, 80, 120] {
             let look = Look { width: Some(width), colour: false, ..Look::default() };
             let diagnosis = Diagnosis::of(&facts);

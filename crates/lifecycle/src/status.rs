@@ -107,12 +107,7 @@ impl Writing<'_, '_> {
         }
         match phase {
             Phase::StartingAgain { request } => self.starting_again(request),
-            Phase::Changed => {
-                self.drop_end();
-                self.go_to(self.view.current.next());
-                self.status.state = Some(State::Pending);
-                self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Restarted);
-            }
+            Phase::Changed => self.changed(),
             Phase::Completed { reason, message, published } => {
                 if let Some((_, published)) = published {
                     let result = self.view.result(published);
@@ -133,15 +128,7 @@ impl Writing<'_, '_> {
                 self.suspended();
                 self.set(C::Suspended, false, Reason::Suspending, message);
             }
-            Phase::Suspended => {
-                self.suspended();
-                self.copying();
-                self.status.state = Some(State::Suspended);
-                self.set_aside();
-                let own = "spec.suspend is true; set it to false to go on";
-                self.set(C::Suspended, true, Reason::Suspended, self.view.input.held.unwrap_or(own));
-                self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Suspended);
-            }
+            Phase::Suspended => self.resting(),
             Phase::Failed { reason, message, judged, .. } => {
                 if let Some((end, history)) = judged {
                     self.judged(end, history, phase.until().is_none());
@@ -210,6 +197,17 @@ impl Writing<'_, '_> {
         }
     }
 
+    /// The job is suspended, by itself or with its search, and no worker runs.
+    fn resting(&mut self) {
+        self.suspended();
+        self.copying();
+        self.status.state = Some(State::Suspended);
+        self.set_aside();
+        let own = "spec.suspend is true; set it to false to go on";
+        self.set(C::Suspended, true, Reason::Suspended, self.view.input.held.unwrap_or(own));
+        self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Suspended);
+    }
+
     /// The job has ended before. Only its checkpoints may still be copied.
     fn over(&mut self) {
         if let Some(request) = self.view.requested_restart() {
@@ -223,6 +221,14 @@ impl Writing<'_, '_> {
         {
             self.set(C::CheckpointsHealthy, false, Reason::BackupFailing, &message);
         }
+    }
+
+    /// What was made of another spec ends, and costs nothing of the budget.
+    fn changed(&mut self) {
+        self.drop_end();
+        self.go_to(self.view.current.next());
+        self.status.state = Some(State::Pending);
+        self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Restarted);
     }
 
     fn starting_again(&mut self, request: &str) {

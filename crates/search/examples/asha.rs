@@ -9,6 +9,13 @@
 //! gzip -dc digits.csv.gz | cargo run --release --package search --example asha -- 20
 //! ```
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "small numbers"
+)]
+
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 use search::asha::{Asha, Reading, Rungs};

@@ -152,9 +152,8 @@ impl Look<'_> {
             self.measure(at, seen);
             let row = &mut self.status.trials[at];
             match trial::became(seen.job, &self.study.tuning.metric.name, row.retries.unwrap_or_default()) {
-                Became::Waiting => {}
                 Became::Running if row.state == TrialState::Suggested => row.state = TrialState::Running,
-                Became::Running => {}
+                Became::Waiting | Became::Running => {}
                 Became::Retry { reason } => {
                     let name = seen.job.name_any();
                     *row = TrialStatus {
@@ -431,7 +430,7 @@ impl Look<'_> {
         }
         match state {
             TuningState::Running => {
-                self.event(false, "SearchStarted", format!("up to {} trials", self.study.tuning.max_trials))
+                self.event(false, "SearchStarted", format!("up to {} trials", self.study.tuning.max_trials));
             }
             TuningState::Suspended => self.event(false, "Suspended", message.to_owned()),
             TuningState::Completed => self.event(false, "Completed", message.to_owned()),

@@ -1,9 +1,10 @@
 //! The short form: a TrainingJob with `hyperParameterTuningConfig` runs no workers. It owns a TuningJob of its name, and its status
 //! is that of the search.
 
+use api::ConditionType as C;
 use api::{
-    ConditionType, ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, TrialMetadata, TrialTemplate,
-    Tuning, TuningJob, TuningJobSpec, TuningState,
+    ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, TrialMetadata, TrialTemplate, Tuning, TuningJob,
+    TuningJobSpec, TuningState,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -58,10 +59,9 @@ pub fn status_of_search(
         Some(TuningState::Failed) => State::Failed,
     });
     if let Some((reason, message)) = blocked {
-        set_condition(&mut status.conditions, ConditionType::Accepted, false, reason, message, generation, now);
+        set_condition(&mut status.conditions, C::Accepted, false, reason, message, generation, now);
         return status;
     }
-    use ConditionType as C;
     for type_ in [C::Accepted, C::Running, C::Suspended, C::Succeeded, C::Failed] {
         if let Some(condition) = lifecycle::condition(&of_search.conditions, type_) {
             let (is, reason) = (condition.status == "True", Reason::from(condition.reason.as_str()));
@@ -79,8 +79,8 @@ pub fn status_of_search(
         let count = u64::from(of_search.succeeded);
         status.objective = Some(ObjectiveStatus { metric, count, best: Some(best), ..ObjectiveStatus::default() });
     }
-    status.start_time = of_search.start_time.clone();
-    status.completion_time = of_search.completion_time.clone();
+    status.start_time.clone_from(&of_search.start_time);
+    status.completion_time.clone_from(&of_search.completion_time);
     let failed = condition_is(&of_search.conditions, C::Failed, true);
     status.failure_reason = failed.map(|failed| Reason::from(failed.reason.as_str()));
     status.failure_message = failed.map(|failed| failed.message.clone());

@@ -1,4 +1,9 @@
 //! Searches in a small world: trials are TrainingJobs whose results and durations follow from their hyperparameters.
+#![allow(
+    clippy::items_after_statements,
+    clippy::needless_pass_by_value,
+    reason = "fates and specs stand beside their use"
+)]
 
 use super::*;
 use api::{
@@ -315,16 +320,12 @@ proptest! {
             loop {
                 let mut verdict = world.verdict();
                 match kills.next() {
-                    Some(0) => continue,
-                    Some(1) => {
-                        world.write(&verdict);
-                        continue;
-                    }
+                    Some(0) => {}
+                    Some(1) => world.write(&verdict),
                     Some(2) => {
                         world.write(&verdict);
                         verdict.create.truncate(1);
                         world.create(&verdict);
-                        continue;
                     }
                     _ => {
                         world.write(&verdict);

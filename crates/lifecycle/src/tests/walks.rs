@@ -48,6 +48,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct World {
     rng: Rng,
     spec: TrainingJobSpec,
