@@ -80,10 +80,13 @@ def search(at):
 def known_trials():
     """The status of a search whose trials have ended."""
     draw = random.Random(1)
-    row = lambda at: {
-        "trial": at, "values": [float(f"{10 ** draw.uniform(-3, -1):.9e}") for _ in NAMES], "state": "Succeeded",
-        "after": max(0, at - 4), "end": at, "value": draw.random(), "step": 1000, "gpuHours": 0, "startTime": NOW,
-        "endTime": NOW}
+
+    def row(at):
+        return {
+            "trial": at, "values": [float(f"{10 ** draw.uniform(-3, -1):.9e}") for _ in NAMES], "state": "Succeeded",
+            "after": max(0, at - 4), "end": at, "value": draw.random(), "step": 1000, "gpuHours": 0, "startTime": NOW,
+            "endTime": NOW}
+
     accepted = {"type": "Accepted", "status": "True", "reason": "Valid", "message": "", "lastTransitionTime": NOW}
     return {"state": "Suspended", "conditions": [accepted], "seed": 1, "parameters": NAMES, "running": 0, "stopped": 0,
             "failed": 0, "succeeded": KNOWN, "gpuHours": 0, "startTime": NOW,

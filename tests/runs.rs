@@ -70,6 +70,7 @@ fn main() {
         checkpoints: None,
         resume_args: Vec::new(),
         state: None,
+        code: None,
         watch_metrics: vec!["acc".to_owned()],
         objective: None,
         gang: None,

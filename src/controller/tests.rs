@@ -103,6 +103,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         patience: error::WRITE,
         index: Arc::default(),
         jobs: std::sync::OnceLock::new(),
+        searches: tuning::Searches::new().0,
         asker: ask::Asker::new(),
         deliveries: delivery::Deliveries::default(),
         event_reads: events::EventReads::new(),

@@ -368,30 +368,6 @@ fn is_same(one: &TuningJobStatus, other: &TuningJobStatus) -> bool {
     one == other || text(one) == text(other)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn status(trials: serde_json::Value) -> TuningJobStatus {
-        serde_json::from_value(json!({ "trials": trials })).unwrap()
-    }
-
-    #[test]
-    fn readings_alone_wait_and_a_result_does_not() {
-        let row =
-            |state: &str, value: &str| json!({ "trial": 1, "values": [1], "state": state, "after": 0, "value": value });
-        let one = |state, value| status(json!([row(state, value)]));
-        assert!(is_same(&one("Running", "NaN"), &one("Running", "NaN")));
-        assert!(!is_same(&one("Running", "NaN"), &one("Running", "1")));
-        assert!(is_progress(&one("Running", "NaN"), &one("Running", "1")));
-        assert!(is_progress(&one("Suggested", "NaN"), &one("Running", "1")));
-        assert!(!is_progress(&one("Running", "1"), &one("Stopping", "1")));
-        assert!(!is_progress(&one("Running", "1"), &one("Succeeded", "1")));
-        assert!(!is_progress(&one("Running", "1"), &status(json!([row("Running", "1"), row("Suggested", "NaN")]))));
-    }
-}
-
 impl Pass<'_, TuningJob> {
     /// Decides on a thread of its own, beside that of all passes.
     async fn decided(
@@ -477,5 +453,29 @@ impl Context {
         let wanted = self.wanted(job, &JobKey::of(&job.metadata));
         let roles = wanted.planned.plan.gang.roles.iter();
         roles.map(|role| u32::from(role.replicas) * u32::from(role.gpus)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status(trials: &serde_json::Value) -> TuningJobStatus {
+        serde_json::from_value(json!({ "trials": trials })).unwrap()
+    }
+
+    #[test]
+    fn readings_alone_wait_and_a_result_does_not() {
+        let row =
+            |state: &str, value: &str| json!({ "trial": 1, "values": [1], "state": state, "after": 0, "value": value });
+        let one = |state, value| status(&json!([row(state, value)]));
+        assert!(is_same(&one("Running", "NaN"), &one("Running", "NaN")));
+        assert!(!is_same(&one("Running", "NaN"), &one("Running", "1")));
+        assert!(is_progress(&one("Running", "NaN"), &one("Running", "1")));
+        assert!(is_progress(&one("Suggested", "NaN"), &one("Running", "1")));
+        assert!(!is_progress(&one("Running", "1"), &one("Stopping", "1")));
+        assert!(!is_progress(&one("Running", "1"), &one("Succeeded", "1")));
+        assert!(!is_progress(&one("Running", "1"), &status(&json!([row("Running", "1"), row("Suggested", "NaN")]))));
     }
 }

@@ -86,7 +86,7 @@ mod tests {
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
-    fn search(name: &str, status: Value) -> Guarded<TuningJob> {
+    fn search(name: &str, status: &Value) -> Guarded<TuningJob> {
         let job = json!({
             "apiVersion": "ml.example.com/v1", "kind": "TuningJob", "metadata": { "name": name, "namespace": "ns", "uid": name },
             "spec": {
@@ -104,7 +104,7 @@ mod tests {
         let best = json!({ "trial": 2, "name": "a-2", "value": 0.25, "parameters": {} });
         let status =
             json!({ "state": "Running", "running": 3, "succeeded": 2, "failed": 1, "gpuHours": 12.5, "best": best });
-        for object in [search("a", status), search("new", json!({}))] {
+        for object in [search("a", &status), search("new", &json!({}))] {
             writer.apply_watcher_event(&Event::Apply(object));
         }
         let text = render(&store);
@@ -126,7 +126,7 @@ mod tests {
         // As many as there are states, whatever the number of trials.
         assert_eq!(of_a.len(), 5 + 4 + 4);
         assert!(!text.contains(r#"best_value{namespace="ns",tuning_job="new""#), "{text}");
-        writer.apply_watcher_event(&Event::Delete(search("a", json!({}))));
+        writer.apply_watcher_event(&Event::Delete(search("a", &json!({}))));
         assert!(!render(&store).contains("tuning_job=\"a\""));
     }
 }

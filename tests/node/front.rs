@@ -223,7 +223,7 @@ async fn one_line_trains_a_folder_and_new_code_runs_in_the_same_pods() {
             let pods = space.pods().await;
             pods.iter()
                 .filter(|pod| pod.name_any().starts_with("dev-"))
-                .filter_map(|pod| pod.uid())
+                .filter_map(kube::ResourceExt::uid)
                 .collect::<BTreeSet<_>>()
         }
     };

@@ -42,11 +42,10 @@ async fn until(space: &Space, name: &str, what: &str, wanted: impl Fn(&TuningJob
         let status = api.get(name).await.unwrap().status.unwrap_or_default();
         wanted(&status).then_some(status)
     };
-    let found = tokio::time::timeout(SOON, eventually(what, SOON + SOON, look)).await;
-    match found {
-        Ok(status) => status,
-        Err(_) => panic!("no {what}: {:#?}", api.get(name).await.unwrap().status),
+    if let Ok(status) = tokio::time::timeout(SOON, eventually(what, SOON + SOON, look)).await {
+        return status;
     }
+    panic!("no {what}: {:#?}", api.get(name).await.unwrap().status)
 }
 
 /// Kills the operator's pods, of which others take the place.

@@ -13,6 +13,7 @@ use std::fmt::{self, Write};
 /// Prints the CustomResourceDefinition of TrainingJob as YAML, or a table for the documentation.
 #[derive(Parser)]
 #[command(version)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Args {
     /// Print docs/fields.md: every field of the spec with its type, default and meaning.
     #[arg(long, conflicts_with_all = ["refusals", "shape"])]

@@ -70,7 +70,7 @@ fn omes_jobs_lose_nothing_with_the_namespace() {
     let env =
         json!([{ "name": "DATASET_FORMAT", "value": "jsonl" }, { "name": "DATASET_COMPRESSION", "value": "gzip" }]);
     let names = |env: &Value| {
-        env.as_array().unwrap().iter().map(|one| one.to_string()).collect::<std::collections::BTreeSet<_>>()
+        env.as_array().unwrap().iter().map(ToString::to_string).collect::<std::collections::BTreeSet<_>>()
     };
     assert_eq!(names(&spec(0)["env"]), names(&env));
     assert_eq!((&spec(1)["model"], &spec(1)["output"]), (&json!("named"), &json!("pvc://results/reference")));

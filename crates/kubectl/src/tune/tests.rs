@@ -280,7 +280,7 @@ fn cluster(status: &Value) -> (Cluster, Arc<Mutex<Vec<String>>>) {
                 (200, job)
             } else if path.ends_with("/tuningjobs/bert") || path.ends_with("/tuningjobs/both") {
                 (200, serde_json::to_value(search(status)).unwrap())
-            } else if path.ends_with("s") {
+            } else if path.ends_with('s') {
                 (200, list)
             } else {
                 (
