@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measure what large searches cost the operator, and how much they delay other jobs.
 
-A control plane with simulated nodes has 20 TuningJobs. Each has 20 hyperparameters with names of 63 characters, and 980 of
-1,000 trials. They are resumed at once. Meanwhile other TrainingJobs are created in another namespace. The same jobs are created
-before, when there are no searches.
+A control plane with simulated nodes has 20 TuningJobs. Each has 20 hyperparameters with names of 63 characters, and 980
+of 1,000 trials. They are resumed at once. Meanwhile other TrainingJobs are created in another namespace. The same jobs
+are created before, when there are no searches.
 
     cargo build --release --bin operator
     bench/searches.py --operator target/x86_64-unknown-linux-gnu/release/operator
@@ -63,8 +63,9 @@ def main():
               f"{plane.memory_mb(process.pid, 'VmHWM')} MB at most")
         print(f"the last {TRIALS - KNOWN} trials of each search: suggested and created in {seconds:.0f} s")
         for what, times in (("without searches", before), ("while they search", during)):
-            print(f"from a job's creation to its first status, {what}: median {statistics.median(times) * 1000:.0f} ms, "
-                  f"p99 {sorted(times)[int(len(times) * 0.99)] * 1000:.0f} ms")
+            median, p99 = statistics.median(times), sorted(times)[int(len(times) * 0.99)]
+            print(f"from a job's creation to its first status, {what}: median {median * 1000:.0f} ms, "
+                  f"p99 {p99 * 1000:.0f} ms")
 
 
 def search(at):
