@@ -10,9 +10,8 @@ fn a_trial_is_stopped_as_a_met_success_policy_stops_a_job() {
     world.stop = Some(WHY);
     let verdict = world.step();
     assert_eq!(world.condition("Stopping"), ("True", "StoppedBySearch", WHY));
-    assert_eq!(verdict.actions, []);
-    let verdict = world.step();
-    assert_eq!(verdict.actions, [Action::DeleteJob { name: "x-training-1".into(), uid: "job-1".into() }]);
+    let delete = Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() };
+    assert!(verdict.actions.contains(&delete), "{verdict:?}");
     // Whatever becomes of its search meanwhile.
     world.stop = None;
     world.see(None, []);
