@@ -1119,6 +1119,10 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
     let env = |value: &str| json!([{ "name": "A", "value": value }, { "name": "B", "value": value }]);
     let volumes = |path: &str| json!([{ "name": "v", "hostPath": { "path": path } }]);
     let template = |user: u32| json!({ "spec": { "securityContext": { "runAsUser": user } } });
+    let search = |trials: u32| {
+        let parameters = json!({ "lr": { "type": "double", "min": 0.1, "max": 1 } });
+        json!({ "maxTrials": trials, "metric": { "name": "loss", "goal": "minimize" }, "parameters": parameters })
+    };
     vec![
         ("args", json!(["a"]), json!(["b"]), false),
         ("cache", json!({ "pvcName": "a" }), json!({ "pvcName": "b" }), false),
@@ -1139,6 +1143,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("failurePolicy", json!({ "backoffLimit": 1 }), json!({ "backoffLimit": 2 }), false),
         ("framework", json!("jax"), json!("tensorflow"), false),
         ("gpusPerWorker", json!(0), json!(1), false),
+        ("hyperParameterTuningConfig", search(3), search(4), false),
         ("hyperparameters", json!({ "epochs": 1 }), json!({ "epochs": 1, "batchSize": 1 }), false),
         ("image", json!("a"), json!("b"), false),
         ("imagePullSecrets", json!([{ "name": "a" }]), json!([{ "name": "b" }]), false),
