@@ -35,6 +35,7 @@ const BEGIN: &str = "<!-- trace of node::fine_tuning -->\n";
 const END: &str = "<!-- end of the trace -->\n";
 
 #[tokio::test]
+#[ignore = "soak: a model is trained; proved in make test by node data::a_model_is_fetched_once and results::a_result_is_published"]
 async fn a_model_is_fine_tuned_registered_and_used_again() {
     let Some(world) = world() else { return };
     let space = world.space("fine-tuning", json!({})).await;
