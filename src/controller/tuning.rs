@@ -12,7 +12,7 @@ use super::watch::scoped;
 use super::{Context, backoff};
 use api::{EarlierTrial, Guarded, Reason, State, TrainingJob, TrialState, TuningJob, TuningJobStatus, Unreadable};
 use futures::channel::mpsc;
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::WatchStreamExt;
@@ -54,8 +54,10 @@ pub(super) struct Searches {
     known: Mutex<HashMap<JobKey, Known>>,
     /// Whose holder runs a search.
     thread: Semaphore,
-    /// Whether all TuningJobs have been listed once.
+    /// Whether all TuningJobs have been listed once, or there are none.
     is_listed: AtomicBool,
+    /// Whether the API server has the kind.
+    has_kind: AtomicBool,
 }
 
 /// What is remembered of one TuningJob.
@@ -79,8 +81,8 @@ impl Searches {
     pub(super) fn new() -> (Self, reflector::store::Writer<Guarded<TuningJob>>, mpsc::UnboundedReceiver<Ref>) {
         let (store, writer) = reflector::store();
         let (touch, touched) = mpsc::unbounded();
-        let (thread, is_listed) = (Semaphore::new(1), AtomicBool::new(false));
-        (Self { store, touch, known: Mutex::default(), thread, is_listed }, writer, touched)
+        let (thread, [is_listed, has_kind]) = (Semaphore::new(1), [false; 2].map(AtomicBool::new));
+        (Self { store, touch, known: Mutex::default(), thread, is_listed, has_kind }, writer, touched)
     }
 
     /// All TuningJobs, as the watch has them.
@@ -179,6 +181,7 @@ fn seen(
         let job = match event {
             Ok(Event::Init | Event::InitApply(_)) => None,
             Ok(Event::InitDone) => {
+                searches.has_kind.store(true, Ordering::Relaxed);
                 searches.is_listed.store(true, Ordering::Relaxed);
                 // What was listed is in the store only now.
                 searches.store.state().iter().for_each(|job| searches.wake(ObjectRef::from_obj(&**job)));
@@ -216,18 +219,26 @@ pub(super) async fn run(
     if let Some(trials) = context.jobs.get() {
         let _ = trials.wait_until_ready().await; // an error tells that nothing lists any more
     }
-    Controller::for_stream(jobs, context.searches.store.clone())
+    let stop = stop.shared();
+    let work = Controller::for_stream(jobs, context.searches.store.clone())
         .with_config(controller::Config::default().concurrency(CONCURRENCY))
         .reconcile_on(touched)
-        .graceful_shutdown_on(stop)
+        .graceful_shutdown_on(stop.clone())
         .run(reconcile, error_policy, context.clone())
         .for_each(|result| {
             if let Err(error) = result {
                 debug!(%error, "reconcile of a TuningJob");
             }
             future::ready(())
-        })
-        .await;
+        });
+    // A controller whose kind was never listed has begun nothing, and would wait for the list.
+    let never_begun = async {
+        stop.await;
+        if context.searches.has_kind.load(Ordering::Relaxed) {
+            future::pending::<()>().await;
+        }
+    };
+    futures::future::select(std::pin::pin!(work), std::pin::pin!(never_begun)).await;
 }
 
 async fn reconcile(object: Arc<Guarded<TuningJob>>, context: Arc<Context>) -> Result<controller::Action, Error> {

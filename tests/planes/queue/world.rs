@@ -45,6 +45,7 @@ fn plane() -> &'static Cluster {
             cluster.devcluster(&["kueue"]);
         }
         cluster.apply_crd(&api::crd());
+        cluster.apply_crd(&api::tuning_crd());
         // Of a new kind the API server keeps no history before this: a watch that began earlier would break off once.
         remembers_jobs(&cluster);
         cluster.kubectl_with(&["apply", "-f", "-"], ALL_QUEUES);
