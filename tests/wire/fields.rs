@@ -567,6 +567,12 @@ fn without_history(mut outcome: Outcome) -> Outcome {
             let args = object.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut);
             args.into_iter().for_each(|args| args.retain(|arg| !arg.to_string().starts_with("\"--watch-metric=")));
         }
+        // The intent that such an object names is that of the spec with which it was made.
+        if ["Service", "ConfigMap", "NetworkPolicy"].iter().any(|kind| key.starts_with(kind))
+            && let Some(annotations) = object["annotations"].as_object_mut()
+        {
+            annotations.remove("ml.example.com/intent");
+        }
         if key.starts_with("TrainingJob") {
             let Some(status) = object["status"].as_object_mut() else { continue };
             for past in ["attempt", "incarnation", "observedGeneration", "startTime", "suspendedAt"] {
