@@ -657,7 +657,8 @@ async fn top(
             }
             if all.jobs.is_empty() {
                 let place = cluster.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
-                let _ = writeln!(io::stderr(), "There are no such TrainingJobs in {place}.");
+                let such = if filter.leaves_out() { "such " } else { "" };
+                let _ = writeln!(io::stderr(), "There are no {such}TrainingJobs in {place}.");
                 return Ok(());
             }
         }

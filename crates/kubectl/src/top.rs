@@ -105,6 +105,13 @@ pub struct Filter {
     pub sort: Order,
 }
 
+impl Filter {
+    /// Whether it leaves out any jobs.
+    pub fn leaves_out(&self) -> bool {
+        self.selector.is_some() || !self.state.is_empty() || self.queue.is_some()
+    }
+}
+
 /// An order of jobs.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
