@@ -230,6 +230,8 @@ async fn a_large_search_survives_a_lost_node_and_killed_operators() {
     kill_operator(&space).await;
     until(&space, "large", "nine ended trials", ended(9)).await;
     world.cluster.devcluster(&["node", "lose", "3"]);
+    // A job of one worker waits for its node, until somebody vouches that it is gone.
+    world.cluster.kubectl(&["delete", "node", "node3"]);
     until(&space, "large", "fourteen ended trials", ended(14)).await;
     kill_operator(&space).await;
     let status =
