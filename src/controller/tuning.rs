@@ -66,7 +66,7 @@ struct Known {
     /// The last status that was written, with the version of the object that has it.
     written: Option<(u64, TuningJobStatus)>,
     /// When readings alone were written last.
-    told: Option<Instant>,
+    written_at: Option<Instant>,
     blocked: Option<(Reason, String)>,
     failures: u32,
 }
@@ -102,11 +102,9 @@ impl Searches {
 
 /// The TuningJob that a TrainingJob is a trial of, by its controlling owner.
 fn search_of(trial: &impl Resource) -> Option<(Ref, String)> {
-    let meta = trial.meta();
-    let mut owners = meta.owner_references.iter().flatten();
-    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == TuningJob::kind(&()))?;
-    let search = ObjectRef::new(&owner.name).within(meta.namespace.as_deref().unwrap_or_default());
-    Some((search, owner.uid.clone()))
+    let plan::SearchIdentity { name, uid } = plan::SearchIdentity::of(trial.meta())?;
+    let search = ObjectRef::new(&name).within(trial.meta().namespace.as_deref().unwrap_or_default());
+    Some((search, uid))
 }
 
 impl Context {
@@ -282,9 +280,8 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
     let mut pass = Pass::over(context.as_ref(), seen)?;
     let mut job = seen.clone();
     // Our own last write may be ahead of the watch.
-    if let Some((version, status)) = context.searches.known(&pass.key, |known| known.written.clone())
-        && version > pass.version
-    {
+    let newer = |known: &mut Known| known.written.as_ref().filter(|(version, _)| *version > pass.version).cloned();
+    if let Some((version, status)) = context.searches.known(&pass.key, newer) {
         (pass.version, job.status) = (version, Some(status));
     }
     let before = job.status.clone().unwrap_or_default();
@@ -298,14 +295,14 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
     if !is_same(&before, &status) {
         let wait = match is_progress(&before, &status) {
             true => context.searches.known(&pass.key, |known| {
-                known.told.map_or(Duration::ZERO, |told| GATHER.saturating_sub(told.elapsed()))
+                known.written_at.map_or(Duration::ZERO, |at| GATHER.saturating_sub(at.elapsed()))
             }),
             false => Duration::ZERO,
         };
         if wait.is_zero() {
             pass.replace_status(&status).await?;
             context.searches.known(&pass.key, |known| {
-                known.told = Some(Instant::now());
+                known.written_at = Some(Instant::now());
                 known.written = Some((pass.version, status.clone()));
             });
             pass.tell(None, events);

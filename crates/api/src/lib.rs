@@ -70,10 +70,10 @@ pub use status::{
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use tuning::{
-    BestTrial, EarlierTrial, MAX_TRIALS, MAX_TRIALS_BYTES, MetricStrategy, ParameterCondition, ParameterKind,
-    ParameterScale, StoppingMethod, TRIAL_BYTES, TrialFailures, TrialMetadata, TrialReading, TrialState, TrialStatus,
-    TrialStopping, TrialTemplate, Tuning, TuningAlgorithm, TuningGoal, TuningJob, TuningJobSpec, TuningJobStatus,
-    TuningMethod, TuningMetric, TuningParameter, TuningState,
+    BestTrial, EarlierTrial, MAX_TRIALS, MetricStrategy, ParameterCondition, ParameterKind, ParameterScale,
+    StoppingMethod, TrialFailures, TrialMetadata, TrialReading, TrialState, TrialStatus, TrialStopping, TrialTemplate,
+    Tuning, TuningAlgorithm, TuningGoal, TuningJob, TuningJobSpec, TuningJobStatus, TuningMethod, TuningMetric,
+    TuningParameter, TuningState,
 };
 pub use tuning_rules::{TUNING_JOB_RULES, TUNING_RULES};
 pub use values::{defaults_of, fill};

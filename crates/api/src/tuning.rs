@@ -10,10 +10,6 @@ use std::collections::BTreeMap;
 
 /// The most trials of a search.
 pub const MAX_TRIALS: u32 = 1000;
-/// Bytes of a status that the trials of a search may take.
-pub const MAX_TRIALS_BYTES: u64 = 700_000;
-/// Bytes of one trial's record without its values, and of each value, at most.
-pub const TRIAL_BYTES: (u64, u64) = (240, 18);
 
 /// Desired state of a hyperparameter search. Each trial is a TrainingJob named NAME-N.
 /// After creation, only `maxTrials`, `parallelTrials`, `maxFailedTrials`, `gpuHours` and `suspend` may change.

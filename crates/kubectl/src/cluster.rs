@@ -3,9 +3,10 @@
 use super::screen::shortened;
 use anyhow::{Context as _, anyhow, bail};
 use api::{Guarded, RuntimeKind, TakenRuntime, TrainingJob, TuningJob};
+use k8s_openapi::NamespaceResourceScope;
 use kube::api::{DynamicObject, ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -53,6 +54,22 @@ pub struct Cluster {
     url: String,
     /// Where a job is looked for; `None` is everywhere.
     pub namespace: Option<String>,
+}
+
+/// A kind of ours that is listed and found by name.
+trait Listed: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug {
+    /// What to do about a cluster without the kind.
+    const MISSING: &str;
+}
+
+impl Listed for TrainingJob {
+    const MISSING: &str =
+        "the operator is not installed there (kubectl apply -k deploy/), or it is the wrong cluster (--context)";
+}
+
+impl Listed for TuningJob {
+    const MISSING: &str =
+        "upgrade the operator there (kubectl apply -k deploy/), or choose another cluster with --context";
 }
 
 impl Cluster {
@@ -163,13 +180,13 @@ impl Cluster {
     /// # Errors
     /// If they can't be listed.
     pub async fn jobs(&self, params: &ListParams) -> anyhow::Result<Vec<Guarded>> {
-        let api: Api<Guarded> = match &self.namespace {
-            Some(namespace) => self.api(namespace),
-            None => Api::all(self.client.clone()),
-        };
-        let what = match &self.namespace {
-            Some(namespace) => format!("list TrainingJobs in namespace {namespace}"),
-            None => "list TrainingJobs in all namespaces".into(),
+        self.all_of(params).await
+    }
+
+    async fn all_of<K: Listed>(&self, params: &ListParams) -> anyhow::Result<Vec<Guarded<K>>> {
+        let (api, place): (Api<Guarded<K>>, _) = match &self.namespace {
+            Some(namespace) => (self.api(namespace), format!("namespace {namespace}")),
+            None => (Api::all(self.client.clone()), "all namespaces".to_owned()),
         };
         let list = async {
             match api.list(params).await {
@@ -177,15 +194,9 @@ impl Cluster {
                 answer => answer.map(Some),
             }
         };
-        let list: Option<ObjectList<Guarded>> = self.ask(&what, list).await?;
-        let list = list.with_context(|| {
-            format!(
-                "{} knows no TrainingJobs: the operator is not installed there (kubectl apply -k deploy/), or it is the \
-                 wrong cluster (--context)",
-                self.url
-            )
-        })?;
-        Ok(list.items)
+        let kind = K::kind(&());
+        let list: Option<ObjectList<Guarded<K>>> = self.ask(&format!("list {kind}s in {place}"), list).await?;
+        Ok(list.with_context(|| format!("{} knows no {kind}s: {}", self.url, K::MISSING))?.items)
     }
 
     /// Finds the TrainingJob of this name.
@@ -204,21 +215,22 @@ impl Cluster {
     /// # Errors
     /// If it can't be read.
     pub async fn find_job(&self, name: &str) -> anyhow::Result<Option<TrainingJob>> {
+        self.find_one(name).await
+    }
+
+    async fn find_one<K: Listed>(&self, name: &str) -> anyhow::Result<Option<K>> {
+        let kind = K::kind(&());
         let found = match &self.namespace {
             Some(namespace) => {
-                let api: Api<Guarded> = self.api(namespace);
-                let what = format!("get TrainingJob {name} in namespace {namespace}");
+                let api: Api<Guarded<K>> = self.api(namespace);
+                let what = format!("get {kind} {name} in namespace {namespace}");
                 self.ask(&what, api.get_opt(name)).await?
             }
             None => {
-                let mut all = self.jobs(&ListParams::default().fields(&format!("metadata.name={name}"))).await?;
+                let mut all = self.all_of::<K>(&ListParams::default().fields(&format!("metadata.name={name}"))).await?;
                 if all.len() > 1 {
                     let namespaces: Vec<String> = all.iter().filter_map(ResourceExt::namespace).collect();
-                    bail!(
-                        "there are {} TrainingJobs {name}: choose one with -n {}",
-                        all.len(),
-                        namespaces.join(" or -n ")
-                    );
+                    bail!("there are {} {kind}s {name}: choose one with -n {}", all.len(), namespaces.join(" or -n "));
                 }
                 all.pop()
             }
@@ -226,7 +238,7 @@ impl Cluster {
         let Some(found) = found else { return Ok(None) };
         found.0.map(Some).map_err(|invalid| {
             anyhow!(
-                "TrainingJob {name} can't be read by version {} of this plugin ({invalid}): upgrade it",
+                "{kind} {name} can't be read by version {} of this plugin ({invalid}): upgrade it",
                 env!("CARGO_PKG_VERSION")
             )
         })
@@ -237,29 +249,7 @@ impl Cluster {
     /// # Errors
     /// If they can't be listed.
     pub async fn searches(&self, params: &ListParams) -> anyhow::Result<Vec<Guarded<TuningJob>>> {
-        let api: Api<Guarded<TuningJob>> = match &self.namespace {
-            Some(namespace) => self.api(namespace),
-            None => Api::all(self.client.clone()),
-        };
-        let what = match &self.namespace {
-            Some(namespace) => format!("list TuningJobs in namespace {namespace}"),
-            None => "list TuningJobs in all namespaces".into(),
-        };
-        let list = async {
-            match api.list(params).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-                answer => answer.map(Some),
-            }
-        };
-        let list: Option<ObjectList<Guarded<TuningJob>>> = self.ask(&what, list).await?;
-        let list = list.with_context(|| {
-            format!(
-                "{} knows no TuningJobs: upgrade the operator there (kubectl apply -k deploy/), or choose another cluster \
-                 with --context",
-                self.url
-            )
-        })?;
-        Ok(list.items)
+        self.all_of(params).await
     }
 
     /// Finds the TuningJob of this name, if there is one.
@@ -267,32 +257,7 @@ impl Cluster {
     /// # Errors
     /// If it can't be read, or several namespaces have one.
     pub async fn find_search(&self, name: &str) -> anyhow::Result<Option<TuningJob>> {
-        let found = match &self.namespace {
-            Some(namespace) => {
-                let api: Api<Guarded<TuningJob>> = self.api(namespace);
-                let what = format!("get TuningJob {name} in namespace {namespace}");
-                self.ask(&what, api.get_opt(name)).await?
-            }
-            None => {
-                let mut all = self.searches(&ListParams::default().fields(&format!("metadata.name={name}"))).await?;
-                if all.len() > 1 {
-                    let namespaces: Vec<String> = all.iter().filter_map(ResourceExt::namespace).collect();
-                    bail!(
-                        "there are {} TuningJobs {name}: choose one with -n {}",
-                        all.len(),
-                        namespaces.join(" or -n ")
-                    );
-                }
-                all.pop()
-            }
-        };
-        let Some(found) = found else { return Ok(None) };
-        found.0.map(Some).map_err(|invalid| {
-            anyhow!(
-                "TuningJob {name} can't be read by version {} of this plugin ({invalid}): upgrade it",
-                env!("CARGO_PKG_VERSION")
-            )
-        })
+        self.find_one(name).await
     }
 
     /// The TuningJob of this name. A `tuningjob/` before the name is accepted.

@@ -53,7 +53,7 @@ pub use storage::{Checkpoint, CheckpointVolume};
 pub use taken::{merged, with_runtime};
 
 use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus, TuningJob};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 use protocol::checkpoints::CheckpointPolicy;
 use protocol::role::RoleName;
@@ -136,8 +136,10 @@ pub struct SearchIdentity {
 }
 
 impl SearchIdentity {
-    fn of(job: &TrainingJob) -> Option<Self> {
-        let mut owners = job.metadata.owner_references.iter().flatten();
+    /// The search that an object with this metadata is a trial of, by its controlling owner.
+    #[must_use]
+    pub fn of(meta: &ObjectMeta) -> Option<Self> {
+        let mut owners = meta.owner_references.iter().flatten();
         let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == TuningJob::kind(&()))?;
         Some(Self { name: owner.name.clone(), uid: owner.uid.clone() })
     }
@@ -241,7 +243,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
             owner,
             intent: effective.intent(),
             fixed: effective.fixed(),
-            search: SearchIdentity::of(job),
+            search: SearchIdentity::of(&job.metadata),
         },
         gang: Gang { roles, rendezvous, elastic, group, isolated, queue },
         policy,

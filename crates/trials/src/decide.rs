@@ -332,7 +332,7 @@ impl Look<'_> {
             name: self.name(trial),
             value: trial.value.unwrap_or(f64::NAN),
             step: trial.step,
-            parameters: trial::texts(self.study, trial),
+            parameters: self.study.texts(&trial.values),
         });
         let status = &mut self.status;
         (status.running, status.succeeded, status.stopped, status.failed) = (running, succeeded, stopped, failed);

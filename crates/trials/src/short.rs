@@ -1,15 +1,15 @@
 //! The short form: a TrainingJob with `hyperParameterTuningConfig` runs no workers. It owns a TuningJob of its name, and its status
 //! is that of the search.
 
+use crate::trial::owned_by;
 use api::ConditionType as C;
 use api::{
     ObjectiveStatus, Reason, State, TrainingJob, TrainingJobStatus, TrialMetadata, TrialTemplate, Tuning, TuningJob,
     TuningJobSpec, TuningState,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
 use kube::core::ObjectMeta;
-use kube::{Resource, ResourceExt};
 use lifecycle::{condition_is, set_condition};
 use protocol::objective::Measurement;
 
@@ -18,20 +18,12 @@ use protocol::objective::Measurement;
 pub fn own_search(job: &TrainingJob, tuning: &Tuning) -> TuningJob {
     let mut spec = job.spec.clone();
     (spec.hyper_parameter_tuning_config, spec.suspend, spec.ttl_seconds_after_finished) = (None, false, None);
-    let owner = job.metadata.uid.clone().map(|uid| OwnerReference {
-        api_version: TrainingJob::api_version(&()).into_owned(),
-        kind: TrainingJob::kind(&()).into_owned(),
-        name: job.name_any(),
-        uid,
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    });
     let metadata = TrialMetadata { labels: job.labels().clone(), ..TrialMetadata::default() };
     TuningJob {
         metadata: ObjectMeta {
             name: job.metadata.name.clone(),
             namespace: job.metadata.namespace.clone(),
-            owner_references: owner.map(|owner| vec![owner]),
+            owner_references: owned_by(job),
             ..ObjectMeta::default()
         },
         spec: TuningJobSpec { tuning: tuning.clone(), template: TrialTemplate { metadata, spec }, suspend: false },

@@ -35,10 +35,6 @@ impl<'a> Study<'a> {
         let space = Space::new(&declared).map_err(|found| problems.extend(found.iter().map(ToString::to_string))).ok();
         problems.extend(problems_of_names(job));
         problems.extend(problems_of_template(job));
-        let goal = match tuning.metric.goal {
-            TuningGoal::Minimize => Goal::Minimize,
-            TuningGoal::Maximize => Goal::Maximize,
-        };
         let seed = job.status.as_ref().and_then(|status| status.seed).or(tuning.seed);
         let settings = Settings {
             method: match tuning.method() {
@@ -51,13 +47,10 @@ impl<'a> Study<'a> {
                 TuningAlgorithm::Gp => Algorithm::Gp,
                 TuningAlgorithm::Tpe => Algorithm::Tpe,
             },
-            goal,
+            goal: goal(tuning),
             seed: seed.and_then(|seed| u64::try_from(seed).ok()).unwrap_or_else(|| seed_of(job)),
         };
-        let asha = tuning.early_stopping.map(|stopping| {
-            let number = |value: i64| u64::try_from(value).unwrap_or_default();
-            Asha { min_step: number(stopping.min_step), factor: number(stopping.factor()) }
-        });
+        let asha = asha(tuning);
         if let Some(Err(problem)) = asha.map(|asha| asha.check()) {
             problems.push(problem.to_string());
         }
@@ -179,6 +172,19 @@ impl<'a> Study<'a> {
                 .collect(),
         }
     }
+}
+
+pub(crate) fn goal(tuning: &Tuning) -> Goal {
+    match tuning.metric.goal {
+        TuningGoal::Minimize => Goal::Minimize,
+        TuningGoal::Maximize => Goal::Maximize,
+    }
+}
+
+pub(crate) fn asha(tuning: &Tuning) -> Option<Asha> {
+    let number = |value: i64| u64::try_from(value).unwrap_or_default();
+    let stopping = tuning.early_stopping?;
+    Some(Asha { min_step: number(stopping.min_step), factor: number(stopping.factor()) })
 }
 
 /// A whole number that JSON may have as 16.0.

@@ -1,6 +1,6 @@
 //! One trial: the TrainingJob that runs it, and what this job has become.
 
-use crate::study::{Study, normal};
+use crate::study::{self, Study, normal};
 use api::{
     ConditionType, Mode, Objective, Reason, Rungs, State, TrainingJob, TrialState, TrialStatus, TuningGoal, TuningJob,
 };
@@ -10,7 +10,6 @@ use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use lifecycle::condition_is;
 use search::Value;
-use search::asha::Asha;
 use std::collections::BTreeMap;
 
 /// Label of a trial with the name of its TuningJob.
@@ -49,16 +48,14 @@ pub fn trial_job(study: &Study<'_>, job: &TuningJob, trial: &TrialStatus) -> Tra
     });
     let ttl = &mut found.spec.ttl_seconds_after_finished;
     *ttl = ttl.map(|seconds| seconds.max(STAYS));
-    let owner = job.metadata.uid.clone().map(|uid| OwnerReference {
-        api_version: TuningJob::api_version(&()).into_owned(),
-        kind: TuningJob::kind(&()).into_owned(),
-        name: job.name_any(),
-        uid,
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    });
-    found.metadata.owner_references = owner.map(|owner| vec![owner]);
+    found.metadata.owner_references = owned_by(job);
     found
+}
+
+/// Owner references of an object that this one controls, as those of a job's own objects.
+pub(crate) fn owned_by(owner: &impl Resource<DynamicType = ()>) -> Option<Vec<OwnerReference>> {
+    let owner = owner.controller_owner_ref(&())?;
+    Some(vec![OwnerReference { block_owner_deletion: Some(true), ..owner }])
 }
 
 /// A TrainingJob that runs the template with the best hyperparameters so far, and belongs to no search. Its name is NAME-best.
@@ -278,15 +275,9 @@ pub fn wish(search: &TuningJob, is_suspended: bool, trial: &TrainingJob) -> Wish
 fn why_stopped(search: &TuningJob, row: &TrialStatus) -> String {
     let name = search.name_any();
     let rank = || {
-        let stopping = search.spec.tuning.early_stopping?;
-        let number = |value: i64| u64::try_from(value).ok();
-        let asha = Asha { min_step: number(stopping.min_step)?, factor: number(stopping.factor())? };
-        let goal = match search.spec.tuning.metric.goal {
-            TuningGoal::Minimize => search::Goal::Minimize,
-            TuningGoal::Maximize => search::Goal::Maximize,
-        };
         let rungs = crate::decide::rungs(&search.status.as_ref()?.rungs)?;
-        asha.decide(goal, &rungs, usize::try_from(row.trial).ok()?)
+        let tuning = &search.spec.tuning;
+        study::asha(tuning)?.decide(study::goal(tuning), &rungs, usize::try_from(row.trial).ok()?)
     };
     match (&row.reason, rank()) {
         (Some(Reason::EarlyStopped), Some(stop)) => format!(
@@ -295,9 +286,4 @@ fn why_stopped(search: &TuningJob, row: &TrialStatus) -> String {
         ),
         _ => format!("TuningJob {name} has ended"),
     }
-}
-
-/// The hyperparameters of a trial's row, by name.
-pub(crate) fn texts(study: &Study<'_>, row: &TrialStatus) -> BTreeMap<String, String> {
-    study.texts(&row.values)
 }
