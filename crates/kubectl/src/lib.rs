@@ -791,4 +791,6 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
+mod pages;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,75 @@
+//! The commands that pages, examples and alerts show are commands of this plugin.
+
+use super::{Args, with_result};
+use clap::{CommandFactory as _, Parser as _};
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+/// The commands of this plugin that a text shows: between backticks, else to the end of the line or to the next program.
+fn commands(text: &str) -> Vec<String> {
+    let text = text.replace("\\\n", " ");
+    let mut found = Vec::new();
+    for line in text.lines() {
+        for (at, _) in line.match_indices("kubectl trainingjob ") {
+            let is_code = line[..at].matches('`').count() % 2 == 1;
+            let rest = &line[at..];
+            let ends: &[&str] = if is_code { &["`"] } else { &["`", " && ", "; ", " <<", ")"] };
+            let end = ends.iter().filter_map(|end| rest.find(end)).min().unwrap_or(rest.len());
+            let alone = [" | ", " > ", " #"].iter().fold(&rest[..end], |line, end| line.split(end).next().unwrap());
+            found.push(alone.trim().to_owned());
+        }
+    }
+    found
+}
+
+/// The words of a line for a shell, with its quotes.
+fn shell_words(line: &str) -> Vec<String> {
+    let (mut words, mut quote) = (vec![String::new()], None);
+    for letter in line.chars() {
+        match (letter, quote) {
+            (' ', None) => words.push(String::new()),
+            ('\'' | '"', None) => quote = Some(letter),
+            (letter, Some(open)) if letter == open => quote = None,
+            (letter, _) => words.last_mut().unwrap().push(letter),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// What people paste from a page, an alert or an example has to be understood.
+#[test]
+fn every_command_that_a_page_shows_is_understood() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (mut files, mut folders) = (vec![root.join("README.md")], Vec::new());
+    folders.extend(["docs", "deploy", "examples", "charts"].map(|name| root.join(name)));
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for file in files {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        for line in commands(&text) {
+            let words: Vec<_> = with_result(shell_words(&line).into_iter().skip(1).map(OsString::from).collect());
+            seen += 1;
+            // A verb by itself stands for all its forms.
+            let is_verb = words.len() == 2 && Args::command().find_subcommand(&words[1]).is_some();
+            if let Err(error) = Args::try_parse_from(words)
+                && error.use_stderr()
+                && !is_verb
+            {
+                wrong.push(format!("{}: {line}: {}", file.display(), error.to_string().lines().next().unwrap()));
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
