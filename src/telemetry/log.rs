@@ -17,6 +17,16 @@ pub enum LogFormat {
 /// # Errors
 /// Where the level is none.
 pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
+    let builder = fmt().with_env_filter(filter(level)?).with_writer(std::io::stderr).with_target(false);
+    match format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).init(),
+    }
+    Ok(())
+}
+
+/// What is logged at a level.
+fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let mut level = level.to_lowercase();
     if !level.contains("kube_runtime") {
         level.push_str(",kube_runtime=warn"); // its spans say again what ours say
@@ -24,15 +34,23 @@ pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
     if !level.contains("kube_client") {
         level.push_str(",kube_client::client=error"); // of an answer that it can't read it logs every byte: other people's specs
     }
-    let filter = EnvFilter::try_new(&level).map_err(|e| {
+    EnvFilter::try_new(&level).map_err(|e| {
         anyhow::anyhow!(
             "LOG_LEVEL {level:?} is not a level (error, warn, info, debug, trace) or a list of directives: {e}"
         )
-    })?;
-    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    match format {
-        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
-        LogFormat::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).init(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filter;
+    use tracing_subscriber::filter::LevelFilter;
+
+    #[test]
+    fn a_level_or_directives_choose_what_is_logged() {
+        assert_eq!(filter("DEBUG").unwrap().max_level_hint(), Some(LevelFilter::DEBUG));
+        assert_eq!(filter("warn,kube=trace").unwrap().max_level_hint(), Some(LevelFilter::TRACE));
+        let error = filter("verbose=loud").unwrap_err().to_string();
+        assert!(error.starts_with("LOG_LEVEL \"verbose=loud,"), "{error}");
     }
-    Ok(())
 }

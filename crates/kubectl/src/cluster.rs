@@ -99,6 +99,11 @@ impl Cluster {
         Api::namespaced(self.client.clone(), namespace)
     }
 
+    /// The objects of a kind in the whole cluster.
+    pub fn everywhere<K: kube::Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
     /// Waits for one answer.
     ///
     /// # Errors

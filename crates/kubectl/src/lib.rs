@@ -25,6 +25,7 @@ pub mod enter;
 pub mod facts;
 pub mod follow;
 pub mod gather;
+pub mod gpus;
 pub mod logs;
 pub mod plan;
 pub mod resubmit;
@@ -301,6 +302,10 @@ enum Command {
         #[command(flatten)]
         one: enter::One,
     },
+    /// Which GPUs of which nodes are free, and which jobs hold the others.
+    ///
+    /// Needs the right to list nodes and the pods of all namespaces.
+    Gpus,
     /// What an alert means, and what to type. No cluster is asked.
     Runbook {
         /// Name of the alert, such as TrainingJobFailed.
@@ -445,6 +450,17 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Logs { job, choice, follow, tail, since, failed, timestamps } => {
             let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json, progress: false };
             logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(terminal::stdout())).await
+        }
+        Command::Gpus => {
+            let nodes = cluster.pages("list nodes", &cluster.everywhere(), usize::MAX).await?;
+            let pods = cluster.pages("list the pods of all namespaces", &cluster.everywhere(), usize::MAX).await?;
+            let rows = gpus::rows(&nodes, &pods);
+            if rows.is_empty() && !json {
+                anyhow::bail!(
+                    "no node has GPUs: install the device plugin of the GPUs' vendor, or set gpusPerWorker: 0 in CPU jobs"
+                );
+            }
+            print(&if json { document(&rows)? } else { gpus::render(&rows, look) })
         }
         Command::Top { filter, watch } => top(&cluster, &filter, watch, args.place.all_namespaces, json, look).await,
         Command::Tune { search, sort, watch: true } => watch_search(&cluster, &search, sort, json, look).await,

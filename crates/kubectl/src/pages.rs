@@ -12,9 +12,12 @@ fn commands(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines() {
         for (at, _) in line.match_indices("kubectl trainingjob ") {
-            let is_code = line[..at].matches('`').count() % 2 == 1;
-            let rest = &line[at..];
-            let ends: &[&str] = if is_code { &["`"] } else { &["`", " && ", "; ", " <<", ")"] };
+            let (before, rest) = line.split_at(at);
+            let ends: &[&str] = match before.chars().next_back() {
+                Some('"') => &["\""],
+                _ if before.matches('`').count() % 2 == 1 => &["`"],
+                _ => &["`", " && ", "; ", " <<", ")"],
+            };
             let end = ends.iter().filter_map(|end| rest.find(end)).min().unwrap_or(rest.len());
             let alone = [" | ", " > ", " #"].iter().fold(&rest[..end], |line, end| line.split(end).next().unwrap());
             found.push(alone.trim().to_owned());

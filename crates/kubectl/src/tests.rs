@@ -1207,6 +1207,7 @@ fn completions() {
             "shell",
             "port-forward",
             "cp",
+            "gpus",
             "runbook",
             "plan",
             "convert",
