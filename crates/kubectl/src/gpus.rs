@@ -99,7 +99,7 @@ fn closed(node: &Node) -> Option<&'static str> {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
     let cordoned = node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true));
-    if !ready { Some("NotReady") } else { cordoned.then_some("Cordoned") }
+    if ready { cordoned.then_some("Cordoned") } else { Some("NotReady") }
 }
 
 /// The table that `kubectl trainingjob gpus` prints.
