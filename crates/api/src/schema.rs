@@ -37,7 +37,9 @@ const PLAIN: [&str; 7] = [
 ];
 
 /// Length limits that the types of Kubernetes lack. The API server needs them to estimate the cost of a rule.
-const LENGTHS: [(&str, i64); 18] = [
+const LENGTHS: [(&str, i64); 20] = [
+    ("spec.labels{}", 63),
+    ("spec.annotations{}", 2048),
     ("spec.env[].name", 253),
     ("spec.volumes[].name", 63),
     ("spec.volumeMounts[].name", 63),
@@ -84,8 +86,11 @@ pub fn crd() -> CustomResourceDefinition {
     };
     root.properties.get_or_insert_default().insert("metadata".into(), metadata);
     for path in EMBEDDED {
-        // The first level is what a person who reads `kubectl explain` needs; all levels are 230 kB.
-        for_each_child(at(root, path), &mut |field| for_each_child(field, &mut forget_descriptions));
+        // The first sentences of the first level are what a person who reads `kubectl explain` needs; all levels are 230 kB.
+        for_each_child(at(root, path), &mut |field| {
+            keep_first_sentence(field);
+            for_each_child(field, &mut forget_descriptions);
+        });
     }
     for path in PLAIN {
         for_each_child(at(root, path), &mut forget_descriptions);
@@ -417,6 +422,14 @@ fn tidy(schema: &mut JSONSchemaProps) {
 fn tell_default(schema: &mut JSONSchemaProps, default: &Value) {
     if let Some(description) = &mut schema.description {
         description.push_str(&format!(" Default: {default}.").replace('"', ""));
+    }
+}
+
+fn keep_first_sentence(schema: &mut JSONSchemaProps) {
+    let Some(description) = &mut schema.description else { return };
+    let begins_sentence = |at: usize| description[at + 2..].starts_with(char::is_uppercase);
+    if let Some((end, _)) = description.match_indices(". ").find(|(at, _)| begins_sentence(*at)) {
+        description.truncate(end + 1);
     }
 }
 
