@@ -229,6 +229,24 @@ fn checkpoints_on_one_screen() {
 }
 
 #[test]
+fn checkpoints_that_are_lost_with_their_pod_are_named() {
+    let mut facts = running();
+    let words = plan::Checkpoint::IN_EMPTY_DIR;
+    facts.status.conditions.push(condition("CheckpointsDurable", false, "CheckpointsInEmptyDir", words, -200));
+    let (shown, (_, says, advice)) = (on_screen(&facts), told(&facts));
+    let told = format!("{says} {advice}");
+    assert!(shown.contains("checkpoints are in an emptyDir: they are lost with the pod"), "{shown}");
+    assert!(!shown.contains("What to do"), "nothing is wrong: {shown}");
+    for words in
+        ["in an emptyDir: they are lost with the pod", "kubectl trainingjob resubmit bert", "checkpoint.storage"]
+    {
+        assert!(told.contains(words), "{told}");
+    }
+    facts.status.state = Some(State::Completed);
+    assert!(!on_screen(&facts).contains("emptyDir"), "too late");
+}
+
+#[test]
 fn of_checkpoints_only_what_is_known_is_shown() {
     let mut facts = running();
     facts.status.checkpoint = Some(CheckpointStatus { latest_path: Some("last.ckpt".into()), ..Default::default() });

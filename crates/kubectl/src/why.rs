@@ -486,6 +486,10 @@ impl Diagnosis {
                 self.say(format!("Checkpoint {path} has yet to be copied."));
             }
         }
+        if let Some(bad) = facts.is("CheckpointsDurable", false).filter(|_| !facts.is_finished()) {
+            self.say(sentence(&bad.message));
+            self.advise_on(facts, &bad.reason);
+        }
         if let Some(bad) = facts.is("CheckpointsHealthy", false) {
             let since = age(bad.last_transition_time.0, facts.time);
             self.say(format!("Checkpoint problem for {since} ({}): {}", bad.reason, sentence(&bad.message)));
