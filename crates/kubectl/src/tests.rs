@@ -588,6 +588,25 @@ fn half_placed() -> Facts {
 }
 
 #[test]
+fn a_job_whose_gpus_no_node_has_is_shown_the_way_without() {
+    let way = "resubmit bert -n team --set gpusPerWorker=0";
+    let mut facts = pending();
+    assert!(told(&facts).2.contains(way));
+    facts.spec.gpus_per_worker = Some(0);
+    assert!(!told(&facts).2.contains(way));
+    facts.spec.gpus_per_worker = Some(1);
+    let of = |words: &str| condition("Scheduled", false, "Unschedulable", words, -720);
+    for (words, has) in [
+        ("0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient amd.com/gpu.", true),
+        ("0/3 nodes are available: 3 Insufficient cpu, 3 Insufficient memory.", false),
+        ("0/3 nodes are available: 3 node(s) had untolerated taint {nvidia.com/gpu: }.", false),
+    ] {
+        facts.status.conditions = vec![of(words)];
+        assert_eq!(told(&facts).2.contains(way), has, "{words}");
+    }
+}
+
+#[test]
 fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
     let (_, says, advice) = told(&half_placed());
     assert_eq!(says.matches("idle").count(), 1, "the condition says it already: {says}");
