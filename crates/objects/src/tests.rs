@@ -696,6 +696,37 @@ fn labels_and_annotations_reach_every_object() {
 }
 
 #[test]
+fn the_backend_acts_where_a_framework_reads_a_variable_for_it() {
+    let read = |framework: &str, backend: &str, gpus: u16, own: Value| {
+        let networking = if backend.is_empty() { json!({}) } else { json!({ "backend": backend }) };
+        let pod = pod_of(
+            &json!({ "framework": framework, "image": "i", "networking": networking, "gpusPerWorker": gpus, "env": own }),
+        );
+        let names = ["PADDLE_DISTRI_BACKEND", "JAX_CPU_COLLECTIVES_IMPLEMENTATION"];
+        let found =
+            names.into_iter().flat_map(|name| env(training(&pod), name).into_iter().map(move |value| (name, value)));
+        found.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    for (framework, backend, gpus, expected) in [
+        ("paddle", "gloo", 0, "PADDLE_DISTRI_BACKEND=gloo"),
+        ("paddle", "gloo", 1, "PADDLE_DISTRI_BACKEND=gloo"),
+        ("paddle", "", 0, ""),
+        ("paddle", "nccl", 1, ""),
+        ("paddle", "mpi", 0, ""),
+        ("jax", "gloo", 0, "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"),
+        ("jax", "mpi", 0, "JAX_CPU_COLLECTIVES_IMPLEMENTATION=mpi"),
+        ("jax", "mpi", 8, ""),
+        ("jax", "", 0, ""),
+        ("pytorch", "gloo", 0, ""),
+        ("tensorflow", "gloo", 0, ""),
+    ] {
+        assert_eq!(read(framework, backend, gpus, json!([])), expected, "{framework} {backend} {gpus}");
+    }
+    let own = json!([{ "name": "PADDLE_DISTRI_BACKEND", "value": "xccl" }]);
+    assert_eq!(read("paddle", "gloo", 0, own), "PADDLE_DISTRI_BACKEND=xccl");
+}
+
+#[test]
 fn labels_are_tags_of_the_runs() {
     let (long_value, long_key) = ("v".repeat(63), format!("{}.example/k", "d".repeat(243)));
     let pod = pod_of(&json!({
