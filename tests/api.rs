@@ -351,6 +351,41 @@ async fn examples_are_admitted_strictly() {
     }
 }
 
+#[tokio::test]
+async fn parameters_of_a_template_are_checked() {
+    let client = server().await;
+    for (parameters, expected) in [
+        (
+            json!([{ "name": "team" }, { "name": "gpu-type", "description": "d", "default": "a", "enum": ["a", "b"] }]),
+            None,
+        ),
+        (json!([{ "name": "a b" }]), Some("the name of a parameter has another character")),
+        (json!([{ "name": "a>" }]), Some("the name of a parameter has another character")),
+        (
+            json!([{ "name": "a", "default": "c", "enum": ["a", "b"] }]),
+            Some("the default of a parameter is not in its enum"),
+        ),
+        (json!([{ "name": "a" }, { "name": "a" }]), Some("Duplicate value")),
+        (json!([{ "name": "a", "defualt": "c" }]), Some("unknown field")),
+    ] {
+        for kind in RuntimeKind::ALL {
+            let spec = json!({ "parameters": parameters, "image": "$<params.team>/a:1", "labels": { "team": "$<params.team>" },
+                               "resources": { "limits": { "cpu": "$<params.cpu>" } } });
+            let template = json!({ "apiVersion": "ml.example.com/v1", "kind": kind.as_str(), "metadata": { "name": "x" }, "spec": spec });
+            let place = if kind == RuntimeKind::TrainingRuntime { "/namespaces/default" } else { "" };
+            let url = format!("/apis/ml.example.com/v1{place}/{}?fieldValidation=Strict&dryRun=All", kind.plural());
+            let answer = send(&client, "POST", &url, &template).await;
+            match expected {
+                None => assert!(answer.is_ok(), "{parameters}: {}", answer.unwrap_err()),
+                Some(words) => {
+                    let error = answer.unwrap_err().to_string();
+                    assert!(error.contains(words), "{parameters}: {error}");
+                }
+            }
+        }
+    }
+}
+
 /// The templates of the installation are admitted, and with an image, a command and checkpoints elsewhere jobs can run with each.
 #[tokio::test]
 async fn jobs_with_the_templates_of_the_installation_can_run() {

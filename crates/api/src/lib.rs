@@ -60,7 +60,7 @@ pub use rules::{
     RESERVED_KEYS, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal, completed_message, immutable, immutable_message,
     is_changeable, running_message,
 };
-pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
+pub use runtime::{RuntimeKind, RuntimeParameter, RuntimeRef, TakenRuntime};
 pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::{NOT_IN_RUNTIMES, NOT_IN_TRIALS, crd, runtime_crd, tuning_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};

@@ -25,6 +25,7 @@ mod monitoring;
 pub mod names;
 mod output;
 mod own_image;
+mod parameters;
 mod placement;
 mod policy;
 pub mod quantity;
