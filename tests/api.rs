@@ -378,7 +378,7 @@ async fn parameters_of_a_template_are_checked() {
             match expected {
                 None => assert!(answer.is_ok(), "{parameters}: {}", answer.unwrap_err()),
                 Some(words) => {
-                    let error = answer.unwrap_err().to_string();
+                    let error = answer.unwrap_err();
                     assert!(error.contains(words), "{parameters}: {error}");
                 }
             }

@@ -64,6 +64,9 @@ pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJ
         if job.metadata.namespace.is_none() {
             job.metadata.namespace = Some(namespace.unwrap_or("default").to_owned());
         }
+        if let (None, Some(begin)) = (&job.metadata.name, &job.metadata.generate_name) {
+            job.metadata.name = Some(format!("{begin}xxxxx"));
+        }
         job.metadata.uid.get_or_insert(NO_UID.to_owned());
         jobs.push(job);
     }
