@@ -351,6 +351,41 @@ async fn examples_are_admitted_strictly() {
     }
 }
 
+#[tokio::test]
+async fn parameters_of_a_template_are_checked() {
+    let client = server().await;
+    for (parameters, expected) in [
+        (
+            json!([{ "name": "team" }, { "name": "gpu-type", "description": "d", "default": "a", "enum": ["a", "b"] }]),
+            None,
+        ),
+        (json!([{ "name": "a b" }]), Some("the name of a parameter has another character")),
+        (json!([{ "name": "a>" }]), Some("the name of a parameter has another character")),
+        (
+            json!([{ "name": "a", "default": "c", "enum": ["a", "b"] }]),
+            Some("the default of a parameter is not in its enum"),
+        ),
+        (json!([{ "name": "a" }, { "name": "a" }]), Some("Duplicate value")),
+        (json!([{ "name": "a", "defualt": "c" }]), Some("unknown field")),
+    ] {
+        for kind in RuntimeKind::ALL {
+            let spec = json!({ "parameters": parameters, "image": "$<params.team>/a:1", "labels": { "team": "$<params.team>" },
+                               "resources": { "limits": { "cpu": "$<params.cpu>" } } });
+            let template = json!({ "apiVersion": "ml.example.com/v1", "kind": kind.as_str(), "metadata": { "name": "x" }, "spec": spec });
+            let place = if kind == RuntimeKind::TrainingRuntime { "/namespaces/default" } else { "" };
+            let url = format!("/apis/ml.example.com/v1{place}/{}?fieldValidation=Strict&dryRun=All", kind.plural());
+            let answer = send(&client, "POST", &url, &template).await;
+            match expected {
+                None => assert!(answer.is_ok(), "{parameters}: {}", answer.unwrap_err()),
+                Some(words) => {
+                    let error = answer.unwrap_err();
+                    assert!(error.contains(words), "{parameters}: {error}");
+                }
+            }
+        }
+    }
+}
+
 /// The templates of the installation are admitted, and with an image, a command and checkpoints elsewhere jobs can run with each.
 #[tokio::test]
 async fn jobs_with_the_templates_of_the_installation_can_run() {
@@ -479,7 +514,8 @@ fn old_jobs() -> Vec<Value> {
         let checkpoint = &job["spec"]["checkpoint"];
         let new = ["retention", "keepBest", "resumeFrom", "resumeArgs", "backup"];
         let in_bucket = ["s3", "gcs", "azure"].iter().any(|bucket| checkpoint["storage"]["type"] == *bucket);
-        let is_elastic = ["elastic", "roles", "runtimeRef"].iter().any(|field| job["spec"].get(field).is_some());
+        let is_elastic =
+            ["elastic", "labels", "roles", "runtimeRef"].iter().any(|field| job["spec"].get(field).is_some());
         let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch");
         let is_known = ["pytorch", "tensorflow", "jax"].contains(&framework);
         let has_objective = job["spec"]["monitoring"].get("objective").is_some();
@@ -677,6 +713,8 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
         "imagePullSecrets": list(16, &|index| json!({ "name": name(index, 253) })),
         "hyperparameters": { "additionalParams": map(128, &"b".repeat(65), &"v".repeat(512)) },
         "scheduling": { "nodeSelector": map(64, &format!("{}/", "a".repeat(253)), &"v".repeat(63)) },
+        "labels": map(32, &format!("{}/", "a".repeat(253)), &"v".repeat(63)),
+        "annotations": map(32, &format!("{}/", "a".repeat(253)), &"v".repeat(2048)),
         "checkpoint": {
             "storage": { "type": "nfs", "nfsServer": "s".repeat(253), "nfsPath": "/p".repeat(2048) },
             "keepBest": { "metric": "m".repeat(253) },
@@ -966,6 +1004,13 @@ fn wrong_entries() -> Vec<(Value, &'static str)> {
             json!({ "scheduling": { "nodeSelector": { "a": "b", "zone": "a b" } } }),
             "the entry zone of nodeSelector can't be a node label",
         ),
+        (json!({ "labels": { "a": "b", "team": "a b" } }), "the entry team of labels can't be a label"),
+        (
+            json!({ "labels": { "a": "b", "kueue.x-k8s.io/queue-name": "q" } }),
+            "the key kueue.x-k8s.io/queue-name of labels is",
+        ),
+        (json!({ "annotations": { "a": "b", "a b": "c" } }), "the key a b of annotations can't be the key"),
+        (json!({ "annotations": { "a": "b", "training-job": "c" } }), "the key training-job of annotations is set by"),
         (
             json!({ "monitoring": { "progress": { "patterns": ["(?P<loss>x)", "loss=(.*)"] } } }),
             "the pattern \"loss=(.*)\" of monitoring.progress names nothing",
@@ -1078,6 +1123,11 @@ fn accepted() -> Vec<(String, Value)> {
                                                   "nodeSelector": { "a.b/c_d": "", "e": "F.g" } } }),
         ),
         (
+            "labelled".into(),
+            json!({ "labels": { "team": "vision", "kueue.x-k8s.io.example/a": "", "apps": "b" },
+                    "annotations": { "example.com/owner": "A. N. Other, \"room\" 7", "kubectl.kubernetes.io/default-container": "x" } }),
+        ),
+        (
             "params".into(),
             json!({ "hyperparameters": { "learningRate": 1e-5, "additionalParams": { "adam.beta1": "0.9", "weightDecay": "", "k-fold": "5" } } }),
         ),
@@ -1124,6 +1174,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         json!({ "maxTrials": trials, "metric": { "name": "loss", "goal": "minimize" }, "parameters": parameters })
     };
     vec![
+        ("annotations", json!({ "a": "b" }), json!({ "a": "c" }), false),
         ("args", json!(["a"]), json!(["b"]), false),
         ("cache", json!({ "pvcName": "a" }), json!({ "pvcName": "b" }), false),
         ("checkpoint", json!({ "frequency": 1 }), json!({ "frequency": 2 }), false),
@@ -1147,6 +1198,7 @@ fn values() -> Vec<(&'static str, Value, Value, bool)> {
         ("hyperparameters", json!({ "epochs": 1 }), json!({ "epochs": 1, "batchSize": 1 }), false),
         ("image", json!("a"), json!("b"), false),
         ("imagePullSecrets", json!([{ "name": "a" }]), json!([{ "name": "b" }]), false),
+        ("labels", json!({ "a": "b" }), json!({ "a": "c" }), false),
         ("model", json!("a"), json!("b"), false),
         ("monitoring", json!({ "metricsPort": 8081 }), json!({ "metricsPort": 8082 }), false),
         ("networking", json!({ "backend": "gloo" }), json!({ "backend": "mpi" }), false),

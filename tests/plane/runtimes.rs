@@ -170,7 +170,18 @@ async fn a_job_waits_for_a_template_that_can_run() {
     })
     .await;
     assert_eq!(space.get::<Job>("x-training").await, None);
-    edit(&space, "missing", json!({ "podTemplate": { "spec": { "dnsPolicy": null } } })).await;
+    let no_longer = json!({ "spec": { "dnsPolicy": null } });
+    edit(&space, "missing", json!({ "podTemplate": no_longer, "parameters": [{ "name": "team" }] })).await;
+    job.until("the parameter without a value", |status| {
+        let accepted = status.conditions.iter().find(|condition| condition.type_ == "Accepted");
+        accepted.is_some_and(|is| is.message.contains("runtimeRef.parameters.team is missing and has no default"))
+    })
+    .await;
+    let parameters = json!([{ "name": "team", "default": "vision" }]);
+    edit(&space, "missing", json!({ "parameters": parameters, "labels": { "team": "$<params.team>" } })).await;
+    let labelled =
+        |job: &Job| job.metadata.labels.iter().flatten().any(|(key, value)| key == "team" && value == "vision");
+    space.until::<Job>("x-training", "the label by the parameter", labelled).await;
     let (workers, _) = pod(&space, "x").await;
     assert_eq!(workers, 3);
     job.condition("Accepted", "True", "Valid").await;

@@ -61,6 +61,7 @@ fn cases() -> Vec<Case> {
         json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": weight, "preference": term }] } })
     };
     vec![
+        case("annotations", json!({ "example.com/owner": "a" }), json!({ "example.com/owner": "b" })),
         case("args", json!(["a"]), json!(["b"])),
         with(backup(), "checkpoint.backup.azureAccount", json!("account"), json!("other")),
         with(backup(), "checkpoint.backup.credentialsSecret", json!("a"), json!("b")),
@@ -155,6 +156,7 @@ fn cases() -> Vec<Case> {
         case("hyperparameters.warmupSteps", json!(1), json!(2)),
         case("image", json!("a.test/a:1"), json!("a.test/a:2")),
         case("imagePullSecrets", json!([{ "name": "a" }]), json!([{ "name": "b" }])),
+        case("labels", json!({ "team": "a" }), json!({ "team": "b" })),
         case("model", json!("pvc://claim/a"), json!("other")),
         case("monitoring.enabled", json!(false), json!(true)),
         case("monitoring.metricsPort", json!(2000), json!(3000)),

@@ -27,6 +27,8 @@ pub enum ConditionType {
     ProgressStalled,
     /// No problem with the checkpoints is known.
     CheckpointsHealthy,
+    /// Checkpoints outlive their pod. It is only set where they do not.
+    CheckpointsDurable,
     /// The result is published under the address of `output`.
     ResultPublished,
     /// The requested TensorBoard can read what the workers write.
@@ -50,6 +52,7 @@ impl ConditionType {
             Self::LossFinite => "LossFinite",
             Self::ProgressStalled => "ProgressStalled",
             Self::CheckpointsHealthy => "CheckpointsHealthy",
+            Self::CheckpointsDurable => "CheckpointsDurable",
             Self::ResultPublished => "ResultPublished",
             Self::TensorBoard => "TensorBoard",
         }

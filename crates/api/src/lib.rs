@@ -56,10 +56,11 @@ pub use protocol::objective::{Measurement, Objective as ObjectiveStatus, RungRea
 pub use protocol::reason::Reason;
 pub use roles::RoleSpec;
 pub use rules::{
-    CHANGEABLE, CHANGEABLE_WITHIN, MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RULES, Rule,
-    SCHEMA_REFUSALS, SchemaRefusal, completed_message, immutable, immutable_message, is_changeable, running_message,
+    CHANGEABLE, CHANGEABLE_WITHIN, MUTABLE, MUTABLE_WITHIN, RESERVED_ENV, RESERVED_ENV_PREFIXES, RESERVED_KEY_PREFIXES,
+    RESERVED_KEYS, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal, completed_message, immutable, immutable_message,
+    is_changeable, running_message,
 };
-pub use runtime::{RuntimeKind, RuntimeRef, TakenRuntime};
+pub use runtime::{RuntimeKind, RuntimeParameter, RuntimeRef, TakenRuntime};
 pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::{NOT_IN_RUNTIMES, NOT_IN_TRIALS, crd, runtime_crd, tuning_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};

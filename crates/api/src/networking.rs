@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Networking {
     /// Name of the collective communication backend that the program should use.
     /// It is passed as `NCCL_BACKEND` and in the file `backend` of the program's configuration.
-    /// The operator configures nothing else from it.
+    /// With paddle, gloo is also passed as `PADDLE_DISTRI_BACKEND`.
+    /// With jax without GPUs, gloo or mpi is also passed as `JAX_CPU_COLLECTIVES_IMPLEMENTATION`.
+    /// No other framework reads a variable for it: the program passes it on, for example to `init_process_group`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Backend")]
     pub backend: Option<Backend>,

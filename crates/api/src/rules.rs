@@ -91,10 +91,13 @@ struct Entry {
 /// Expands the CEL of a rule at `at`: names in capitals, and fields with a default.
 fn expanded(at: &str, cel: &str) -> String {
     let quoted = RESERVED_ENV.map(|name| format!("'{name}'")).join(", ");
+    let [keys, prefixes] =
+        [&RESERVED_KEYS[..], &RESERVED_KEY_PREFIXES].map(|names| names.join("|").replace('.', "[.]"));
     // Conditions come before what stands in them.
     let cel = CONDITIONS.iter().fold(cel.to_owned(), |cel, (name, condition)| cel.replace(name, condition));
     with_defaults(at, &cel)
         .replace("$RESERVED_ENV", &format!("[{quoted}]"))
+        .replace("$RESERVED_KEY", &format!("'^({keys}|({prefixes}|kueue[.]x-k8s[.]io/).*)$'"))
         .replace("$SUBDOMAIN", "'^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'")
         .replace("$LABEL_VALUE", "'^([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?$'")
         .replace("$LABEL_KEY", "'^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$'")
@@ -122,7 +125,7 @@ fn with_defaults(at: &str, cel: &str) -> String {
 
 /// Conditions on the key `k` of a map or the mount `m`. Rules use each one twice: to detect an invalid entry, and to name
 /// it.
-const CONDITIONS: [(&str, &str); 11] = [
+const CONDITIONS: [(&str, &str); 12] = [
     (
         "$CONTAINER_RESOURCE",
         "k in ['cpu', 'memory', 'ephemeral-storage'] || k.startsWith('hugepages-') || k.contains('/')",
@@ -166,6 +169,7 @@ const CONDITIONS: [(&str, &str); 11] = [
         "$ROLE_FITS",
         "size(self.metadata.name) + size(r.name) + size(string((has(r.replicas) ? r.replicas : 1) - 1)) <= 61",
     ),
+    ("$KEY_OF_OPERATOR", "k.matches($RESERVED_KEY)"),
     ("$NODE_LABEL", "k.matches($LABEL_KEY) && self[k].matches($LABEL_VALUE)"),
 ];
 
@@ -211,6 +215,22 @@ pub const RESERVED_ENV: [&str; 23] = [
 
 /// Prefixes of further variables that only the operator may set.
 pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
+
+/// Labels and annotations that only the operator and the Job controller may set.
+pub const RESERVED_KEYS: [&str; 9] = [
+    "app",
+    "component",
+    "training-job",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/component",
+    "job-name",
+    "controller-uid",
+];
+
+/// Prefixes of further labels and annotations that only the operator and the Job controller may set.
+pub const RESERVED_KEY_PREFIXES: [&str; 2] = ["ml.example.com/", "batch.kubernetes.io/"];
 
 /// Top-level fields of the spec that may change after creation. [`MUTABLE_WITHIN`] lists mutable fields within objects.
 pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPolicy"];
@@ -1071,6 +1091,39 @@ pub const RULES: &[Rule] = &[
         wrong: "{an entry|the entry %|self.filter(k, !($NODE_LABEL))[0]} of nodeSelector can't be a node label",
         remedy: "write KEY: VALUE as kubectl get nodes --show-labels prints them",
         example: "node-selector",
+    },
+    // ---- labels and annotations
+    Rule {
+        at: "spec.labels",
+        field: "",
+        rule: "self.all(k, $NODE_LABEL)",
+        wrong: "{an entry|the entry %|self.filter(k, !($NODE_LABEL))[0]} of labels can't be a label",
+        remedy: "write letters, digits, '-', '_' and '.', as in team: vision; other text belongs into annotations",
+        example: "labels-value",
+    },
+    Rule {
+        at: "spec.labels",
+        field: "",
+        rule: "self.all(k, !($KEY_OF_OPERATOR))",
+        wrong: "{a key|the key %|self.filter(k, $KEY_OF_OPERATOR)[0]} of labels is set by the operator, the Job controller or Kueue",
+        remedy: "remove it, or choose a key with a prefix of your own; a Kueue queue is scheduling.queue",
+        example: "labels-reserved",
+    },
+    Rule {
+        at: "spec.annotations",
+        field: "",
+        rule: "self.all(k, k.matches($LABEL_KEY))",
+        wrong: "{a key|the key %|self.filter(k, !k.matches($LABEL_KEY))[0]} of annotations can't be the key of an annotation",
+        remedy: "write NAME or PREFIX/NAME with letters, digits, '-', '_' and '.', as in example.com/owner",
+        example: "annotations-key",
+    },
+    Rule {
+        at: "spec.annotations",
+        field: "",
+        rule: "self.all(k, !($KEY_OF_OPERATOR))",
+        wrong: "{a key|the key %|self.filter(k, $KEY_OF_OPERATOR)[0]} of annotations is set by the operator, the Job controller or Kueue",
+        remedy: "remove it; what Kueue reads of a pod belongs into podTemplate.metadata.annotations",
+        example: "annotations-reserved",
     },
     // ---- monitoring
     Rule {

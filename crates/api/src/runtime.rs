@@ -5,6 +5,7 @@ use kube::core::ApiResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Kind of a template.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +62,45 @@ pub struct RuntimeRef {
     /// Name of the template.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
+    /// Values of the template's parameters by name, at most 32. A parameter without a default requires one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub parameters: BTreeMap<String, String>,
 }
+
+/// Parameter of a template. Its value takes the place of `$<params.NAME>` in text of the template's spec.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RuntimeParameter {
+    /// Name in `$<params.NAME>` and in `runtimeRef.parameters` of a job.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Purpose of the parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub description: Option<String>,
+    /// Value for jobs that give none. Without it each job must give a value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub default: Option<String>,
+    /// Allowed values, at most 64. Without it every text is allowed.
+    #[serde(default, rename = "enum", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 1024)))]
+    pub allowed: Vec<String>,
+}
+
+/// Checks of a [`RuntimeParameter`] by the API server: the CEL rule, and the message.
+pub(super) const PARAMETER_RULES: [(&str, &str); 2] = [
+    (
+        "self.name.matches('^[A-Za-z][-_A-Za-z0-9]*$')",
+        "the name of a parameter has another character than letters, digits, '-' and '_', or does not begin with a letter: \
+         write a name such as gpu-type",
+    ),
+    (
+        "!has(self.default) || !has(self.enum) || self.default in self.enum",
+        "the default of a parameter is not in its enum: add it to enum, or choose another default",
+    ),
+];
 
 /// Copy of the template, taken when the job was created.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]

@@ -1,8 +1,9 @@
 //! The CRD: the derived schema, reduced and completed so that it can be applied.
 
 use super::{
-    Rule, RuntimeKind, TrainingJob, TuningJob, defaults,
+    Rule, RuntimeKind, RuntimeParameter, TrainingJob, TuningJob, defaults,
     rules::{self, MUTABLE, RULES},
+    runtime::PARAMETER_RULES,
     tuning_rules::{TUNING_CHANGES, TUNING_JOB_RULES, TUNING_RULES},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -10,6 +11,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaPropsOrArray, JSONSchemaPropsOrBool, ValidationRule,
 };
 use kube::CustomResourceExt;
+use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
@@ -37,7 +39,10 @@ const PLAIN: [&str; 7] = [
 ];
 
 /// Length limits that the types of Kubernetes lack. The API server needs them to estimate the cost of a rule.
-const LENGTHS: [(&str, i64); 18] = [
+const LENGTHS: [(&str, i64); 21] = [
+    ("spec.runtimeRef.parameters{}", 1024),
+    ("spec.labels{}", 63),
+    ("spec.annotations{}", 2048),
     ("spec.env[].name", 253),
     ("spec.volumes[].name", 63),
     ("spec.volumeMounts[].name", 63),
@@ -84,8 +89,11 @@ pub fn crd() -> CustomResourceDefinition {
     };
     root.properties.get_or_insert_default().insert("metadata".into(), metadata);
     for path in EMBEDDED {
-        // The first level is what a person who reads `kubectl explain` needs; all levels are 230 kB.
-        for_each_child(at(root, path), &mut |field| for_each_child(field, &mut forget_descriptions));
+        // The first sentences of the first level are what a person who reads `kubectl explain` needs; all levels are 230 kB.
+        for_each_child(at(root, path), &mut |field| {
+            keep_first_sentence(field);
+            for_each_child(field, &mut forget_descriptions);
+        });
     }
     for path in PLAIN {
         for_each_child(at(root, path), &mut forget_descriptions);
@@ -218,8 +226,36 @@ pub fn runtime_crd(kind: RuntimeKind) -> CustomResourceDefinition {
     fields.retain(|name, _| name == "spec");
     let spec = fields.get_mut("spec").expect("a TrainingJob has a spec");
     spec.required = None;
-    spec.properties.get_or_insert_default().retain(|name, _| !NOT_IN_RUNTIMES.contains(&name.as_str()));
+    let fields = spec.properties.get_or_insert_default();
+    fields.retain(|name, _| !NOT_IN_RUNTIMES.contains(&name.as_str()));
+    fields.insert("parameters".to_owned(), runtime_parameters());
     crd
+}
+
+/// The parameters of a template.
+#[expect(clippy::expect_used, reason = "the derived schema has this form, which every run of crdgen shows")]
+fn runtime_parameters() -> JSONSchemaProps {
+    let generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
+    let mut entry = generator.into_root_schema_for::<RuntimeParameter>();
+    ["$schema", "title", "description"].iter().for_each(|key| drop(entry.remove(*key)));
+    let mut entry: JSONSchemaProps = serde_json::from_value(entry.to_value()).expect("it is a schema");
+    for_each_child(&mut entry, &mut tidy);
+    for (rule, message) in PARAMETER_RULES {
+        add(&mut entry, refusal(rule.to_owned(), message.to_owned(), ""));
+    }
+    JSONSchemaProps {
+        type_: Some("array".into()),
+        description: Some(
+            "Parameters of the template, at most 32. `$<params.NAME>` in text of this spec is replaced by the value that a job \
+             gives in `runtimeRef.parameters`."
+                .into(),
+        ),
+        max_items: Some(32),
+        items: Some(JSONSchemaPropsOrArray::Schema(Box::new(entry))),
+        x_kubernetes_list_type: Some("map".into()),
+        x_kubernetes_list_map_keys: Some(vec!["name".into()]),
+        ..JSONSchemaProps::default()
+    }
 }
 
 fn forget_rules(schema: &mut JSONSchemaProps) {
@@ -417,6 +453,14 @@ fn tidy(schema: &mut JSONSchemaProps) {
 fn tell_default(schema: &mut JSONSchemaProps, default: &Value) {
     if let Some(description) = &mut schema.description {
         description.push_str(&format!(" Default: {default}.").replace('"', ""));
+    }
+}
+
+fn keep_first_sentence(schema: &mut JSONSchemaProps) {
+    let Some(description) = &mut schema.description else { return };
+    let begins_sentence = |at: usize| description[at + 2..].starts_with(char::is_uppercase);
+    if let Some((end, _)) = description.match_indices(". ").find(|(at, _)| begins_sentence(*at)) {
+        description.truncate(end + 1);
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeMount};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 /// Desired state of one distributed training: a gang of workers that starts, fails and restarts together.
@@ -199,6 +200,17 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::pod_template")]
     pub pod_template: Option<serde_json::Value>,
+
+    /// Labels of every object and pod that the operator creates for the job, and tags of its runs in experiment trackers.
+    /// At most 32. The labels in `metadata` stay on the TrainingJob.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub labels: BTreeMap<String, String>,
+
+    /// Annotations of every object and pod that the operator creates for the job, at most 32.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub annotations: BTreeMap<String, String>,
 
     /// Destination of the results, which the program writes to `OUTPUT_DIR` (`/out`).
     /// `pvc://CLAIM/PATH` is mounted there.

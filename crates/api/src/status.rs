@@ -30,7 +30,8 @@ pub struct TrainingJobStatus {
     pub reason: Option<Reason>,
     /// Conditions of the job, each with reason and message.
     /// The types are Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded and Failed.
-    /// Further types are AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, ResultPublished and TensorBoard.
+    /// Further types are AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, CheckpointsDurable, ResultPublished
+    /// and TensorBoard.
     /// Only those that apply are present.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

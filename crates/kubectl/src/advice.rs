@@ -85,6 +85,12 @@ pub const ADVICE: &[(&str, &str)] = &[
          monitoring.tensorboardEnabled to false. The training continues without TensorBoard.",
     ),
     (
+        "CheckpointsInEmptyDir",
+        "This job continues as it is. To keep the checkpoints of the next one, set checkpoint.storage (type pvc, nfs, \
+         s3, gcs or azure) or checkpoint.backup: kubectl trainingjob resubmit {job} -n {namespace} --name NEW --set \
+         checkpoint.storage.type=pvc",
+    ),
+    (
         "OldPods",
         "Usually nothing: the next attempt starts when the last pod of the earlier attempt is gone. If that pod stays \
          in Terminating, check its node (kubectl get pods -n {namespace} -l training-job={job} -o wide). If the node \

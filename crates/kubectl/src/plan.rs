@@ -64,6 +64,9 @@ pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJ
         if job.metadata.namespace.is_none() {
             job.metadata.namespace = Some(namespace.unwrap_or("default").to_owned());
         }
+        if let (None, Some(begin)) = (&job.metadata.name, &job.metadata.generate_name) {
+            job.metadata.name = Some(format!("{begin}xxxxx"));
+        }
         job.metadata.uid.get_or_insert(NO_UID.to_owned());
         jobs.push(job);
     }
@@ -489,6 +492,16 @@ mod tests {
         assert_eq!(from(&told, "model"), [(json!("m"), "written".into())]);
         assert_eq!(from(&told, "runtimeRef.name"), [(json!("gpu"), "written".into())]);
         assert_eq!(told.objects.last().unwrap()["spec"]["completions"], 3);
+        // Its text has parameters, of which the job gives values.
+        let with = file
+            .replace("theirs:1", "$<params.team>:1")
+            .replace("spec: {image", "spec: {parameters: [{name: team}], image");
+        let unset = jobs(&with, Some("team")).unwrap_err().to_string();
+        assert!(unset.contains("runtimeRef.parameters.team is missing and has no default"), "{unset}");
+        let set = with.replace("{name: gpu}, resources", "{name: gpu, parameters: {team: vision}}, resources");
+        let set = self::told(&jobs(&set, Some("team")).unwrap().remove(0), true);
+        assert_eq!(set.refusals, Vec::<String>::new());
+        assert_eq!(from(&set, "image"), [(json!("vision:1"), "ClusterTrainingRuntime gpu".into())]);
         // Another one is still to be found.
         let job = jobs(&file.replace("{name: gpu}, resources", "{name: other}, resources"), None).unwrap().remove(0);
         assert_eq!(wants(&job).unwrap().name, "other");

@@ -48,6 +48,9 @@ pub struct JobArgs {
     /// Template of the job: NAME of a ClusterTrainingRuntime, or TrainingRuntime/NAME.
     #[arg(long, value_name = "[KIND/]NAME")]
     pub runtime: Option<String>,
+    /// Value of a parameter of the template; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable, requires = "runtime")]
+    pub param: Vec<(String, String)>,
     /// Any other field of the spec; may be repeated. VALUE is YAML: --set resources.limits.memory=8Gi.
     #[arg(long, value_name = "PATH=VALUE")]
     pub set: Vec<Assignment>,
@@ -111,6 +114,10 @@ pub fn draft(args: &JobArgs, namespace: Option<&str>) -> anyhow::Result<Draft> {
     }
     if let Some(runtime) = &args.runtime {
         spec["runtimeRef"] = runtime_ref(runtime)?;
+        if !args.param.is_empty() {
+            let values = args.param.iter().map(|(name, value)| (name.clone(), json!(value)));
+            spec["runtimeRef"]["parameters"] = Value::Object(values.collect());
+        }
     }
     for set in &args.set {
         set.apply(&mut spec).map_err(|wrong| anyhow!(wrong))?;
@@ -284,6 +291,9 @@ mod tests {
         "#);
         let least = drafted(&["x", "--", "python3", "a.py"]).unwrap().job;
         assert_eq!(least["spec"], json!({ "numWorkers": 1, "command": ["python3"], "args": ["a.py"] }));
+        let with = drafted(&["x", "--runtime", "cpu", "--param", "team=a=b", "--param", "cpu=8"]).unwrap().job;
+        let expected = json!({ "name": "cpu", "parameters": { "team": "a=b", "cpu": "8" } });
+        assert_eq!(with["spec"]["runtimeRef"], expected);
         // A template says the rest.
         assert_eq!(
             drafted(&["x", "--runtime", "cpu"]).unwrap().job["spec"],
@@ -300,6 +310,8 @@ mod tests {
             (vec!["x", "--runtime", "Other/a"], "--runtime Other/a: write NAME"),
             (vec!["x", "--env", "A"], "write NAME=VALUE"),
             (vec!["x", "--gpus", "17"], "17"),
+            (vec!["x", "--param", "a=b"], "--runtime"),
+            (vec!["x", "--runtime", "r", "--param", "a"], "write NAME=VALUE"),
             (vec!["x", "--code", "/no/such/folder"], "can't read --code /no/such/folder"),
         ] {
             let told = format!("{:#}", drafted(&line).unwrap_err());

@@ -313,6 +313,9 @@ fn checkpoints(screen: &mut Screen, facts: &Facts) {
             screen.field("", &[(Style::Plain, &format!("resumed  from {path}"))]);
         }
     }
+    if let Some(lost) = facts.is("CheckpointsDurable", false).filter(|_| !facts.is_finished()) {
+        screen.long_field("", Style::Busy, &lost.message);
+    }
     if let Some(bad) = facts.is("CheckpointsHealthy", false) {
         screen.long_field("", Style::Bad, &format!("{}: {}", bad.reason, bad.message));
     }

@@ -229,6 +229,24 @@ fn checkpoints_on_one_screen() {
 }
 
 #[test]
+fn checkpoints_that_are_lost_with_their_pod_are_named() {
+    let mut facts = running();
+    let words = plan::Checkpoint::IN_EMPTY_DIR;
+    facts.status.conditions.push(condition("CheckpointsDurable", false, "CheckpointsInEmptyDir", words, -200));
+    let (shown, (_, says, advice)) = (on_screen(&facts), told(&facts));
+    let told = format!("{says} {advice}");
+    assert!(shown.contains("checkpoints are in an emptyDir: they are lost with the pod"), "{shown}");
+    assert!(!shown.contains("What to do"), "nothing is wrong: {shown}");
+    for words in
+        ["in an emptyDir: they are lost with the pod", "kubectl trainingjob resubmit bert", "checkpoint.storage"]
+    {
+        assert!(told.contains(words), "{told}");
+    }
+    facts.status.state = Some(State::Completed);
+    assert!(!on_screen(&facts).contains("emptyDir"), "too late");
+}
+
+#[test]
 fn of_checkpoints_only_what_is_known_is_shown() {
     let mut facts = running();
     facts.status.checkpoint = Some(CheckpointStatus { latest_path: Some("last.ckpt".into()), ..Default::default() });
@@ -567,6 +585,25 @@ fn half_placed() -> Facts {
         worker(3, WorkerState::Waiting, ""),
     ];
     facts
+}
+
+#[test]
+fn a_job_whose_gpus_no_node_has_is_shown_the_way_without() {
+    let way = "resubmit bert -n team --set gpusPerWorker=0";
+    let mut facts = pending();
+    assert!(told(&facts).2.contains(way));
+    facts.spec.gpus_per_worker = Some(0);
+    assert!(!told(&facts).2.contains(way));
+    facts.spec.gpus_per_worker = Some(1);
+    let of = |words: &str| condition("Scheduled", false, "Unschedulable", words, -720);
+    for (words, has) in [
+        ("0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient amd.com/gpu.", true),
+        ("0/3 nodes are available: 3 Insufficient cpu, 3 Insufficient memory.", false),
+        ("0/3 nodes are available: 3 node(s) had untolerated taint {nvidia.com/gpu: }.", false),
+    ] {
+        facts.status.conditions = vec![of(words)];
+        assert_eq!(told(&facts).2.contains(way), has, "{words}");
+    }
 }
 
 #[test]

@@ -201,11 +201,24 @@ impl Diagnosis {
         self.say(format!("It requests {}{gpus}.", count(facts.spec.num_workers().into(), "worker")));
         self.restarted(facts);
         self.advise_on_reason(facts);
+        self.needless_gpus(facts);
         // While pods are being made and placed, every gang is half placed for a moment.
         let is_being_placed = self.reason.as_deref() == Some("Scheduling");
         let holds = !is_being_placed && self.half_placed(facts);
         if !holds && !is_being_placed && self.reason.as_deref() != Some("Queued") {
             self.advise("Nothing is lost by waiting: the job starts by itself once the cause is fixed.");
+        }
+    }
+
+    /// How a job is changed that asks for GPUs only because that is the default.
+    fn needless_gpus(&mut self, facts: &Facts) {
+        let is_missing = facts.is("Scheduled", false).is_some_and(|scheduled| lacks_gpus(&scheduled.message));
+        if is_missing && facts.spec.gpus_per_worker() > 0 {
+            self.advise(format!(
+                "If the program needs no GPU, write gpusPerWorker: 0 (run: --gpus 0), because the default is 1. To change \
+                 this job: kubectl trainingjob resubmit {} -n {} --set gpusPerWorker=0",
+                facts.name, facts.namespace
+            ));
         }
     }
 
@@ -486,6 +499,10 @@ impl Diagnosis {
                 self.say(format!("Checkpoint {path} has yet to be copied."));
             }
         }
+        if let Some(bad) = facts.is("CheckpointsDurable", false).filter(|_| !facts.is_finished()) {
+            self.say(sentence(&bad.message));
+            self.advise_on(facts, &bad.reason);
+        }
         if let Some(bad) = facts.is("CheckpointsHealthy", false) {
             let since = age(bad.last_transition_time.0, facts.time);
             self.say(format!("Checkpoint problem for {since} ({}): {}", bad.reason, sentence(&bad.message)));
@@ -649,4 +666,11 @@ fn times(n: u32) -> String {
 fn sentence(words: &str) -> String {
     let words = words.trim_end();
     if words.ends_with(['.', '!', '?']) { words.to_owned() } else { format!("{words}.") }
+}
+
+/// Whether a scheduler's words name a GPU among what the nodes lack.
+fn lacks_gpus(message: &str) -> bool {
+    let lacking = message.split("Insufficient ").skip(1);
+    let mut names = lacking.filter_map(|rest| rest.split([',', ' ']).next());
+    names.any(|name| plan::is_gpu(name.trim_end_matches('.')))
 }

@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use observe::{ChildKey, ObservedPod};
-use plan::{Incarnation, TensorBoard, Upkeep};
+use plan::{Checkpoint, Incarnation, TensorBoard, Upkeep};
 use protocol::attempt::RestartHistory;
 
 /// The status of a job in this phase.
@@ -96,8 +96,14 @@ impl Writing<'_, '_> {
                 self.set(C::Accepted, false, Reason::InvalidSpec, &why);
             }
         }
-        if input.refused.is_none() && input.plan.monitoring.tensorboard == Some(TensorBoard::NoStorage) {
+        if input.refused.is_some() {
+            return;
+        }
+        if input.plan.monitoring.tensorboard == Some(TensorBoard::NoStorage) {
             self.set(C::TensorBoard, false, Reason::NoStorage, TensorBoard::REMEDY);
+        }
+        if input.plan.storage.checkpoint.as_ref().is_some_and(Checkpoint::is_lost_with_pod) {
+            self.set(C::CheckpointsDurable, false, Reason::CheckpointsInEmptyDir, Checkpoint::IN_EMPTY_DIR);
         }
     }
 

@@ -9,16 +9,23 @@ use std::collections::BTreeMap;
 /// Has Argo CD keep an object that is not in git, whatever it takes for the object's Application.
 const ARGO_CD: (&str, &str) = ("argocd.argoproj.io/sync-options", "Prune=false");
 
+/// Prefixes of labels and annotations by which Argo CD and `kubectl apply --prune` take an object for theirs.
+const PRUNED_BY: [&str; 2] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/"];
+
 pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
     let volume = &plan.storage.checkpoint.as_ref()?.volume;
     let CheckpointVolume::New { size, storage_class, delete_with_job } = volume else { return None };
     let mut labels = labels::of(plan);
-    let mut annotations = None;
+    let mut annotations = super::annotations(plan, []);
     if !delete_with_job {
         // Argo CD deletes what has this label of an Application, no owner, and no place in git: an Application that is called like the
         // job would delete its checkpoints.
         labels.remove(labels::K8S_INSTANCE);
-        annotations = Some(BTreeMap::from([(ARGO_CD.0.to_owned(), ARGO_CD.1.to_owned())]));
+        // The user's labels may name such an Application, too.
+        let is_harmless = |key: &str| !PRUNED_BY.iter().any(|prefix| key.starts_with(prefix));
+        labels.retain(|key, _| is_harmless(key));
+        annotations.retain(|key, _| is_harmless(key));
+        annotations.insert(ARGO_CD.0.to_owned(), ARGO_CD.1.to_owned());
     }
     let mode = if plan.gang.most_workers() > 1 || plan.gang.has_roles() { "ReadWriteMany" } else { "ReadWriteOnce" };
     Some(PersistentVolumeClaim {
@@ -26,7 +33,7 @@ pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
             name: Some(names::claim_name(&plan.identity.name)),
             namespace: Some(plan.identity.namespace.clone()),
             labels: Some(labels),
-            annotations,
+            annotations: (!annotations.is_empty()).then_some(annotations),
             // Without an owner it stays when the job goes: nobody's work is deleted unless asked for.
             owner_references: delete_with_job.then(|| vec![plan.identity.owner.clone()]),
             ..ObjectMeta::default()

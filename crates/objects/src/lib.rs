@@ -79,10 +79,16 @@ fn metadata(plan: &Plan, name: String) -> ObjectMeta {
         name: Some(name),
         namespace: Some(plan.identity.namespace.clone()),
         labels: Some(labels::of(plan)),
-        annotations: Some(BTreeMap::from([(labels::INTENT.to_owned(), plan.identity.intent.clone())])),
+        annotations: Some(annotations(plan, [(labels::INTENT, plan.identity.intent.clone())])),
         owner_references: Some(vec![plan.identity.owner.clone()]),
         ..ObjectMeta::default()
     }
+}
+
+/// The annotations of `spec.annotations`, and these, which take precedence.
+fn annotations<const N: usize>(plan: &Plan, own: [(&str, String); N]) -> BTreeMap<String, String> {
+    let own = own.map(|(key, value)| (key.to_owned(), value));
+    plan.identity.annotations.clone().into_iter().chain(own).collect()
 }
 
 #[cfg(test)]

@@ -70,7 +70,9 @@ fn annotations(plan: &Plan) -> BTreeMap<String, String> {
             ("prometheus.io/path", "/metrics".to_owned()),
         ]);
     }
-    annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    // The user's take precedence: an annotation that the operator reads is refused in the spec.
+    let annotations = annotations.into_iter().map(|(key, value)| (key.to_owned(), value));
+    annotations.chain(plan.identity.annotations.clone()).collect()
 }
 
 fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast, environment: &Environment) -> PodSpec {

@@ -59,6 +59,16 @@ fn of_board(plan: &Plan) -> ObjectMeta {
     ObjectMeta { labels: Some(labels::of_board(plan)), ..metadata(plan, names::tensorboard_name(&plan.identity.name)) }
 }
 
+/// Its own labels select it, and take precedence.
+fn of_board_pod(plan: &Plan) -> ObjectMeta {
+    let annotations = super::annotations(plan, []);
+    ObjectMeta {
+        labels: Some(plan.identity.labels.clone().into_iter().chain(labels::of_board_pod(plan)).collect()),
+        annotations: (!annotations.is_empty()).then_some(annotations),
+        ..ObjectMeta::default()
+    }
+}
+
 fn deployment(plan: &Plan, board: &BoardPlan) -> Deployment {
     Deployment {
         metadata: of_board(plan),
@@ -67,10 +77,7 @@ fn deployment(plan: &Plan, board: &BoardPlan) -> Deployment {
             selector: LabelSelector { match_labels: Some(labels::of_board_pod(plan)), match_expressions: None },
             // Never two of them at one volume.
             strategy: Some(DeploymentStrategy { type_: Some("Recreate".to_owned()), rolling_update: None }),
-            template: PodTemplateSpec {
-                metadata: Some(ObjectMeta { labels: Some(labels::of_board_pod(plan)), ..ObjectMeta::default() }),
-                spec: Some(pod(plan, board)),
-            },
+            template: PodTemplateSpec { metadata: Some(of_board_pod(plan)), spec: Some(pod(plan, board)) },
             ..DeploymentSpec::default()
         }),
         status: None,

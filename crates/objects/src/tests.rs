@@ -1,7 +1,7 @@
 use super::*;
 use api::TrainingJob;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
-use plan::{self, Delivery, Runtime, is_reserved};
+use plan::{self, Delivery, Runtime, Upkeep, is_reserved};
 use proptest::prelude::*;
 use protocol::attempt::RestartHistory;
 use protocol::proof::AnswerKey;
@@ -650,6 +650,95 @@ fn an_agent_in_the_nodes_network_listens_at_the_pods_address() {
     };
     let host = json!({ "podTemplate": { "spec": { "hostNetwork": true } } });
     assert_eq!((source(host).as_deref(), source(json!({}))), (Some("status.podIP"), None));
+}
+
+#[test]
+fn labels_and_annotations_reach_every_object() {
+    let plan = plan_of(
+        "x",
+        &json!({
+            "dataset": "hf://n/d", "cache": { "pvcName": "c" }, "numWorkers": 2, "output": "s3://results/o", "framework": "none", "image": "i",
+            "roles": [{ "name": "actor" }], "scheduling": { "gang": "volcano", "schedulerName": "volcano" },
+            "checkpoint": { "storage": { "type": "pvc" } }, "monitoring": { "tensorboardEnabled": true },
+            "labels": { "team": "vision", "argocd.argoproj.io/instance": "app" },
+            "annotations": { "example.com/cost": "7", "prometheus.io/scrape": "false", "argocd.argoproj.io/sync-options": "Prune=true" },
+            "podTemplate": { "metadata": { "labels": { "team": "speech" } } },
+        }),
+    );
+    let Objects { service, config, claim, jobs } = built(&plan, 1);
+    let claim = claim.unwrap().metadata;
+    let board = board(&plan).unwrap();
+    let mut all =
+        vec![service.metadata, config.metadata, claim.clone(), board.service.metadata, board.deployment.metadata];
+    let mut pods = vec![board.deployment.spec.unwrap().template.metadata.unwrap()];
+    let others = [Upkeep::Fetch, Upkeep::Copy, Upkeep::Publish].map(|task| upkeep(&plan, task).unwrap());
+    let errand = errand(&plan, "x-errand".to_owned(), &[]).unwrap();
+    for job in jobs.into_iter().chain(others).chain([errand]) {
+        all.push(job.metadata);
+        pods.push(job.spec.unwrap().template.metadata.unwrap());
+    }
+    all.push(network_policy(&plan).unwrap().metadata);
+    all.push(keys(&plan, &[0; 32], &AnswerKey::parse("3c".repeat(32).as_bytes()).unwrap()).unwrap().metadata);
+    let Some(PodGroup::Volcano(group)) = pod_group(&plan) else { panic!("it has a group") };
+    all.push(group.metadata);
+    for meta in all.iter().chain(&pods) {
+        let is_pod = pods.contains(meta) && !meta.labels.as_ref().unwrap().values().any(|value| value == "tensorboard");
+        assert_eq!(meta.labels.as_ref().unwrap()["team"], if is_pod { "speech" } else { "vision" }, "{meta:?}");
+        let annotations = meta.annotations.as_ref().unwrap();
+        assert_eq!((&*annotations["example.com/cost"], &*annotations["prometheus.io/scrape"]), ("7", "false"));
+    }
+    // The claim stays when the job goes: whatever the labels say, it is no Application's.
+    assert_eq!(claim.annotations.unwrap()["argocd.argoproj.io/sync-options"], "Prune=false");
+    assert!(!claim.labels.unwrap().contains_key("argocd.argoproj.io/instance"));
+    let mut refused = plan.clone();
+    refused.identity.labels.insert(labels::MANAGED_BY.to_owned(), "me".to_owned());
+    assert_eq!(labels::of(&refused), labels::of(&plan));
+}
+
+#[test]
+fn the_backend_acts_where_a_framework_reads_a_variable_for_it() {
+    let read = |framework: &str, backend: &str, gpus: u16, own: Value| {
+        let networking = if backend.is_empty() { json!({}) } else { json!({ "backend": backend }) };
+        let pod = pod_of(
+            &json!({ "framework": framework, "image": "i", "networking": networking, "gpusPerWorker": gpus, "env": own }),
+        );
+        let names = ["PADDLE_DISTRI_BACKEND", "JAX_CPU_COLLECTIVES_IMPLEMENTATION"];
+        let found =
+            names.into_iter().flat_map(|name| env(training(&pod), name).into_iter().map(move |value| (name, value)));
+        found.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    for (framework, backend, gpus, expected) in [
+        ("paddle", "gloo", 0, "PADDLE_DISTRI_BACKEND=gloo"),
+        ("paddle", "gloo", 1, "PADDLE_DISTRI_BACKEND=gloo"),
+        ("paddle", "", 0, ""),
+        ("paddle", "nccl", 1, ""),
+        ("paddle", "mpi", 0, ""),
+        ("jax", "gloo", 0, "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"),
+        ("jax", "mpi", 0, "JAX_CPU_COLLECTIVES_IMPLEMENTATION=mpi"),
+        ("jax", "mpi", 8, ""),
+        ("jax", "", 0, ""),
+        ("pytorch", "gloo", 0, ""),
+        ("tensorflow", "gloo", 0, ""),
+    ] {
+        assert_eq!(read(framework, backend, gpus, json!([])), expected, "{framework} {backend} {gpus}");
+    }
+    let own = json!([{ "name": "PADDLE_DISTRI_BACKEND", "value": "xccl" }]);
+    assert_eq!(read("paddle", "gloo", 0, own), "PADDLE_DISTRI_BACKEND=xccl");
+}
+
+#[test]
+fn labels_are_tags_of_the_runs() {
+    let (long_value, long_key) = ("v".repeat(63), format!("{}.example/k", "d".repeat(243)));
+    let pod = pod_of(&json!({
+        "labels": { "team": "vision", "budget": long_value, long_key: "v", "mlflow.runName": "mine", "tuning_job_uid": "u", "attempt": "9" },
+        "monitoring": { "mlflowTrackingUri": "http://mlflow.example:5000", "wandbProject": "p" },
+    }));
+    let tags: Value = serde_json::from_str(env(training(&pod), "MLFLOW_RUN_CONTEXT")[0]).unwrap();
+    let expected = json!({ "mlflow.runName": "x-attempt-$$(ATTEMPT)", "training_job": "x", "namespace": "ml-training",
+                           "attempt": "$$(ATTEMPT)", "team": "vision", "budget": long_value });
+    assert_eq!(tags, expected);
+    let tags = "x,ml-training,attempt-$$(ATTEMPT),attempt=9,mlflow.runName=mine,team=vision,tuning_job_uid=u";
+    assert_eq!(env(training(&pod), "WANDB_TAGS"), [tags]);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 use super::environment::{literal, var};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, SecretKeySelector};
 use plan::Plan;
-use serde_json::json;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// Number of this attempt, in a value; see [`super::environment::MASTER_PORT`].
 const ATTEMPT: &str = "$$(ATTEMPT)";
@@ -21,22 +22,21 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     if let Some(mlflow) = &monitoring.mlflow {
         // MLflow itself takes the tags of a new run from MLFLOW_RUN_CONTEXT, its name being one of them; MLFLOW_RUN_NAME
         // is for programs that name their run themselves.
-        let mut tags = json!({
-            "mlflow.runName": run,
-            "training_job": plan.identity.name,
-            "namespace": plan.identity.namespace,
-            "attempt": ATTEMPT,
-        });
+        let mut tags: Map<String, Value> = mlflow_tags(&plan.identity.labels).collect();
+        tags.insert("mlflow.runName".to_owned(), json!(run));
+        tags.insert("training_job".to_owned(), json!(plan.identity.name));
+        tags.insert("namespace".to_owned(), json!(plan.identity.namespace));
+        tags.insert("attempt".to_owned(), json!(ATTEMPT));
         if let Some(search) = &plan.identity.search {
             // The agent's tracking store makes the run of the search, under which those of its trials stand.
-            tags["tuning_job"] = json!(search.name);
-            tags["tuning_job_uid"] = json!(search.uid);
+            tags.insert("tuning_job".to_owned(), json!(search.name));
+            tags.insert("tuning_job_uid".to_owned(), json!(search.uid));
         }
         env.extend([
             var("MLFLOW_TRACKING_URI", literal(&mlflow.uri)),
             var("MLFLOW_EXPERIMENT_NAME", literal(&mlflow.experiment)),
             var("MLFLOW_RUN_NAME", &run),
-            var("MLFLOW_RUN_CONTEXT", tags.to_string()),
+            var("MLFLOW_RUN_CONTEXT", Value::Object(tags).to_string()),
             // By default a server that is gone is waited for by each call for minutes, with GPUs idle. What the program is
             // told then is up to the agent's tracking store, see agent/python/trackers.
             var("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"),
@@ -50,7 +50,7 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
             var("WANDB_NAME", &run),
             // The attempts of a job stand together, and so do the trials of a search.
             var("WANDB_RUN_GROUP", plan.identity.search.as_ref().map_or(&plan.identity.name, |search| &search.name)),
-            var("WANDB_TAGS", format!("{},{},attempt-{ATTEMPT}", plan.identity.name, plan.identity.namespace)),
+            var("WANDB_TAGS", wandb_tags(plan)),
             // By default the end of a program waits for its last upload for ever.
             var("WANDB_FINISH_TIMEOUT", "300"),
         ]);
@@ -64,6 +64,23 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
         env.push(var("TENSORBOARD_LOGGING_DIR", board.log_dir()));
     }
     env
+}
+
+/// The user's labels as tags of a run, except those that MLflow would refuse or that mean something to it or to the agent.
+fn mlflow_tags(labels: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Value)> {
+    const LONGEST_KEY: usize = 250;
+    let is_free = |key: &str| !key.starts_with("mlflow.") && !key.starts_with("tuning_job") && key.len() <= LONGEST_KEY;
+    labels.iter().filter(move |(key, _)| is_free(key)).map(|(key, value)| (key.clone(), json!(value)))
+}
+
+/// W&B refuses a run with a longer tag.
+const LONGEST_WANDB_TAG: usize = 64;
+
+fn wandb_tags(plan: &Plan) -> String {
+    let own = plan.identity.labels.iter().map(|(key, value)| format!("{key}={value}"));
+    let own = own.filter(|tag| tag.len() <= LONGEST_WANDB_TAG);
+    let of_job = [plan.identity.name.clone(), plan.identity.namespace.clone(), format!("attempt-{ATTEMPT}")];
+    of_job.into_iter().chain(own).collect::<Vec<_>>().join(",")
 }
 
 /// The key need not be there: most people use one tracker.

@@ -69,11 +69,14 @@ pub fn errand(plan: &Plan, name: String, args: &[String]) -> Option<Job> {
         (labels::JOB_NAME, plan.identity.name.as_str()),
         (labels::COMPONENT, ERRAND),
     ];
-    let labels: BTreeMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let labels: BTreeMap<_, _> = plan.identity.labels.clone().into_iter().chain(labels).collect();
+    let annotations = super::annotations(plan, []);
     let metadata = ObjectMeta {
         name: Some(name),
         namespace: Some(plan.identity.namespace.clone()),
         labels: Some(labels.clone()),
+        annotations: (!annotations.is_empty()).then_some(annotations),
         owner_references: Some(vec![owner]),
         ..ObjectMeta::default()
     };
@@ -141,6 +144,8 @@ pub(super) fn agent_job(
     let queue = pod.scheduling.queue.clone().filter(|_| queue).map(|queue| (labels::QUEUE.to_owned(), queue));
     metadata.labels.get_or_insert_default().extend(queue);
     let more = pod.overlay.metadata.clone().unwrap_or_default();
+    let own = plan.identity.annotations.clone().into_iter();
+    let annotations: BTreeMap<_, _> = own.chain(more.annotations.into_iter().flatten()).collect();
     let overlay = pod.overlay.spec.clone().unwrap_or_default();
     // As the program is: as another user it may not read what that writes, and the namespace may want no less.
     let of_program = overlay.containers.iter().find(|container| container.name == TRAINING);
@@ -180,8 +185,8 @@ pub(super) fn agent_job(
             template: PodTemplateSpec {
                 // Those of the workers too: a cloud's identity may go by them.
                 metadata: Some(ObjectMeta {
-                    labels: Some(more.labels.into_iter().flatten().chain(labels).collect()),
-                    annotations: more.annotations,
+                    labels: Some(labels.into_iter().chain(more.labels.into_iter().flatten()).collect()),
+                    annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(PodSpec {

@@ -1,6 +1,7 @@
 //! Labels and annotations of a TrainingJob's objects, and their purposes.
 
 use super::{Incarnation, Plan};
+use api::{RESERVED_KEY_PREFIXES, RESERVED_KEYS};
 use protocol::role::RoleName;
 use std::collections::BTreeMap;
 
@@ -70,18 +71,21 @@ pub const K8S_INSTANCE: &str = "app.kubernetes.io/instance";
 const K8S_COMPONENT: &str = "app.kubernetes.io/component";
 const KIND: &str = "training-job";
 
-/// Labels of every object.
+/// Labels of every object, with those of `spec.labels`.
 #[must_use]
 pub fn of(plan: &Plan) -> BTreeMap<String, String> {
-    owned([
-        (MANAGED_BY, OPERATOR),
-        (APP, KIND),
-        (TRAINING_JOB, &plan.identity.name),
-        (JOB_NAME, &plan.identity.name),
-        (K8S_NAME, KIND),
-        (K8S_INSTANCE, &plan.identity.name),
-        (UID, &plan.identity.uid),
-    ])
+    with_own(
+        plan,
+        [
+            (MANAGED_BY, OPERATOR),
+            (APP, KIND),
+            (TRAINING_JOB, &plan.identity.name),
+            (JOB_NAME, &plan.identity.name),
+            (K8S_NAME, KIND),
+            (K8S_INSTANCE, &plan.identity.name),
+            (UID, &plan.identity.uid),
+        ],
+    )
 }
 
 /// Whether [`of`] sets the label. Other clients may add any other label.
@@ -91,19 +95,22 @@ pub fn is_common(key: &str) -> bool {
 }
 
 /// Labels of a role's pods in an incarnation: those that the operator, `deploy/` and users select by. Each of the thousands
-/// of pods has only these.
+/// of pods has only these, and those of `spec.labels`.
 #[must_use]
 pub fn of_pod(plan: &Plan, role: RoleName, incarnation: Incarnation) -> BTreeMap<String, String> {
-    owned([
-        (MANAGED_BY, OPERATOR),
-        (APP, KIND),
-        (TRAINING_JOB, &plan.identity.name),
-        (JOB_NAME, &plan.identity.name),
-        (UID, &plan.identity.uid),
-        (COMPONENT, role.as_str()),
-        (ROLE, role.as_str()),
-        (INCARNATION, &incarnation.number.to_string()),
-    ])
+    with_own(
+        plan,
+        [
+            (MANAGED_BY, OPERATOR),
+            (APP, KIND),
+            (TRAINING_JOB, &plan.identity.name),
+            (JOB_NAME, &plan.identity.name),
+            (UID, &plan.identity.uid),
+            (COMPONENT, role.as_str()),
+            (ROLE, role.as_str()),
+            (INCARNATION, &incarnation.number.to_string()),
+        ],
+    )
 }
 
 /// Number of the incarnation of a Job or pod, from its labels. Until 0.3.0 it also reads labels from before 0.2.0.
@@ -162,13 +169,20 @@ pub fn of_board_pod(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 /// Whether a label or annotation belongs to the operator or to the Job controller.
+#[must_use]
 pub fn is_reserved(key: &str) -> bool {
-    let ours = [MANAGED_BY, APP, COMPONENT, TRAINING_JOB, K8S_NAME, K8S_INSTANCE, K8S_COMPONENT];
-    let job_controller = ["job-name", "controller-uid"];
-    ours.contains(&key)
-        || job_controller.contains(&key)
-        || key.starts_with("ml.example.com/")
-        || key.starts_with("batch.kubernetes.io/")
+    RESERVED_KEYS.contains(&key) || RESERVED_KEY_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+}
+
+/// Whether `spec.labels` and `spec.annotations` refuse the key, as the rules of the CRD do.
+#[must_use]
+pub fn is_refused(key: &str) -> bool {
+    is_reserved(key) || key.starts_with("kueue.x-k8s.io/")
+}
+
+/// These labels, with those of `spec.labels`. The operator's take precedence, whatever a refused spec says.
+fn with_own<const N: usize>(plan: &Plan, labels: [(&str, &str); N]) -> BTreeMap<String, String> {
+    plan.identity.labels.clone().into_iter().chain(owned(labels)).collect()
 }
 
 fn owned<const N: usize>(labels: [(&str, &str); N]) -> BTreeMap<String, String> {

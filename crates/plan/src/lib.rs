@@ -25,6 +25,7 @@ mod monitoring;
 pub mod names;
 mod output;
 mod own_image;
+mod parameters;
 mod placement;
 mod policy;
 pub mod quantity;
@@ -58,6 +59,7 @@ use kube::Resource;
 use protocol::checkpoints::CheckpointPolicy;
 use protocol::role::RoleName;
 use roles::PodInput;
+use std::collections::BTreeMap;
 
 /// The operator's own settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,6 +126,10 @@ pub struct Identity {
     pub fixed: String,
     /// The search that the job is a trial of.
     pub search: Option<SearchIdentity>,
+    /// The user's labels for every object and pod of the job. The functions of [`labels`] include them.
+    pub labels: BTreeMap<String, String>,
+    /// The user's annotations for every object and pod of the job.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// The search that a job is a trial of.
@@ -244,6 +250,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
             intent: effective.intent(),
             fixed: effective.fixed(),
             search: SearchIdentity::of(&job.metadata),
+            labels: spec.labels.clone(),
+            annotations: spec.annotations.clone(),
         },
         gang: Gang { roles, rendezvous, elastic, group, isolated, queue },
         policy,

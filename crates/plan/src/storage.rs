@@ -57,6 +57,18 @@ pub struct Checkpoint {
     pub backup_secret: Option<String>,
 }
 
+impl Checkpoint {
+    /// Message of the condition `CheckpointsDurable=False`.
+    pub const IN_EMPTY_DIR: &str = "checkpoints are in an emptyDir: they are lost with the pod; set checkpoint.storage or \
+        checkpoint.backup in the next job to keep them, or checkpoint.enabled to false if the program writes none";
+
+    /// Whether no copy of a checkpoint outlives its pod.
+    #[must_use]
+    pub fn is_lost_with_pod(&self) -> bool {
+        self.volume == CheckpointVolume::EmptyDir && self.policy.store.is_none() && self.policy.backup.is_none()
+    }
+}
+
 /// Volume for checkpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CheckpointVolume {

@@ -1,11 +1,12 @@
 //! Merge of a job's spec with the template that it was created with. The job's fields take precedence.
 
-use super::{Refusals, template};
-use api::{NOT_IN_RUNTIMES, TakenRuntime, TrainingJob, TrainingJobSpec};
+use super::{Refusals, parameters, template};
+use api::{NOT_IN_RUNTIMES, RuntimeParameter, TakenRuntime, TrainingJob, TrainingJobSpec};
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Objects that can't be merged field by field. The job's object replaces the template's.
 const WHOLE: [&str; 2] = ["checkpoint.storage", "scheduling.affinity"];
@@ -23,7 +24,7 @@ const BY_NAME: [(&str, &str, bool); 6] = [
 /// Returns the job merged with its template. A job without a template is returned unchanged.
 ///
 /// # Errors
-/// If the template has an unknown field or a wrong type, or has not been copied yet.
+/// If the template has an unknown field or a wrong type, has not been copied yet, or its parameters have no valid values.
 pub fn with_runtime(job: &TrainingJob) -> Result<Cow<'_, TrainingJob>, String> {
     let Some(named) = &job.spec.runtime_ref else { return Ok(Cow::Borrowed(job)) };
     let inherited = job.status.as_ref().and_then(|status| status.inherited.as_ref());
@@ -44,6 +45,11 @@ pub fn merged(spec: &TrainingJobSpec, taken: &TakenRuntime) -> Result<TrainingJo
     if let Some(base) = base.as_object_mut() {
         base.retain(|field, _| !NOT_IN_RUNTIMES.contains(&field.as_str()));
     }
+    let parameters = base.as_object_mut().and_then(|base| base.remove("parameters")).unwrap_or_else(|| json!([]));
+    let parameters: Vec<RuntimeParameter> = serde_path_to_error::deserialize(parameters)
+        .map_err(|error| format!("spec.parameters{}: {}", error.path(), error.inner()))?;
+    let given = spec.runtime_ref.as_ref().map(|named| &named.parameters);
+    parameters::expand(&mut base, &parameters, given.unwrap_or(&BTreeMap::new()))?;
     if let Some(own) = own.as_object_mut() {
         own.remove("runtimeRef");
     }
@@ -121,7 +127,6 @@ fn decoded(value: &Value) -> Option<PodTemplateSpec> {
 mod tests {
     use super::*;
     use api::RuntimeKind;
-    use serde_json::json;
 
     fn taken(spec: Value) -> TakenRuntime {
         TakenRuntime {
@@ -202,6 +207,31 @@ mod tests {
         assert_eq!(all["suspend"], false, "whether a job is suspended is its own affair");
         let neither = merged_value(json!({ "numWorkers": 1 }), json!({ "model": null, "dataset": null }));
         assert_eq!((neither.get("model"), neither.get("dataset")), (None, None));
+    }
+
+    #[test]
+    fn parameters_are_values_of_the_job() {
+        let base = json!({
+            "parameters": [{ "name": "team" }, { "name": "cpu", "default": "4" }],
+            "image": "$<params.team>/train:1", "resources": { "limits": { "cpu": "$<params.cpu>" } },
+            "podTemplate": { "metadata": { "labels": { "team": "$<params.team>" } } },
+        });
+        let with = |parameters: Value, more: Value| {
+            let mut own = json!({ "runtimeRef": { "name": "gpu", "parameters": parameters } });
+            own.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            merged(&spec(own), &taken(base.clone()))
+        };
+        let all = serde_json::to_value(with(json!({ "team": "vision" }), json!({})).unwrap()).unwrap();
+        assert_eq!((&all["image"], &all["resources"]["limits"]["cpu"]), (&json!("vision/train:1"), &json!("4")));
+        assert_eq!(all["podTemplate"]["metadata"]["labels"]["team"], "vision");
+        let own = with(json!({ "team": "$<params.cpu>" }), json!({ "image": "$<params.cpu>" })).unwrap();
+        assert_eq!(own.image.as_deref(), Some("$<params.cpu>"), "the job's own text has no placeholders");
+        assert_eq!(
+            with(json!({}), json!({})).unwrap_err(),
+            "runtimeRef.parameters.team is missing and has no default: write its value"
+        );
+        let wrong = merged(&spec(json!({})), &taken(json!({ "parameters": { "a": 1 } }))).unwrap_err();
+        assert!(wrong.starts_with("spec.parameters"), "{wrong}");
     }
 
     #[test]

@@ -152,6 +152,7 @@ reasons! {
 
     // How the checkpoints stand.
     CheckpointsGood,
+    CheckpointsInEmptyDir,
     NearlyFull,
     BackupFailing,
     FolderUnusable,

@@ -2,7 +2,7 @@
 
 use super::fields::{Bad, Fields};
 use super::gang::{self, Beside, Role};
-use super::{job, ours::Ours};
+use super::{job, ours::Ours, trainjob};
 use protocol::role::RoleName;
 use serde_json::Value;
 
@@ -185,12 +185,10 @@ pub(super) fn replicated(ours: &mut Ours, mut entry: Fields, containers: &[&str]
     entry.take("groupName");
     let mut template = entry.object("template")?;
     let mut metadata = template.object("metadata")?;
-    for list in ["labels", "annotations"] {
-        let mut keys = metadata.object(list)?;
-        ours.queue_label(&mut keys)?;
-        keys.take(STEP);
-        keys.left(&mut ours.notes);
-    }
+    let mut labels = metadata.object("labels")?;
+    labels.take(STEP);
+    metadata.put("labels", labels);
+    trainjob::children(ours, &mut metadata)?;
     metadata.take("creationTimestamp");
     metadata.left(&mut ours.notes);
     let spec = template.object("spec")?;

@@ -14,6 +14,8 @@ pub(super) struct Ours {
     /// Kind and name of the other one.
     pub from: String,
     pub name: String,
+    /// What the API server's own letters follow in place of a name: `-` or nothing.
+    generated: Option<&'static str>,
     metadata: Map<String, Value>,
     pub spec: Map<String, Value>,
     pub notes: Notes,
@@ -26,6 +28,8 @@ const STORED: [&str; 1] = ["kubectl.kubernetes.io/last-applied-configuration"];
 /// What an API server adds to metadata.
 const SERVER: [&str; 6] = ["uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"];
 const QUEUE: &str = plan::labels::QUEUE;
+/// Letters that an API server adds to `generateName`.
+const GENERATED: usize = 5;
 
 impl Ours {
     /// One of the name of theirs, with its labels and annotations.
@@ -35,21 +39,25 @@ impl Ours {
         theirs.take("kind");
         theirs.take("status");
         let mut notes = Notes::default();
-        let written = match metadata.text("name")? {
-            Some(name) => name,
-            None => {
-                let begin = metadata.text("generateName")?;
-                let begin = begin.ok_or_else(|| Bad(format!("a {kind} without metadata.name can't be converted")))?;
-                notes.lost("metadata.generateName", "is no name: the job is called by its beginning");
-                begin
+        let begin = metadata.text("generateName")?;
+        let (written, generated) = match (metadata.text("name")?, begin) {
+            (Some(name), _) => (name, None),
+            (None, Some(begin)) => {
+                notes.note(
+                    "metadata.generateName",
+                    "is kept: use kubectl create -f, because kubectl apply needs a name",
+                );
+                let stem = begin.trim_end_matches(['-', '.']);
+                (stem.to_owned(), Some(if stem == begin { "" } else { "-" }))
             }
+            (None, None) => return Err(Bad(format!("a {kind} without metadata.name can't be converted"))),
         };
         let name = usable(&written);
         if name != written {
             notes.lost("metadata.name", format!("{written:?} can't be part of host names: the job is called {name}"));
         }
         let (from, metadata_of_ours, spec) = (format!("{kind} {written}"), Map::new(), Map::new());
-        let mut ours = Self { from, name, metadata: metadata_of_ours, spec, notes, oci_namespace: None };
+        let mut ours = Self { from, name, generated, metadata: metadata_of_ours, spec, notes, oci_namespace: None };
         if let Some(namespace) = metadata.take("namespace") {
             ours.metadata.insert("namespace".into(), namespace);
         }
@@ -139,8 +147,13 @@ impl Ours {
         }
     }
 
-    /// The host name of a worker.
+    /// The host name of a worker. A job that names it needs a name itself.
     pub fn host(&mut self, index: i64) -> String {
+        if self.generated.take().is_some() {
+            self.notes.0.retain(|note| note.field != "metadata.generateName");
+            let says = format!("is no name, and the spec has host names: the job is called {}", self.name);
+            self.notes.lost("metadata.generateName", says);
+        }
         self.shorten();
         names::worker_host(&self.name, u32::try_from(index).unwrap_or(u32::MAX))
     }
@@ -187,6 +200,7 @@ impl Ours {
         };
         let roles = self.get("roles").and_then(Value::as_array).into_iter().flatten();
         let longest = roles.map(of_role).fold(53 - digits(most), usize::min);
+        let longest = longest.saturating_sub(self.generated.map_or(0, |dash| dash.len() + GENERATED));
         if self.name.len() > longest {
             self.name.truncate(longest);
             self.name.truncate(self.name.trim_end_matches('-').len());
@@ -209,7 +223,7 @@ impl Ours {
     pub fn old_names(&mut self, old: &str, pods: &str) {
         let host = Regex::new(&format!("(?:^|[^-.a-z0-9])({}-{pods}[0-9]+)(?:$|[^-a-z0-9])", regex::escape(old)));
         let host = host.expect("a name and a constant");
-        let name = &self.name;
+        let name = &self.generated.map_or_else(|| self.name.clone(), |dash| format!("{}{dash}XXXXX", self.name));
         let now = if self.get("roles").is_some() {
             format!("pod I of role R is now {name}-R-I.{name}-headless, worker I {name}-training-I.{name}-headless")
         } else {
@@ -250,7 +264,11 @@ impl Ours {
 
     /// As an object.
     pub fn document(&self) -> Ordered {
-        let mut metadata = vec![("name".to_owned(), Node::Value(json!(self.name)))];
+        let (key, name) = match self.generated {
+            None => ("name", self.name.clone()),
+            Some(dash) => ("generateName", format!("{}{dash}", self.name)),
+        };
+        let mut metadata = vec![(key.to_owned(), Node::Value(json!(name)))];
         let rest = ["namespace", "labels", "annotations"].iter().filter_map(|key| self.metadata.get_key_value(*key));
         metadata.extend(rest.map(|(key, value)| (key.clone(), Node::Value(value.clone()))));
         Ordered(vec![

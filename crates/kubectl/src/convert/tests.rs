@@ -335,6 +335,41 @@ fn what_a_person_says_is_written() {
 }
 
 #[test]
+fn a_name_that_is_to_be_generated_stays_so() {
+    let of = |begin: &str| {
+        let mut job = pytorch(json!({ "name": "pytorch", "image": "i", "command": ["torchrun", "t.py"] }), json!({}));
+        job["metadata"] = json!({ "generateName": begin, "namespace": "team" });
+        let mut all = converted(&job.to_string());
+        let (job, notes) = all.jobs.remove(0);
+        (job["metadata"].clone(), notes)
+    };
+    let (metadata, notes) = of("train-");
+    assert_eq!(metadata, json!({ "generateName": "train-", "namespace": "team" }));
+    let note = notes.0.iter().find(|note| note.field == "metadata.generateName").unwrap();
+    assert!(!note.lost && note.says.contains("kubectl create -f"), "{note:?}");
+    for (begin, expected) in [("train", "train"), ("train.", "train-"), ("My_Run-", "my-run-"), ("7-", "job-7-")] {
+        assert_eq!(of(begin).0["generateName"], expected, "{begin}");
+    }
+    let long = of(&format!("{}-", "a".repeat(60))).0["generateName"].as_str().unwrap().to_owned();
+    assert_eq!(long.len() + 5, 52, "with the letters it fits into the pods' host names");
+    // A plan needs a name.
+    let text =
+        "apiVersion: ml.example.com/v1\nkind: TrainingJob\nmetadata: {generateName: train-}\nspec: {numWorkers: 1}\n";
+    let job = crate::plan::jobs(text, None).unwrap().remove(0);
+    assert_eq!(job.metadata.name.as_deref(), Some("train-xxxxx"));
+}
+
+#[test]
+fn host_names_in_the_spec_need_a_name() {
+    let role = json!({ "replicas": 2, "template": { "spec": { "containers": [{ "name": "xgboost", "image": "i", "command": ["t"] }] } } });
+    let job = json!({ "apiVersion": "kubeflow.org/v1", "kind": "XGBoostJob", "metadata": { "generateName": "x-" },
+                      "spec": { "xgbReplicaSpecs": { "Worker": role } } });
+    let all = converted(&job.to_string());
+    assert_eq!((all.jobs[0].0["metadata"].clone(), all.lost), (json!({ "name": "x" }), true));
+    assert!(all.text.contains("LOST  metadata.generateName: is no name, and the spec has host names"), "{}", all.text);
+}
+
+#[test]
 fn lists_are_taken_apart() {
     let job = pytorch(json!({ "name": "pytorch", "image": "i", "command": ["torchrun", "t.py"] }), json!({}));
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": [job, job] });

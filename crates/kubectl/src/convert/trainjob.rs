@@ -32,19 +32,19 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
 }
 
 /// Labels and annotations for the objects that are made.
-pub(super) fn children(ours: &mut Ours, spec: &mut Fields) -> Result<(), Bad> {
+pub(super) fn children(ours: &mut Ours, of: &mut Fields) -> Result<(), Bad> {
     for list in ["labels", "annotations"] {
-        let mut keys = spec.object(list)?;
+        let mut keys = of.object(list)?;
         ours.queue_label(&mut keys)?;
         for (key, value) in keys.clone().rest() {
-            if plan::labels::is_reserved(&key) {
+            let known = ours.get(list).and_then(|known| known.get(&key)).filter(|known| **known != value);
+            if plan::labels::is_refused(&key) {
                 ours.notes.lost(keys.at(&key), "is set by the operator");
-                continue;
+            } else if let Some(known) = known.cloned() {
+                ours.notes.lost(keys.at(&key), format!("is {known} in spec.{list}, which all objects of the job have"));
+            } else {
+                ours.set_key(&[list, &key], value);
             }
-            ours.set_key(&["podTemplate", "metadata", list, &key], value);
-        }
-        if !keys.is_empty() {
-            ours.notes.note(keys.path, "are those of the pods here, not of the objects that make them");
         }
     }
     Ok(())

@@ -287,3 +287,30 @@ fn the_ttl_waits_for_a_copy_that_fails() {
     world.second = 5000;
     assert_eq!(world.step().actions, []);
 }
+
+/// The warning is there before any GPU is used, and only where no copy outlives the pod.
+#[test]
+fn checkpoints_in_an_empty_dir_are_warned_of_from_the_start() {
+    let told = |checkpoint: serde_json::Value| {
+        let mut world = World::new();
+        world.spec.checkpoint = serde_json::from_value(checkpoint).unwrap();
+        world.step();
+        let first = world.status.clone();
+        world.step();
+        assert_eq!(world.status, first, "it is written once");
+        let (status, reason, _) = world.condition("CheckpointsDurable");
+        (status.to_owned(), reason.to_owned())
+    };
+    let lost = ("False".to_owned(), "CheckpointsInEmptyDir".to_owned());
+    let absent = (String::new(), String::new());
+    for (checkpoint, expected) in [
+        (json!({}), &lost),
+        (json!({ "enabled": false }), &absent),
+        (json!({ "storage": { "type": "pvc" } }), &absent),
+        (json!({ "storage": { "type": "nfs", "nfsServer": "s", "nfsPath": "/a" } }), &absent),
+        (json!({ "storage": { "type": "s3", "s3Bucket": "bucket" } }), &absent),
+        (json!({ "backup": { "destination": "s3://bucket/a" } }), &absent),
+    ] {
+        assert_eq!(&told(checkpoint.clone()), expected, "{checkpoint}");
+    }
+}
