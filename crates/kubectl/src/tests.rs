@@ -726,6 +726,16 @@ fn a_job_that_is_slow() {
     assert!(advice.contains("kubectl trainingjob logs bert -n team -f"), "{advice}");
     assert!(advice.contains("kubectl trainingjob restart bert -n team"), "{advice}");
 
+    let mut done = running();
+    done.status.progress = Some("100%".into());
+    done.status.last_progress_time = Some(Time(at(-180)));
+    let (verdict, says, advice) = told(&done);
+    assert_eq!(verdict, Verdict::Slow);
+    assert!(says.contains("All steps were done 3m ago, and the program has not exited."), "{says}");
+    assert!(advice.contains("kubectl trainingjob stacks bert -n team"), "{advice}");
+    done.status.last_progress_time = Some(Time(at(-60)));
+    assert_eq!(told(&done).0, Verdict::Running, "it may save its model");
+
     // What an earlier attempt reported says nothing of this one until it has had the time.
     let mut restarted = running();
     restarted.status.last_progress_time = Some(Time(at(-900)));

@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 
 /// After how many silent seconds a running program is worth a look; evaluations and checkpoints are shorter.
 const QUIET: i64 = 600;
+/// The same of a program whose steps are all done; it still writes its model and its last checkpoint.
+const QUIET_AT_THE_END: i64 = 120;
 /// For how many seconds a program that has just started is not judged.
 const WARM_UP: i64 = 300;
 /// The GPU use, in percent, below which something else holds the program up.
@@ -303,7 +305,12 @@ impl Diagnosis {
         let mut no_progress = None;
         let mut why_slow = Vec::new();
         let reported = status.last_progress_time.as_ref().map(|t| t.0).filter(|t| facts.since.is_none_or(|s| *t >= s));
+        let all_done = status.progress.as_deref() == Some("100%");
         match reported {
+            Some(last) if all_done && facts.time.duration_since(last).as_secs() >= QUIET_AT_THE_END => {
+                let since = age(last, facts.time);
+                no_progress = Some(format!("All steps were done {since} ago, and the program has not exited."));
+            }
             Some(last) if facts.time.duration_since(last).as_secs() >= QUIET => {
                 let since = age(last, facts.time);
                 no_progress =
