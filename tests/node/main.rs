@@ -23,6 +23,7 @@ mod frameworks;
 mod front;
 mod gang;
 mod hostile;
+mod incidents;
 mod lost;
 mod mpi;
 mod plugin;
