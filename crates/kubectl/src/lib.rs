@@ -248,6 +248,9 @@ enum Command {
         /// Sends this folder first. The next attempt runs its code, in the same pods. Only for a job that has `code`.
         #[arg(long, value_name = "DIR")]
         code: Option<PathBuf>,
+        /// The next attempt resumes from this checkpoint, as `checkpoints` lists it, once. A stopped job is resumed.
+        #[arg(long, value_name = "CHECKPOINT")]
+        from: Option<String>,
     },
     /// Runs a job again with another spec: --set image=b:2.
     ///
@@ -481,10 +484,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             done_to(&job, &control::stop(&cluster, &job, wait).await?, json)
         }
         Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
-        Command::Restart { job, code } => {
+        Command::Restart { job, code, from } => {
             let packed = code.as_deref().map(code::pack).transpose()?;
             packed.iter().for_each(tell_of_skipped);
-            done_to(&job, &control::restart(&cluster, &job, packed.as_ref()).await?, json)
+            done_to(&job, &control::restart(&cluster, &job, packed.as_ref(), from.as_deref()).await?, json)
         }
         Command::Run { args, detach, .. } => {
             let draft = run::draft(&args, None)?;

@@ -216,6 +216,7 @@ fn checkpointing() -> Facts {
         pending_backup: Some("checkpoint-1200".into()),
         resumed_from: Some("checkpoint-600".into()),
         resume_from_used: None,
+        restart_from: None,
         resume_checked: None,
     });
     let words = "checkpoint-1100 is corrupted: optimizer.pt ends after 512 of 1024 bytes";

@@ -137,6 +137,8 @@ struct World {
     refused: Option<String>,
     /// Value of the annotation by which a restart is asked for.
     asked: Option<&'static str>,
+    /// The annotation that names a checkpoint.
+    from: Option<&'static str>,
     generation: i64,
 }
 
@@ -155,6 +157,7 @@ impl World {
             second: 0,
             refused: None,
             asked: None,
+            from: None,
             generation: 1,
         }
     }
@@ -162,7 +165,8 @@ impl World {
     fn plan(&self) -> plan::Plan {
         let mut job = TrainingJob::new("x", self.spec.clone());
         let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
-        job.metadata.annotations = Some(asked.into_iter().collect());
+        let from = self.from.map(|value| (plan::labels::RESTART_FROM.to_owned(), value.to_owned()));
+        job.metadata.annotations = Some(asked.into_iter().chain(from).collect());
         job.status = Some(self.status.clone());
         let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
         plan::resolve(&job, &runtime).plan

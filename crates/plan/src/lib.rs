@@ -49,7 +49,7 @@ pub use own_image::{OwnImage, own_image};
 pub use policy::{Failure, Policy, Success, restart_requested};
 pub use refusal::{Refusal, Refusals};
 pub use resources::{is_extended, is_gpu};
-pub use storage::{Checkpoint, CheckpointVolume};
+pub use storage::{Checkpoint, CheckpointVolume, restart_from};
 pub use taken::{merged, with_runtime};
 
 use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus, TuningJob};
@@ -196,7 +196,8 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         port: monitoring::agent_port(spec),
         ..CheckpointPolicy::default()
     };
-    let checkpoint = storage::resolve(&spec.checkpoint, of_job, &format!("{namespace}/{name}"), &mut no);
+    let home = format!("{namespace}/{name}");
+    let checkpoint = storage::resolve(&spec.checkpoint, of_job, storage::restart_from(job), &home, &mut no);
     let credentials_secret = spec.credentials_secret.clone();
     let output = output::resolve(job, &effective, &inputs, &mut no);
     let code = spec.code.as_ref().map(|code| code.digest.clone());

@@ -59,7 +59,7 @@ pub struct Success {
 }
 
 /// Maximum bytes of a restart request that are compared.
-const LONGEST_REQUEST: usize = 253;
+pub(super) const LONGEST_REQUEST: usize = 253;
 
 /// The restart request of this job. It is an annotation, so it does not change the generation.
 #[must_use]
