@@ -313,6 +313,35 @@ async fn the_agent_is_asked_for_checkpoints() {
     space.end(operator).await;
 }
 
+/// The operator is in this process, so that no Deployment is there; all else is as installed.
+#[tokio::test]
+async fn what_is_missing_is_said_line_by_line() {
+    let space = plane().space("plugin-check", json!({})).await;
+    let ns = space.name.clone();
+    tokio::task::spawn_blocking(move || {
+        let checked = |user: Option<&str>| {
+            let output = run(&kubeconfig(user), &["check", "-n", &ns, "-o", "json"]);
+            let lines = json_of(&String::from_utf8(output.stdout).unwrap());
+            println!("{lines:#}");
+            let outcome = |subject: &str| {
+                let line = lines.as_array().unwrap().iter().find(|line| line["subject"] == subject).unwrap();
+                (line["outcome"].as_str().unwrap().to_owned(), line["says"].as_str().unwrap().to_owned())
+            };
+            (output.status.code(), ["CustomResourceDefinitions", "operator", "your rights", "GPUs"].map(outcome))
+        };
+        let (code, [kinds, operator, mine, gpus]) = checked(None);
+        assert_eq!((code, kinds.0.as_str(), mine.0.as_str()), (Some(1), "ok", "ok"));
+        assert!(kinds.1.starts_with("4 are installed"), "{kinds:?}");
+        assert!(operator.0 == "failed" && operator.1.starts_with("no Deployment has the label "), "{operator:?}");
+        assert_ne!(gpus.0, "notChecked");
+        let (_, [kinds, operator, mine, gpus]) = checked(Some("nobody"));
+        assert_eq!([&kinds.0, &operator.0, &gpus.0], ["notChecked"; 3]);
+        assert!(mine.0 == "failed" && mine.1.contains("create pods/exec"), "{mine:?}");
+    })
+    .await
+    .unwrap();
+}
+
 /// What is in a file needs no cluster.
 #[test]
 fn files_are_planned_and_converted() {

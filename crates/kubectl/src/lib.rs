@@ -14,6 +14,7 @@
 
 pub mod advice;
 pub mod blame;
+pub mod check;
 pub mod checkpoints;
 pub mod choice;
 pub mod cluster;
@@ -304,6 +305,10 @@ enum Command {
         #[command(flatten)]
         one: enter::One,
     },
+    /// Whether the operator is installed, works, and finds what jobs need: one line for each check, with the remedy.
+    ///
+    /// What you may not read is not checked. Exit code: 1 if a check failed.
+    Check,
     /// What an alert means, and what to type. No cluster is asked.
     Runbook {
         /// Name of the alert, such as TrainingJobFailed.
@@ -523,6 +528,11 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Cp { job, from, to, one } => {
             return enter::copy(&cluster, &args.place, &job, &one, [&from, &to]).await;
+        }
+        Command::Check => {
+            let lines = check::judge(&check::look(&cluster).await?);
+            print(&if json { document(&lines)? } else { check::render(&lines, look) })?;
+            return Ok(if check::has_failed(&lines) { ExitCode::FAILURE } else { ExitCode::SUCCESS });
         }
         Command::Resubmit { job, name, set } => {
             let (name, words) = resubmit::resubmit(&cluster, &job, name.as_deref(), &set).await?;
