@@ -13,7 +13,9 @@
 )]
 
 pub mod advice;
+pub mod backup;
 pub mod blame;
+pub mod bundle;
 pub mod check;
 pub mod checkpoints;
 pub mod choice;
@@ -309,6 +311,23 @@ enum Command {
     ///
     /// What you may not read is not checked. Exit code: 1 if a check failed.
     Check,
+    /// Prints TrainingJobs for `kubectl apply -f -` in another cluster, or after they were deleted.
+    ///
+    /// A job that has ended is marked, so that it does not run again. Other jobs resume from the newest checkpoint on their volume.
+    Backup {
+        /// Names of TrainingJobs; default: all of the namespace.
+        jobs: Vec<String>,
+    },
+    /// Writes all that is known of a job into an archive for support: objects, events, logs, stacks, `why`.
+    ///
+    /// Secrets that are known by their names or forms are removed. Look at the files before you share them.
+    Bundle {
+        /// Name of the TrainingJob.
+        job: String,
+        /// The archive, which must not exist; -o FILE.tar.gz means the same. Default: NAME-TIME.tar.gz.
+        #[arg(long, value_name = "FILE")]
+        to: Option<PathBuf>,
+    },
     /// What an alert means, and what to type. No cluster is asked.
     Runbook {
         /// Name of the alert, such as TrainingJobFailed.
@@ -373,8 +392,16 @@ pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// `run --output URI` means the results: an address is no form of output.
+/// `run --output URI` means the results: an address is no form of output. `bundle -o FILE.tar.gz` means the archive.
 fn with_result(mut args: Vec<OsString>) -> Vec<OsString> {
+    if args.iter().skip(1).any(|word| word == "bundle") {
+        for at in 1..args.len() {
+            let next = args.get(at + 1).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+            if ["-o", "--output"].iter().any(|flag| args[at] == *flag) && next.ends_with("gz") {
+                args[at] = "--to".into();
+            }
+        }
+    }
     let is_run = args.iter().skip(1).any(|word| word == "run");
     let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
     for at in (0..end).filter(|_| is_run) {
@@ -528,6 +555,19 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Cp { job, from, to, one } => {
             return enter::copy(&cluster, &args.place, &job, &one, [&from, &to]).await;
+        }
+        Command::Backup { jobs } => {
+            let backup = backup::backup(&cluster, &jobs).await?;
+            backup.notes.iter().for_each(|note| logs::aside(note));
+            print(&if json {
+                document(&serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": backup.jobs }))?
+            } else {
+                backup.render()
+            })
+        }
+        Command::Bundle { job, to } => {
+            let bundle = bundle::bundle(&cluster, &job, to).await?;
+            print(&if json { document(&bundle)? } else { bundle.render() })
         }
         Command::Check => {
             let lines = check::judge(&check::look(&cluster).await?);

@@ -139,6 +139,8 @@ struct World {
     asked: Option<&'static str>,
     /// The annotation that names a checkpoint.
     from: Option<&'static str>,
+    /// The annotation of a backup.
+    ended: Option<String>,
     generation: i64,
 }
 
@@ -158,6 +160,7 @@ impl World {
             refused: None,
             asked: None,
             from: None,
+            ended: None,
             generation: 1,
         }
     }
@@ -166,7 +169,8 @@ impl World {
         let mut job = TrainingJob::new("x", self.spec.clone());
         let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
         let from = self.from.map(|value| (plan::labels::RESTART_FROM.to_owned(), value.to_owned()));
-        job.metadata.annotations = Some(asked.into_iter().chain(from).collect());
+        let ended = self.ended.clone().map(|value| (plan::labels::ENDED.to_owned(), value));
+        job.metadata.annotations = Some(asked.into_iter().chain(from).chain(ended).collect());
         job.status = Some(self.status.clone());
         let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
         plan::resolve(&job, &runtime).plan

@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Label of the operator's Deployment, and its value.
-const OPERATOR: &str = "app.kubernetes.io/name=trainingjob-operator";
+pub(super) const OPERATOR: &str = "app.kubernetes.io/name=trainingjob-operator";
 /// Name of the operator's lease, unless its Deployment sets another one.
 const LEASE: &str = "trainingjob-operator";
 /// Annotation that makes a StorageClass the default.
