@@ -130,6 +130,7 @@ impl Context {
             let asked = &known.planned.plan.policy.restart_requested;
             known.generation == job.metadata.generation
                 && *asked == plan::restart_requested(job)
+                && is_from_same_checkpoint(&known.planned.plan, job)
                 && known.basis == basis(job.status.as_ref())
         };
         known.filter(is_of).unwrap_or_else(|| {
@@ -157,6 +158,12 @@ impl Context {
     {
         Api::namespaced(self.client.clone(), namespace)
     }
+}
+
+/// Whether the plan has the checkpoint of the job's last restart request.
+fn is_from_same_checkpoint(plan: &plan::Plan, job: &TrainingJob) -> bool {
+    let planned = plan.storage.checkpoint.as_ref().map(|checkpoint| checkpoint.policy.request.clone());
+    planned.is_none_or(|request| request == plan::restart_from(job).map(|restart| restart.request))
 }
 
 /// What the plan rests on besides the spec.

@@ -96,6 +96,14 @@ impl World {
 
     /// One of so many workers that form a gang, which is restarted in its pods up to `restarts` times.
     fn member(&self, of: u32, restarts: u32, attempt: u32, index: usize, port: u16, script: &str) -> Command {
+        let gang = self.gang(of, restarts, port);
+        let mut agent = self.agent(attempt, &[&gang[0], &gang[1]], script);
+        agent.env("NODE_RANK", index.to_string()).env("MASTER_ADDR", "127.0.0.1");
+        agent
+    }
+
+    /// The arguments of such a gang's agents, whose files are written.
+    fn gang(&self, of: u32, restarts: u32, port: u16) -> [String; 2] {
         let setup = json!({
             "uid": "uid-1", "workers": of, "leader": "127.0.0.1", "port": port, "masterPort": 29500,
             "restarts": "OnFailure", "backoffLimit": restarts,
@@ -108,10 +116,7 @@ impl World {
             fs::write(&new, content).unwrap();
             fs::rename(&new, file).unwrap();
         }
-        let gang = [format!("--gang={}", setup_file.display()), format!("--gang-key={}", key.display())];
-        let mut agent = self.agent(attempt, &[&gang[0], &gang[1]], script);
-        agent.env("NODE_RANK", index.to_string()).env("MASTER_ADDR", "127.0.0.1");
-        agent
+        [format!("--gang={}", setup_file.display()), format!("--gang-key={}", key.display())]
     }
 
     fn run(&self, attempt: u32, more: &[&str], script: &str) -> Output {
@@ -944,6 +949,51 @@ fn a_rollback_is_not_undone() {
     world.policy["resumeFrom"] = json!(world.path("step-5"));
     assert_eq!(resumes(&world, &world.run(3, &[], &format!("{TELL}; save 6"))), "step-5");
     assert_eq!(resumes(&world, &world.run(4, &[], TELL)), "step-6");
+}
+
+/// A restart from a named checkpoint is a wish of its own: it is used once, and the same name may be wished again.
+#[test]
+fn a_requested_checkpoint_is_used_once_for_each_request() {
+    let mut world = World::new("keeper-request", json!({ "retention": 9 }));
+    world.run(1, &[], "for n in 5 6 7; do save $n; done");
+    for request in ["one", "two"] {
+        (world.policy["request"], world.policy["resumeFrom"]) = (json!(request), json!(world.path("step-5")));
+        assert_eq!(resumes(&world, &world.run(2, &[], TELL)), "step-5", "{request}");
+        assert_eq!(world.report().checkpoints.unwrap().request.as_deref(), Some(request));
+        assert_eq!(resumes(&world, &world.run(3, &[], &format!("{TELL}; save 6"))), "step-5", "nothing was saved");
+        assert_eq!(resumes(&world, &world.run(4, &[], TELL)), "step-6", "and not the step-7 of before");
+    }
+}
+
+/// The bucket has what the job wrote before the request, and new pods know of the request only what the operator says.
+#[test]
+fn a_requested_checkpoint_is_used_once_with_a_bucket() {
+    let mut world = World::new("keeper-request-bucket", json!({ "retention": 9 }));
+    let bucket = world.room.folder("bucket");
+    world.policy["store"] = json!({ "uri": format!("file://{}", bucket.display()) });
+    let base = world.room.folder("base");
+    saved(&base.join("step-5"), "weights");
+    let wish = base.join("step-5").display().to_string();
+    let root = world.checkpoints();
+    let new_pod = || {
+        fs::remove_dir_all(&root).unwrap();
+        fs::create_dir_all(&root).unwrap();
+    };
+    world.run(1, &[], "save 6; save 7");
+    new_pod();
+    (world.policy["request"], world.policy["resumeFrom"]) = (json!("one"), json!(wish));
+    assert_eq!(resumes(&world, &world.run(2, &[], TELL)), wish);
+    let used = world.report().checkpoints.unwrap().wish_used.unwrap();
+    let [setup, key] = world.gang(1, 0, free_port());
+    let past = format!("--gang-past={}", json!({ "wishUsed": used, "request": "one" }));
+    let run = |attempt, script: &str| {
+        let mut agent = world.agent(attempt, &[&setup, &key, &past], script);
+        agent.env("NODE_RANK", "0").env("MASTER_ADDR", "127.0.0.1").output().unwrap()
+    };
+    new_pod();
+    assert_eq!(resumes(&world, &run(3, &format!("{TELL}; sleep 1; save 6"))), wish, "nothing was saved");
+    new_pod();
+    assert_eq!(resumes(&world, &run(4, TELL)), "step-6", "and not the step-7 of before");
 }
 
 /// With a bucket new pods know nothing but what the store, and the operator, tell.

@@ -15,4 +15,5 @@ mod checkpoints_jax_tf;
 mod crates;
 mod deploy;
 mod docs;
+mod gitops;
 mod store;

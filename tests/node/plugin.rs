@@ -14,7 +14,8 @@ async fn says(space: &Space, args: &[&str]) -> String {
 async fn the_plugin_answers_of_a_job_that_trains_and_of_one_that_has_ended() {
     let Some(world) = world() else { return };
     let space = world.space("plugin", json!({})).await;
-    let job = Training::submit(&space, "asked", 2, json!({}), json!({})).await;
+    let checkpoint = json!({ "storage": { "type": "pvc", "size": "1Gi" }, "retention": 10_000 });
+    let job = Training::submit(&space, "asked", 2, json!({}), json!({ "checkpoint": checkpoint })).await;
     job.meets(1).await;
     let saved = job.saves(1).await;
 
@@ -37,6 +38,16 @@ async fn the_plugin_answers_of_a_job_that_trains_and_of_one_that_has_ended() {
     assert!(!pruned.contains("deleted"), "{pruned}");
     let why = says(&space, &["why", "asked"]).await;
     assert!(why.contains("Running"), "{why}");
+
+    // In the same pods, from an older checkpoint than the newest.
+    job.saves(saved + 1).await;
+    let (is_well, text) = space.plugin(&["restart", "asked", "--from", "step-0"]).await;
+    assert!(!is_well && text.contains("the job has no checkpoint step-0; it has "), "{text}");
+    let older = format!("step-{saved}.safetensors");
+    let text = says(&space, &["restart", "asked", "--from", &older]).await;
+    assert!(text.contains(&format!("the next attempt resumes from /checkpoints/{older}")), "{text}");
+    assert_eq!(job.meets(2).await.from, saved);
+    assert_eq!(job.workers()[&1].metadata.uid.clone().unwrap(), pod);
 
     job.completes(2).await;
     let log = says(&space, &["logs", "asked", "--worker", "1"]).await;

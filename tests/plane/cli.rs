@@ -313,6 +313,118 @@ async fn the_agent_is_asked_for_checkpoints() {
     space.end(operator).await;
 }
 
+/// Jobs that had ended stay so, and create nothing. One that was suspended is as it was.
+#[tokio::test]
+async fn restored_jobs_do_not_run_again() {
+    let space = plane().space("plugin-backup", json!({})).await;
+    let operator = space.operator().await;
+    let short = json!({ "metadata": { "annotations": { DURATION: "1s" } } });
+    let done = space.submit("done", json!({ "podTemplate": short })).await;
+    let bad = json!({ "command": ["x"], "failurePolicy": { "backoffLimit": 0 }, "podTemplate": {
+        "metadata": { "annotations": { BY_HAND: "" } },
+    } });
+    let failed = space.submit("failed", bad).await;
+    let paused = space.submit("paused", json!({ "suspend": true })).await;
+    done.state(Completed).await;
+    paused.state(api::State::Suspended).await;
+    for pod in space.placed("failed", 2).await {
+        let end = json!({ "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() });
+        let container = json!({
+            "name": "training", "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": end },
+        });
+        space.set_pod(&pod, json!({ "phase": "Failed", "containerStatuses": [container] })).await;
+    }
+    let was = failed.state(Failed).await;
+    let text = told(&space, &["backup"]).await;
+    for name in ["done", "failed", "paused"] {
+        space.api::<api::TrainingJob>().delete(name, &DeleteParams::foreground()).await.unwrap();
+    }
+    let jobs = space.api::<api::TrainingJob>();
+    eventually("the end of the jobs", SOON, async || {
+        jobs.list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())
+    })
+    .await;
+    let file = testkit::scratch().join("backup.yaml");
+    std::fs::write(&file, &text).unwrap();
+    let path = file.to_str().unwrap().to_owned();
+    tokio::task::spawn_blocking(move || plane().cluster.kubectl(&["apply", "-f", &path])).await.unwrap();
+    let restored = eventually("the states of before", SOON, async || {
+        let all = jobs.list(&ListParams::default()).await.unwrap().items;
+        let state = |job: &api::TrainingJob| job.status.as_ref().and_then(|status| status.state);
+        (all.len() == 3 && all.iter().all(|job| state(job).is_some())).then_some(all)
+    })
+    .await;
+    let states: Vec<_> = restored.iter().map(|job| job.status.as_ref().unwrap().state.unwrap()).collect();
+    assert_eq!(states, [Completed, Failed, api::State::Suspended]);
+    let status = restored[1].status.as_ref().unwrap();
+    assert_eq!((&status.failure_reason, &status.completion_time), (&was.failure_reason, &was.completion_time));
+    let children = space.api::<Job>().list(&ListParams::default()).await.unwrap().items;
+    assert!(children.iter().all(|job| job.metadata.deletion_timestamp.is_some()), "{children:?}");
+    space.end(operator).await;
+}
+
+/// A simulated node has no logs: that is said. Secrets are not in the archive.
+#[tokio::test]
+async fn a_bundle_has_all_that_is_known() {
+    let space = plane().space("plugin-bundle", json!({})).await;
+    let operator = space.operator().await;
+    let env = json!([{ "name": "HF_TOKEN", "value": "s3cr3t" }, { "name": "MAX_TOKENS", "value": "17" }]);
+    let job = space.submit("bert", json!({ "env": env })).await;
+    job.state(Running).await;
+    let file = testkit::scratch().join("bert.tar.gz");
+    let _ = std::fs::remove_file(&file);
+    let path = file.to_str().unwrap().to_owned();
+    let text = told(&space, &["bundle", "bert", "-o", &path]).await;
+    assert!(text.contains("Look at the files before you share them"), "{text}");
+    assert!(text.contains("not in it: logs/bert-training-0-"), "{text}");
+    let all = Command::new("tar").args(["-xzOf", &path]).output().unwrap();
+    let all = String::from_utf8(all.stdout).unwrap();
+    for there in ["kind: TrainingJob", "bert-training-0", "gang.json", "Workers  ", "REDACTED", "MAX_TOKENS"] {
+        assert!(all.contains(there), "{there}: {all}");
+    }
+    assert!(!all.contains("s3cr3t") && !all.contains("kind: Secret"), "{all}");
+    let ns = space.name.clone();
+    tokio::task::spawn_blocking(move || {
+        let error = refused(&kubeconfig(None), &["bundle", "bert", "-o", &path, "-n", &ns]);
+        assert!(error.contains("can't create "), "an archive is not overwritten: {error}");
+    })
+    .await
+    .unwrap();
+    space.end(operator).await;
+}
+
+/// The operator is in this process, so that no Deployment is there; all else is as installed.
+#[tokio::test]
+async fn what_is_missing_is_said_line_by_line() {
+    let space = plane().space("plugin-check", json!({})).await;
+    let ns = space.name.clone();
+    tokio::task::spawn_blocking(move || {
+        let checked = |user: Option<&str>| {
+            let output = run(&kubeconfig(user), &["check", "-n", &ns, "-o", "json"]);
+            let lines = json_of(&String::from_utf8(output.stdout).unwrap());
+            println!("{lines:#}");
+            let outcome = |subject: &str| {
+                let line = lines.as_array().unwrap().iter().find(|line| line["subject"] == subject).unwrap();
+                (line["outcome"].as_str().unwrap().to_owned(), line["says"].as_str().unwrap().to_owned())
+            };
+            (output.status.code(), ["CustomResourceDefinitions", "operator", "your rights", "GPUs"].map(outcome))
+        };
+        let (code, [kinds, operator, mine, gpus]) = checked(None);
+        assert_eq!((code, mine.0.as_str()), (Some(1), "ok"), "{mine:?}");
+        // This cluster has all kinds but one.
+        let (outcome, says) = kinds;
+        assert_eq!((outcome.as_str(), says.as_str()), ("failed", "not installed: tuningjobs.ml.example.com"));
+        assert!(operator.0 == "failed" && operator.1.starts_with("no Deployment has the label "), "{operator:?}");
+        assert_ne!(gpus.0, "notChecked");
+        let (_, [kinds, operator, mine, gpus]) = checked(Some("nobody"));
+        assert_eq!([&kinds.0, &operator.0, &gpus.0], ["notChecked"; 3]);
+        assert!(mine.0 == "failed" && mine.1.starts_with("you may not get trainingjobs, "), "{mine:?}");
+    })
+    .await
+    .unwrap();
+}
+
 /// What is in a file needs no cluster.
 #[test]
 fn files_are_planned_and_converted() {

@@ -198,7 +198,7 @@ async fn a_restart_is_asked_for_by_an_annotation() {
     let space = plane().space("asked", json!({})).await;
     let operator = space.operator().await;
     let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
-    let spec = json!({ "podTemplate": by_hand, "failurePolicy": { "backoffLimit": 0 } });
+    let spec = json!({ "podTemplate": by_hand, "failurePolicy": { "backoffLimit": 0 }, "checkpoint": {} });
     let job = space.submit("x", spec).await;
     let pods = space.placed("x", 2).await;
     for pod in &pods {
@@ -210,7 +210,17 @@ async fn a_restart_is_asked_for_by_an_annotation() {
         space.patch::<TrainingJob>("x", json!({ "metadata": { "annotations": annotations } })).await;
         job.until("it to be heeded", |s| s.asked_restart.as_ref().is_some_and(|asked| asked.request == value)).await
     };
+    // The request and its checkpoint reach the workers at once.
+    let from = json!({ "metadata": { "annotations": { "ml.example.com/restart-from": "one step-5" } } });
+    space.patch::<TrainingJob>("x", from).await;
     assert_eq!(ask("one").await.incarnation, Some(1));
+    let recorded = job.status().checkpoint.unwrap().restart_from.unwrap();
+    assert_eq!((recorded.request.as_str(), recorded.path.as_str()), ("one", "/checkpoints/step-5"));
+    let names = |config: &ConfigMap| {
+        let policy = &config.data.as_ref().unwrap()["checkpoints.json"];
+        policy.contains(r#""resumeFrom":"/checkpoints/step-5","request":"one""#)
+    };
+    space.until("x-config", "to name the checkpoint", names).await;
     let tells = |config: &ConfigMap| config.data.as_ref().unwrap()["gang.json"].contains(r#""restartRequested":"one""#);
     space.until("x-config", "to tell the workers", tells).await;
     assert_eq!(uids(&space.pods("x").await), uids(&pods), "in the same pods");

@@ -66,8 +66,8 @@ pub use schema::{NOT_IN_RUNTIMES, NOT_IN_TRIALS, crd, runtime_crd, tuning_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
     AllocatedResources, AskedRestart, AttemptSpec, BestCheckpoint, CheckpointStatus, CodeStatus, Condition,
-    DataProgress, DataStatus, EarlyStoppingStatus, ElasticStatus, ProgramMetrics, PublicationProgress, ResultStatus,
-    RoleStatus, State, TrainingJobStatus, Workers,
+    DataProgress, DataStatus, EarlyStoppingStatus, ElasticStatus, ProgramMetrics, PublicationProgress, RestartFrom,
+    ResultStatus, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};
 pub use tuning::{

@@ -398,9 +398,25 @@ pub struct CheckpointStatus {
     /// Time at which an attempt first resumed from `resumeFrom`. Checkpoints that the job saves afterwards take its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_from_used: Option<Time>,
+    /// The checkpoint that `kubectl trainingjob restart --from` named last. It takes precedence over `resumeFrom`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_from: Option<RestartFrom>,
     /// True once `resumeFrom` has been verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_checked: Option<bool>,
+}
+
+/// A checkpoint from which a restart was requested.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartFrom {
+    /// Path or address of the checkpoint.
+    pub path: String,
+    /// Unique value of the request.
+    pub request: String,
+    /// Time at which an attempt first resumed from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<Time>,
 }
 
 /// The best checkpoint.

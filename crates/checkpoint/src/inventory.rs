@@ -577,8 +577,12 @@ impl Inventory {
         }
         let used = UsedWish { from: wish.to_owned(), look: self.ledger.book.looks };
         self.ledger.book.wishes.insert(self.uid.clone(), used);
-        for entry in self.ledger.book.checkpoints.values_mut().filter(|entry| entry.owner == self.uid) {
-            entry.owner.clear();
+        for entry in self.ledger.book.checkpoints.values_mut() {
+            for of in [&mut entry.owner, &mut entry.renewed_by] {
+                if *of == self.uid {
+                    of.clear();
+                }
+            }
         }
         self.is_saved = false;
         if let Ok(root) = Folder::root(&self.root) {

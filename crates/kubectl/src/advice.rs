@@ -1,11 +1,56 @@
 //! What to do about a reason. `docs/operate.md` has the same in its tables; a test holds the two together.
 
+use super::facts::{Facts, WorkerState};
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// The objects that advice names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Names<'a> {
+    /// Namespace of the job.
+    pub namespace: &'a str,
+    /// The TrainingJob, or the TuningJob.
+    pub job: &'a str,
+    /// The pod that has failed or stays, if one is known.
+    pub pod: Option<&'a str>,
+    /// Its node.
+    pub node: Option<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    /// Those of a job: the pod that stops if an attempt waits for old pods, else that of the last failure.
+    #[must_use]
+    pub fn of(facts: &'a Facts, reason: &str) -> Self {
+        let job = Self { namespace: &facts.namespace, job: &facts.name, pod: None, node: None };
+        if reason == "OldPods" {
+            let stops = facts.workers.iter().find(|worker| worker.state == WorkerState::Stopping);
+            return stops.map_or(job, |worker| Self { pod: Some(&worker.pod), node: worker.node.as_deref(), ..job });
+        }
+        let last = facts.status.restarts.iter().rev().find(|end| end.reason.as_str() == reason);
+        last.map_or(job, |end| Self { pod: end.pod.as_deref(), node: end.node.as_deref(), ..job })
+    }
+}
+
+/// A parenthesis with a name that is not known.
+static UNKNOWN: LazyLock<Regex> = LazyLock::new(unknown);
+
+#[expect(clippy::expect_used, reason = "a constant expression, which a test compiles")]
+fn unknown() -> Regex {
+    Regex::new(r" \([^()]*\{(?:pod|node)\}[^()]*\)").expect("a valid expression")
+}
+
 /// Returns what to do about a reason of this job's status, with commands that are ready to paste; `None` if there is nothing to
-/// do, or nothing is known.
+/// do, or nothing is known. A command that needs a name that is not known is left out.
 #[must_use]
-pub fn advice(reason: &str, namespace: &str, job: &str) -> Option<String> {
+pub fn advice(reason: &str, names: Names<'_>) -> Option<String> {
     let (_, advice) = ADVICE.iter().find(|(known, _)| *known == reason)?;
-    Some(advice.replace("{job}", job).replace("{namespace}", namespace))
+    let mut text = advice.replace("{job}", names.job).replace("{namespace}", names.namespace);
+    for (mark, name) in [("{pod}", names.pod), ("{node}", names.node)] {
+        if let Some(name) = name {
+            text = text.replace(mark, name);
+        }
+    }
+    Some(UNKNOWN.replace_all(&text, "").into_owned())
 }
 
 /// Whether the advice on a reason may take another spec.
@@ -35,7 +80,7 @@ pub const NEEDS_ANOTHER_SPEC: [&str; 16] = [
 ];
 
 /// The advice on the reasons by which a job waits, then on those by which an attempt fails. `{job}` and `{namespace}` stand for
-/// those of the job.
+/// those of the job. `{pod}` and `{node}` stand only in parentheses, which are left out if the name is not known.
 pub const ADVICE: &[(&str, &str)] = &[
     ("Unreadable", "Correct the field that the message names, or upgrade the operator."),
     (
@@ -94,7 +139,7 @@ pub const ADVICE: &[(&str, &str)] = &[
         "OldPods",
         "Usually nothing: the next attempt starts when the last pod of the earlier attempt is gone. If that pod stays \
          in Terminating, check its node (kubectl get pods -n {namespace} -l training-job={job} -o wide). If the node \
-         is gone for good, delete the Node object (kubectl delete node NODE).",
+         is gone for good, delete the Node object (kubectl delete node {node}).",
     ),
     (
         "OldObject",
@@ -237,8 +282,8 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "GpuHardwareError",
-        "A GPU of the node that the message names, or its link, is broken. Cordon the node (kubectl cordon NODE). Then \
-         delete the worker's pod (kubectl delete pod -n {namespace} POD): a replacement starts on another node. This \
+        "A GPU of the node that the message names, or its link, is broken. Cordon the node (kubectl cordon {node}). Then \
+         delete the worker's pod (kubectl delete pod -n {namespace} {pod}): a replacement starts on another node. This \
          does not count against backoffLimit.",
     ),
     (
@@ -246,7 +291,7 @@ pub const ADVICE: &[(&str, &str)] = &[
         "The message says where each rank was, and the log has the full stacks. A rank that is stopped (SIGSTOP) was \
          stopped by a person or another program. A rank that is the only one outside an exchange with the others is \
          what they wait for. The cause may be a disk, a lock, or another path through the program. If the same node \
-         hangs every time, cordon it (kubectl cordon NODE). If nothing hangs and a step takes that long, raise \
+         hangs every time, cordon it (kubectl cordon {node}). If nothing hangs and a step takes that long, raise \
          failurePolicy.hang.timeoutSeconds. If the message says that there was no sign of life, raise \
          failurePolicy.hang.idleTimeoutSeconds instead.",
     ),
@@ -263,7 +308,7 @@ pub const ADVICE: &[(&str, &str)] = &[
     (
         "Evicted",
         "Nothing, if the node was drained. If the kubelet evicted the pod, its node is short of memory or disk: check \
-         the node (kubectl describe node NODE). This does not count against backoffLimit.",
+         the node (kubectl describe node {node}). This does not count against backoffLimit.",
     ),
     (
         "Preempted",
@@ -273,13 +318,13 @@ pub const ADVICE: &[(&str, &str)] = &[
     (
         "NodeLost",
         "Nothing for the job: it restarts on other nodes, and this does not count against backoffLimit. Check the node \
-         (kubectl describe node NODE).",
+         (kubectl describe node {node}).",
     ),
     (
         "Unkillable",
         "Nothing for the job: a replacement pod takes the worker's place, and this does not count against \
          backoffLimit. A process on the node that the message names waits in the kernel, and SIGKILL does not end it. \
-         Cordon the node (kubectl cordon NODE), check its dmesg for Xid, hung_task or NFS errors, and reboot it.",
+         Cordon the node (kubectl cordon {node}), check its dmesg for Xid, hung_task or NFS errors, and reboot it.",
     ),
     (
         "PodDeleted",
@@ -308,11 +353,12 @@ pub const ADVICE: &[(&str, &str)] = &[
     ),
     (
         "InitContainer",
-        "Read the log of the init container that the message names: kubectl logs -n {namespace} POD -c CONTAINER",
+        "Read the log of the init container that the message names: kubectl logs -n {namespace} -l training-job={job} \
+         --all-containers --prefix --tail=50",
     ),
     (
         "CodeUnavailable",
-        "Send the code again: kubectl trainingjob restart {job} -n {namespace} --code DIR. If that does not help, check that \
+        "Send the code again: kubectl trainingjob restart {job} -n {namespace} --code . (in its folder). If that does not help, check that \
          the ConfigMaps {job}-code-0 to {job}-code-3 are there (kubectl get configmaps -n {namespace} -l \
          training-job={job}).",
     ),

@@ -90,6 +90,21 @@ impl Cluster {
         Self { client, url: "https://test/".into(), namespace: Some(namespace.into()) }
     }
 
+    /// Returns the client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Returns the API of objects without a namespace, or of those in all namespaces.
+    #[must_use]
+    pub fn everywhere<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = ()>,
+    {
+        Api::all(self.client.clone())
+    }
+
     /// Returns the API of objects in a namespace.
     #[must_use]
     pub fn api<K>(&self, namespace: &str) -> Api<K>

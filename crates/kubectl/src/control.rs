@@ -1,5 +1,6 @@
 //! `stop`, `resume` and `restart`: what a person wants of a job is written on it, and the operator does it.
 
+use super::checkpoints;
 use super::cluster::{Cluster, Named};
 use super::code::{self, Packed};
 use super::gather::pods;
@@ -10,7 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
 use objects::names;
-use plan::labels::{LOOK_AGAIN, RESTART_REQUESTED};
+use plan::labels::{LOOK_AGAIN, RESTART_FROM, RESTART_REQUESTED};
 use protocol::gang::{GangSetup, SETUP_FILE};
 use protocol::role::Place;
 use serde_json::{Value, json};
@@ -167,11 +168,17 @@ async fn change_search(cluster: &Cluster, search: &TuningJob, verb: &str, suspen
 }
 
 /// Asks for another attempt, of a job that runs or of one that has failed, and returns when the operator has acted on it. With
-/// code, the next attempt runs that, and the function returns when it does.
+/// code, the next attempt runs that, and the function returns when it does. With the name of a checkpoint, it resumes from that,
+/// and a stopped job is resumed.
 ///
 /// # Errors
-/// If the job is done or stopped, can't be changed, or the operator does not act on it.
-pub async fn restart(cluster: &Cluster, name: &str, code: Option<&Packed>) -> anyhow::Result<String> {
+/// If the job is done or stopped, can't be changed, has no such checkpoint, or the operator does not act on it.
+pub async fn restart(
+    cluster: &Cluster,
+    name: &str,
+    code: Option<&Packed>,
+    from: Option<&str>,
+) -> anyhow::Result<String> {
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
     let has_failed = match ended(&job) {
@@ -182,11 +189,19 @@ pub async fn restart(cluster: &Cluster, name: &str, code: Option<&Packed>) -> an
         ),
         None => false,
     };
-    if job.spec.suspend {
+    if job.spec.suspend && from.is_none() {
         bail!("{name} is stopped; to start its next attempt: kubectl trainingjob resume {name} -n {namespace}");
     }
+    let path = match from {
+        Some(from) => Some(checkpoints::resolve(cluster, &job, from).await?),
+        None => None,
+    };
     let request = Timestamp::now().to_string();
     let mut patch = json!({ "metadata": { "annotations": { RESTART_REQUESTED: request } } });
+    if let Some(path) = &path {
+        patch["metadata"]["annotations"][RESTART_FROM] = json!(format!("{request} {path}"));
+        patch["spec"] = json!({ "suspend": false });
+    }
     if let Some(packed) = code {
         if job.spec.code.is_none() {
             bail!(
@@ -195,7 +210,7 @@ pub async fn restart(cluster: &Cluster, name: &str, code: Option<&Packed>) -> an
             );
         }
         code::send(cluster, &job, packed).await?;
-        patch["spec"] = json!({ "code": { "digest": packed.digest } });
+        patch["spec"]["code"] = json!({ "digest": packed.digest });
     }
     change(cluster, &job, "restart", patch).await?;
     let until = Instant::now() + HEEDED_WITHIN;
@@ -214,17 +229,22 @@ pub async fn restart(cluster: &Cluster, name: &str, code: Option<&Packed>) -> an
     if let Some(packed) = code {
         code::remove_surplus(cluster, &job, packed).await?;
     }
+    let resumes = path.map(|path| format!("; the next attempt resumes from {path}")).unwrap_or_default();
     if has_failed {
-        return Ok(format!("{name} starts again with a new restart budget"));
+        return Ok(format!("{name} starts again with a new restart budget{resumes}"));
     }
-    Ok(match (hastened, code) {
+    if job.spec.suspend {
+        return Ok(format!("{name} resumes as soon as there is room for it{resumes}"));
+    }
+    let done = match (hastened, code) {
         (Ok(()), None) => format!("{name} restarts: its attempt ends, and the next one starts in the same pods"),
         (Ok(()), Some(packed)) => format!("{name} runs the code {} in the same pods", short(&packed.digest)),
         (Err(why), _) => format!(
             "{name} restarts within two minutes, when the nodes of its workers have updated the ConfigMaps (speeding this up \
              failed: {why})"
         ),
-    })
+    };
+    Ok(done + &resumes)
 }
 
 /// The beginning of a digest.

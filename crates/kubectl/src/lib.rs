@@ -13,7 +13,10 @@
 )]
 
 pub mod advice;
+pub mod backup;
 pub mod blame;
+pub mod bundle;
+pub mod check;
 pub mod checkpoints;
 pub mod choice;
 pub mod cluster;
@@ -249,6 +252,9 @@ enum Command {
         /// Sends this folder first. The next attempt runs its code, in the same pods. Only for a job that has `code`.
         #[arg(long, value_name = "DIR")]
         code: Option<PathBuf>,
+        /// The next attempt resumes from this checkpoint, as `checkpoints` lists it, once. A stopped job is resumed.
+        #[arg(long, value_name = "CHECKPOINT")]
+        from: Option<String>,
     },
     /// Runs a job again with another spec: --set image=b:2.
     ///
@@ -306,6 +312,27 @@ enum Command {
     ///
     /// Needs the right to list nodes and the pods of all namespaces.
     Gpus,
+    /// Whether the operator is installed, works, and finds what jobs need: one line for each check, with the remedy.
+    ///
+    /// What you may not read is not checked. Exit code: 1 if a check failed.
+    Check,
+    /// Prints TrainingJobs for `kubectl apply -f -` in another cluster, or after they were deleted.
+    ///
+    /// A job that has ended is marked, so that it does not run again. Other jobs resume from the newest checkpoint on their volume.
+    Backup {
+        /// Names of TrainingJobs; default: all of the namespace.
+        jobs: Vec<String>,
+    },
+    /// Writes all that is known of a job into an archive for support: objects, events, logs, stacks, `why`.
+    ///
+    /// Secrets that are known by their names or forms are removed. Look at the files before you share them.
+    Bundle {
+        /// Name of the TrainingJob.
+        job: String,
+        /// The archive, which must not exist; -o FILE.tar.gz means the same. Default: NAME-TIME.tar.gz.
+        #[arg(long, value_name = "FILE")]
+        to: Option<PathBuf>,
+    },
     /// What an alert means, and what to type. No cluster is asked.
     Runbook {
         /// Name of the alert, such as TrainingJobFailed.
@@ -370,8 +397,16 @@ pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// `run --output URI` means the results: an address is no form of output.
+/// `run --output URI` means the results: an address is no form of output. `bundle -o FILE.tar.gz` means the archive.
 fn with_result(mut args: Vec<OsString>) -> Vec<OsString> {
+    if args.iter().skip(1).any(|word| word == "bundle") {
+        for at in 1..args.len() {
+            let next = args.get(at + 1).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+            if ["-o", "--output"].iter().any(|flag| args[at] == *flag) && next.ends_with("gz") {
+                args[at] = "--to".into();
+            }
+        }
+    }
     let is_run = args.iter().skip(1).any(|word| word == "run");
     let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
     for at in (0..end).filter(|_| is_run) {
@@ -497,10 +532,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             done_to(&job, &control::stop(&cluster, &job, wait).await?, json)
         }
         Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
-        Command::Restart { job, code } => {
+        Command::Restart { job, code, from } => {
             let packed = code.as_deref().map(code::pack).transpose()?;
             packed.iter().for_each(tell_of_skipped);
-            done_to(&job, &control::restart(&cluster, &job, packed.as_ref()).await?, json)
+            done_to(&job, &control::restart(&cluster, &job, packed.as_ref(), from.as_deref()).await?, json)
         }
         Command::Run { args, detach, .. } => {
             let draft = run::draft(&args, None)?;
@@ -536,6 +571,24 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Cp { job, from, to, one } => {
             return enter::copy(&cluster, &args.place, &job, &one, [&from, &to]).await;
+        }
+        Command::Backup { jobs } => {
+            let backup = backup::backup(&cluster, &jobs).await?;
+            backup.notes.iter().for_each(|note| logs::aside(note));
+            print(&if json {
+                document(&serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": backup.jobs }))?
+            } else {
+                backup.render()
+            })
+        }
+        Command::Bundle { job, to } => {
+            let bundle = bundle::bundle(&cluster, &job, to).await?;
+            print(&if json { document(&bundle)? } else { bundle.render() })
+        }
+        Command::Check => {
+            let lines = check::judge(&check::look(&cluster).await?);
+            print(&if json { document(&lines)? } else { check::render(&lines, look) })?;
+            return Ok(if check::has_failed(&lines) { ExitCode::FAILURE } else { ExitCode::SUCCESS });
         }
         Command::Resubmit { job, name, set } => {
             let (name, words) = resubmit::resubmit(&cluster, &job, name.as_deref(), &set).await?;

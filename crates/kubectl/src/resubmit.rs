@@ -9,13 +9,13 @@ use api::{State, TrainingJob};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
-use plan::labels::RESTART_REQUESTED;
+use plan::labels::{RESTART_FROM, RESTART_REQUESTED};
 use plan::names::code_name;
 use protocol::code::{PARTS, part_key};
 use serde_json::{Map, Value, json};
 
 /// Annotations of one object that say nothing of another one.
-const OF_OBJECT: [&str; 2] = ["kubectl.kubernetes.io/last-applied-configuration", RESTART_REQUESTED];
+const OF_OBJECT: [&str; 3] = ["kubectl.kubernetes.io/last-applied-configuration", RESTART_REQUESTED, RESTART_FROM];
 
 /// Changes a job that no program runs of, or creates it again under another name. Returns what was done.
 ///

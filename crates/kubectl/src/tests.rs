@@ -1,6 +1,6 @@
 //! What people are told, for facts made by hand.
 
-use super::advice::{ADVICE, NEEDS_ANOTHER_SPEC, advice};
+use super::advice::{ADVICE, NEEDS_ANOTHER_SPEC, Names, advice};
 use super::complete::{Wanted as Completed, candidates};
 use super::facts::{Event, Facts, TrialOf, Worker, WorkerState, last_events};
 use super::logs::{Form, Line, Source, culprit};
@@ -216,6 +216,7 @@ fn checkpointing() -> Facts {
         pending_backup: Some("checkpoint-1200".into()),
         resumed_from: Some("checkpoint-600".into()),
         resume_from_used: None,
+        restart_from: None,
         resume_checked: None,
     });
     let words = "checkpoint-1100 is corrupted: optimizer.pt ends after 512 of 1024 bytes";
@@ -278,7 +279,7 @@ fn why_tells_of_checkpoints() {
     insta::assert_snapshot!(why::render(&Diagnosis::of(&checkpointing()), plain()));
     assert_eq!(told(&checkpointing()).0, Verdict::Running, "it trains nonetheless");
     for reason in ["CheckpointCorrupted", "NearlyFull", "BackupFailing", "FolderShared", "FolderUnusable", "Suspect"] {
-        assert!(advice(reason, "team", "bert").is_some(), "{reason}");
+        assert!(advice(reason, BERT).is_some(), "{reason}");
     }
 }
 
@@ -986,20 +987,41 @@ fn there_is_advice_for_every_reason_of_the_documentation() {
         }
     }
     assert!(reasons.contains("Unschedulable") && reasons.contains("OOMKilled"), "{reasons:?}");
-    let has_none = |reason: &&String| !fine.contains(&reason.as_str()) && advice(reason, "team", "bert").is_none();
+    let has_none = |reason: &&String| !fine.contains(&reason.as_str()) && advice(reason, BERT).is_none();
     let missing: Vec<_> = reasons.iter().filter(has_none).collect();
     assert!(missing.is_empty(), "crates/kubectl/src/advice.rs has nothing on {missing:?} of docs/operate.md");
     let names: BTreeSet<&str> = ADVICE.iter().map(|(reason, _)| *reason).collect();
     assert_eq!(names.len(), ADVICE.len(), "a reason stands twice in crates/kubectl/src/advice.rs");
 }
 
+/// The job of these tests, of which no failed pod is known.
+const BERT: Names<'static> = Names { namespace: "team", job: "bert", pod: None, node: None };
+
 #[test]
 fn advice_names_the_job_and_knows_what_can_change() {
-    for (reason, _) in ADVICE {
-        let advice = advice(reason, "team", "bert").unwrap();
-        assert!(!advice.contains(['{', '}']) && !advice.contains("NAME"), "{reason}: {advice}");
+    let placeholder = regex::Regex::new(r"\b(NAME|NAMESPACE|POD|NODE|CONTAINER|JOB|DIR|UID)\b|<[a-z-]+>|[{}]").unwrap();
+    let known = Names { pod: Some("bert-training-0-x"), node: Some("gpu-1"), ..BERT };
+    for (reason, text) in ADVICE {
+        for names in [BERT, known] {
+            let advice = advice(reason, names).unwrap();
+            assert!(!placeholder.is_match(&advice) && !advice.contains("()"), "{reason}: {advice}");
+        }
+        let with_names = advice(reason, known).unwrap();
+        assert_eq!(with_names.contains("gpu-1"), text.contains("{node}"), "{reason}: {with_names}");
     }
-    let unknown: Vec<_> = NEEDS_ANOTHER_SPEC.iter().filter(|reason| advice(reason, "team", "bert").is_none()).collect();
+    // What is printed of the jobs of these tests.
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/snapshots");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        if text.contains("apiVersion:") {
+            continue;
+        }
+        let commands = text.lines().filter(|line| line.contains("kubectl ") && !line.contains("Usage:"));
+        for line in commands {
+            assert!(!placeholder.is_match(line), "{line}");
+        }
+    }
+    let unknown: Vec<_> = NEEDS_ANOTHER_SPEC.iter().filter(|reason| advice(reason, BERT).is_none()).collect();
     assert!(unknown.is_empty(), "there is no advice on {unknown:?}");
     let facts = job(Some(State::Initializing), &[condition("Running", false, "ImagePull", "no such image", -90)], 90);
     let (_, _, advice) = told(&facts);
@@ -1255,6 +1277,9 @@ fn completions() {
             "port-forward",
             "cp",
             "gpus",
+            "check",
+            "backup",
+            "bundle",
             "runbook",
             "plan",
             "convert",
@@ -1281,6 +1306,7 @@ fn completions() {
         assert_eq!(complete(&[command, ""]), Completed::JobsAndSearches);
     }
     assert_eq!(complete(&["restart", ""]), Completed::Jobs);
+    assert_eq!(complete(&["bundle", ""]), Completed::Jobs);
     assert_eq!(names(complete(&["completion", ""])), ["bash", "zsh", "fish"]);
     assert_eq!(complete(&["checkpoints", ""]), Completed::Jobs);
     let verbs = ["list", "verify", "why", "prune", "backup", "restore"];

@@ -297,6 +297,7 @@ impl Search {
                 failures.message
             )));
         }
+        let names = advice::Names { namespace, job: name, pod: None, node: None };
         let mut what = Vec::new();
         let reason = self.reason.as_deref().unwrap_or_default();
         match (verdict, reason) {
@@ -316,9 +317,9 @@ impl Search {
                  -n {namespace}"
             )),
             (Verdict::Completed, "GpuHoursUsed") | (Verdict::Pending | Verdict::Slow, _) => {
-                what.extend(advice::advice(reason, namespace, name));
+                what.extend(advice::advice(reason, names));
             }
-            (Verdict::Failed, _) => what.extend(advice::advice("TrialsFailed", namespace, name)),
+            (Verdict::Failed, _) => what.extend(advice::advice("TrialsFailed", names)),
             _ => {}
         }
         if let Some(failures) = self.failures.first().filter(|_| verdict != Verdict::Pending) {

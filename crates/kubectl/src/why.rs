@@ -1,6 +1,6 @@
 //! The diagnosis of a job, in sentences for a person.
 
-use super::advice::{advice, needs_another_spec};
+use super::advice::{Names, advice, needs_another_spec};
 use super::blame::{Blame, node_to_blame};
 use super::facts::{Facts, TrialOf, WorkerState};
 use super::screen::{Look, Screen, Style, age, count, number, span};
@@ -129,7 +129,7 @@ impl Diagnosis {
     }
 
     fn advise_on(&mut self, facts: &Facts, reason: &str) {
-        let Some(advice) = advice(reason, &facts.namespace, &facts.name) else { return };
+        let Some(advice) = advice(reason, Names::of(facts, reason)) else { return };
         if self.advice.contains(&advice) {
             return;
         }

@@ -2,7 +2,7 @@
 
 use super::conditions::{Told, condition_is, whole_second};
 use super::view::View;
-use api::{BestCheckpoint, CheckpointStatus, ConditionType, Reason, TrainingJobStatus};
+use api::{BestCheckpoint, CheckpointStatus, ConditionType, Reason, RestartFrom, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use protocol::checkpoints::{Checkpoints, Kept, ProblemKind};
 
@@ -22,6 +22,19 @@ pub(super) fn with(record: TrainingJobStatus, report: &Checkpoints) -> TrainingJ
     let before = record.checkpoint.clone().unwrap_or_default();
     let now = status(report, &before);
     TrainingJobStatus { checkpoint: Some(now).filter(|now| *now != CheckpointStatus::default()), ..record }
+}
+
+/// The record with the checkpoint from which a restart was requested last, also where the annotation is lost later.
+pub(super) fn with_request(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
+    let policy = view.input.plan.storage.checkpoint.as_ref().map(|checkpoint| &checkpoint.policy);
+    let named = policy.and_then(|policy| Some((policy.request.clone()?, policy.resume_from.clone()?)));
+    if let Some((request, path)) = named {
+        let status = record.checkpoint.get_or_insert_default();
+        if status.restart_from.as_ref().is_none_or(|known| known.request != request) {
+            status.restart_from = Some(RestartFrom { path, request, used: None });
+        }
+    }
+    record
 }
 
 /// Whether the checkpoints are good, by this report.
@@ -61,9 +74,18 @@ fn status(told: &Checkpoints, before: &CheckpointStatus) -> CheckpointStatus {
         last_backup_path: copied.map(|kept| kept.path.clone()).or_else(|| before.last_backup_path.clone()),
         pending_backup: told.to_copy.clone(),
         resumed_from: told.resumed_from.as_ref().map(|kept| kept.path.clone()),
-        resume_from_used: before.resume_from_used.clone().or(told.wish_used.map(|used| Time(whole_second(used)))),
+        resume_from_used: before.resume_from_used.clone().or_else(|| used_by(told, None)),
+        restart_from: before.restart_from.clone().map(|known| RestartFrom {
+            used: known.used.clone().or_else(|| used_by(told, Some(&known.request))),
+            ..known
+        }),
         resume_checked: before.resume_checked,
     }
+}
+
+/// When an attempt first resumed from what this request named, or from `resumeFrom`.
+fn used_by(told: &Checkpoints, request: Option<&str>) -> Option<Time> {
+    told.wish_used.filter(|_| told.request.as_deref() == request).map(|used| Time(whole_second(used)))
 }
 
 fn step(kept: &Kept) -> Option<i64> {

@@ -1,5 +1,6 @@
 //! One look at a job: what is seen becomes a status, and what is to be done about it.
 
+use super::conditions::Told;
 use super::count::counted;
 use super::effects::{Effects, effects};
 use super::events::events;
@@ -9,9 +10,10 @@ use super::record::take_in;
 use super::status::status;
 use super::verdict::{Input, Verdict};
 use super::view::{View, has_begun, incarnation};
-use api::{State, TrainingJobStatus};
+use api::{AskedRestart, ConditionType, State, TrainingJobStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::Children;
-use plan::{Plan, Role};
+use plan::{Ended, Plan, Role};
 
 /// The most phases of one look: a failed job starts again, an attempt has ended, and the next one starts.
 const PHASES: usize = 3;
@@ -24,6 +26,9 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     before.observed_generation = input.generation;
     // A job of an older operator names none. Any agent can report its checkpoints.
     before.agent_image.get_or_insert_with(|| input.plan.runtime.agent_image.clone());
+    if let Some(ended) = input.plan.policy.ended.as_ref().filter(|_| before.state.is_none()) {
+        before = restored(input, before, ended);
+    }
     let mut was_over = true;
     for _ in 0..PHASES {
         let is_over = before.state.is_some_and(State::is_finished);
@@ -41,6 +46,31 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     let status = if was_over { before } else { counted(View::new(input, before)) };
     let Effects { actions, read_events_of, requeue } = done;
     Verdict { status, actions, events: told, read_events_of: read_events_of.into_iter().collect(), requeue }
+}
+
+/// The record of a job that had ended before it was restored from a backup.
+fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &Ended) -> TrainingJobStatus {
+    let mut record = TrainingJobStatus {
+        state: Some(ended.state),
+        completion_time: Some(Time(ended.time)),
+        // One that was requested before is no request of now.
+        asked_restart: input.plan.policy.restart_requested.clone().map(|request| AskedRestart {
+            request,
+            time: Time(input.now),
+            attempt: 1,
+        }),
+        ..record
+    };
+    let type_ = match ended.state {
+        State::Failed => {
+            (record.failure_reason, record.failure_message) = (Some(ended.reason.clone()), Some(ended.message.clone()));
+            ConditionType::Failed
+        }
+        _ => ConditionType::Succeeded,
+    };
+    let told = Told::is(type_, true, ended.reason.clone(), &ended.message);
+    told.write(&mut record.conditions, input.generation, ended.time);
+    record
 }
 
 /// Whether an incarnation has begun of which a Job is not known, or only that of an earlier one: either it was deleted, or

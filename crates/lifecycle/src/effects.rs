@@ -194,9 +194,15 @@ impl View<'_> {
     /// What was before the pods that are about to be made.
     fn past(&self) -> GangPast {
         let checkpoint = self.record.checkpoint.as_ref();
+        let requested = checkpoint.and_then(|checkpoint| checkpoint.restart_from.as_ref());
+        let used = match requested {
+            Some(requested) => requested.used.as_ref(),
+            None => checkpoint.and_then(|checkpoint| checkpoint.resume_from_used.as_ref()),
+        };
         GangPast {
             restarts: self.history(),
-            wish_used: checkpoint.and_then(|checkpoint| Some(checkpoint.resume_from_used.as_ref()?.0)),
+            wish_used: used.map(|used| used.0),
+            request: used.and(requested).map(|requested| requested.request.clone()),
         }
     }
 

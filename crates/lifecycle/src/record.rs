@@ -28,6 +28,7 @@ pub(super) fn take_in<'a>(input: &'a Input<'a>, status: TrainingJobStatus) -> Vi
         .after(publishing::without_progress)
         .after(with_progress)
         .after(publishing::with_progress)
+        .after(checkpoints::with_request)
         .after(with_checkpoints)
         .after(restart_request::accepted);
     let (elastic, resized) = elastic::decided(&view);

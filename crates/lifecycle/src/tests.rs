@@ -137,6 +137,10 @@ struct World {
     refused: Option<String>,
     /// Value of the annotation by which a restart is asked for.
     asked: Option<&'static str>,
+    /// The annotation that names a checkpoint.
+    from: Option<&'static str>,
+    /// The annotation of a backup.
+    ended: Option<String>,
     generation: i64,
 }
 
@@ -155,6 +159,8 @@ impl World {
             second: 0,
             refused: None,
             asked: None,
+            from: None,
+            ended: None,
             generation: 1,
         }
     }
@@ -162,7 +168,9 @@ impl World {
     fn plan(&self) -> plan::Plan {
         let mut job = TrainingJob::new("x", self.spec.clone());
         let asked = self.asked.map(|value| (plan::labels::RESTART_REQUESTED.to_owned(), value.to_owned()));
-        job.metadata.annotations = Some(asked.into_iter().collect());
+        let from = self.from.map(|value| (plan::labels::RESTART_FROM.to_owned(), value.to_owned()));
+        let ended = self.ended.clone().map(|value| (plan::labels::ENDED.to_owned(), value));
+        job.metadata.annotations = Some(asked.into_iter().chain(from).chain(ended).collect());
         job.status = Some(self.status.clone());
         let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
         plan::resolve(&job, &runtime).plan

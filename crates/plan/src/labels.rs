@@ -30,6 +30,10 @@ pub const FIRST_ATTEMPT: &str = "ml.example.com/first-attempt";
 pub const INTENT: &str = "ml.example.com/intent";
 /// Annotation of the TrainingJob: setting it to a new value requests another attempt.
 pub const RESTART_REQUESTED: &str = "ml.example.com/restart-requested";
+/// Annotation of the TrainingJob: `REQUEST PATH`. The next attempt resumes from the checkpoint at PATH, once for each REQUEST.
+pub const RESTART_FROM: &str = "ml.example.com/restart-from";
+/// Annotation of a TrainingJob from a backup: how it had ended, as JSON ([`Ended`](super::Ended)).
+pub const ENDED: &str = "ml.example.com/ended";
 /// Label (and, before Kubernetes 1.28, annotation) with the index of a pod in an Indexed Job.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Annotation of a pod without a meaning of its own. A change to it makes the pod's node refresh the mounted ConfigMap.

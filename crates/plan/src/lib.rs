@@ -47,10 +47,10 @@ pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
 pub use output::{Output, Publishing, Registering};
 pub use own_image::{OwnImage, own_image};
-pub use policy::{Failure, Policy, Success, restart_requested};
+pub use policy::{Ended, Failure, Policy, Success, ended, restart_requested};
 pub use refusal::{Refusal, Refusals};
 pub use resources::{is_extended, is_gpu};
-pub use storage::{Checkpoint, CheckpointVolume};
+pub use storage::{Checkpoint, CheckpointVolume, restart_from};
 pub use taken::{merged, with_runtime};
 
 use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus, TuningJob};
@@ -202,12 +202,13 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         port: monitoring::agent_port(spec),
         ..CheckpointPolicy::default()
     };
-    let checkpoint = storage::resolve(&spec.checkpoint, of_job, &format!("{namespace}/{name}"), &mut no);
+    let home = format!("{namespace}/{name}");
+    let checkpoint = storage::resolve(&spec.checkpoint, of_job, storage::restart_from(job), &home, &mut no);
     let credentials_secret = spec.credentials_secret.clone();
     let output = output::resolve(job, &effective, &inputs, &mut no);
     let code = spec.code.as_ref().map(|code| code.digest.clone());
     let storage = Storage { inputs, fetching, credentials_secret, output, checkpoint, code };
-    let policy = policy::resolve(spec, restart_requested(job), &mut no);
+    let policy = policy::resolve(job, spec, &mut no);
     let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
     let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
     let mut roles = roles::resolve(spec, &storage, &mut no);

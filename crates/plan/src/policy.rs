@@ -1,14 +1,16 @@
 //! Reactions to events during a job's life.
 
 use super::Refusals;
-use super::labels::RESTART_REQUESTED;
+use super::labels::{ENDED, RESTART_REQUESTED};
 use api::{
-    self, EarlyStopping, FailurePolicy, HangAction, NanPolicy, Reason, RestartPolicy, SuccessPolicy, TrainingJob,
-    TrainingJobSpec,
+    self, EarlyStopping, FailurePolicy, HangAction, NanPolicy, Reason, RestartPolicy, State, SuccessPolicy,
+    TrainingJob, TrainingJobSpec,
 };
 use failure::restart;
+use jiff::Timestamp;
 use protocol::failure_rules::{self, FailureRule, RuleAction};
 use protocol::gang::Restarts;
+use serde::{Deserialize, Serialize};
 use text::start_of;
 
 /// Reactions to events during a job's life. The lifecycle may read all of them while the job runs.
@@ -18,6 +20,8 @@ pub struct Policy {
     pub suspend: bool,
     /// Unique value of the last restart request.
     pub restart_requested: Option<String>,
+    /// How the job had ended before it was restored from a backup. It counts only until the job has a state.
+    pub ended: Option<Ended>,
     /// Seconds from the job's end to the deletion of the TrainingJob; `None` keeps it forever.
     pub ttl_seconds: Option<u32>,
     /// Handling of failures.
@@ -58,8 +62,30 @@ pub struct Success {
     pub early_stopping: Option<EarlyStopping>,
 }
 
+/// How a job had ended before it was restored from a backup. It does not run again.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Ended {
+    /// Completed or Failed.
+    pub state: State,
+    /// Reason of its end.
+    pub reason: Reason,
+    /// Message of its end.
+    #[serde(default)]
+    pub message: String,
+    /// Time of its end.
+    pub time: Timestamp,
+}
+
+/// The end of this job before it was restored. An annotation of another form is ignored.
+#[must_use]
+pub fn ended(job: &TrainingJob) -> Option<Ended> {
+    let text = job.metadata.annotations.as_ref()?.get(ENDED)?;
+    serde_json::from_str(text).ok().filter(|ended: &Ended| ended.state.is_finished())
+}
+
 /// Maximum bytes of a restart request that are compared.
-const LONGEST_REQUEST: usize = 253;
+pub(super) const LONGEST_REQUEST: usize = 253;
 
 /// The restart request of this job. It is an annotation, so it does not change the generation.
 #[must_use]
@@ -68,10 +94,11 @@ pub fn restart_requested(job: &TrainingJob) -> Option<String> {
     (!value.is_empty()).then(|| start_of(value, LONGEST_REQUEST).to_owned())
 }
 
-pub(super) fn resolve(spec: &TrainingJobSpec, restart_requested: Option<String>, no: &mut Refusals) -> Policy {
+pub(super) fn resolve(job: &TrainingJob, spec: &TrainingJobSpec, no: &mut Refusals) -> Policy {
     Policy {
+        ended: ended(job),
         suspend: spec.suspend,
-        restart_requested,
+        restart_requested: restart_requested(job),
         ttl_seconds: spec.ttl_seconds_after_finished,
         failure: failure(&spec.failure_policy, no),
         success: spec.success_policy.as_ref().map(success).unwrap_or_default(),

@@ -1,8 +1,12 @@
 //! Volumes: storage of checkpoints, and checks for conflicting mounts.
 
+use super::labels::RESTART_FROM;
+use super::policy::LONGEST_REQUEST;
 use super::quantity::Amount;
 use super::{Refusals, dns_subdomain};
-use api::{self, DeletePolicy, IfNoneUsable, Mode, Storage, StorageType, TrainingJobSpec, Verify};
+use api::{
+    self, DeletePolicy, IfNoneUsable, Mode, RestartFrom, Storage, StorageType, TrainingJob, TrainingJobSpec, Verify,
+};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, VolumeMount};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use protocol::checkpoints::{BackupPolicy, BestBy, CheckpointPolicy, StorePlace};
@@ -94,14 +98,16 @@ pub enum CheckpointVolume {
     },
 }
 
-/// Resolves the checkpoint settings. `policy` identifies the job. `home` is the job's prefix in a bucket, unless the spec
+/// Resolves the checkpoint settings. `policy` identifies the job. `restart` takes precedence over `resumeFrom`. `home` is the job's prefix in a bucket, unless the spec
 /// sets one: NAMESPACE/JOB.
 pub(super) fn resolve(
     checkpoint: &api::Checkpoint,
     policy: CheckpointPolicy,
+    restart: Option<RestartFrom>,
     home: &str,
     no: &mut Refusals,
 ) -> Option<Checkpoint> {
+    let (request, restart_path) = restart.map(|restart| (restart.request, restart.path)).unzip();
     let volume = match &checkpoint.storage {
         None => CheckpointVolume::EmptyDir,
         Some(storage) => match storage.type_ {
@@ -117,7 +123,8 @@ pub(super) fn resolve(
             .keep_best
             .as_ref()
             .map(|best| BestBy { metric: best.metric.clone(), max: best.mode() == Mode::Max }),
-        resume_from: checkpoint.resume_from.as_deref().map(resume_from),
+        resume_from: restart_path.as_ref().or(checkpoint.resume_from.as_ref()).map(|from| resume_from(from)),
+        request,
         may_start_over: checkpoint.if_none_usable == Some(IfNoneUsable::StartOver),
         structure_only: checkpoint.verify == Some(Verify::Structure),
         store: checkpoint.storage.as_ref().and_then(|storage| store(storage, home, no)),
@@ -133,6 +140,26 @@ pub(super) fn resolve(
         backup_secret: checkpoint.backup.as_ref().and_then(|backup| backup.credentials_secret.clone()),
     })
 }
+
+/// The checkpoint from which a restart was requested, and the request: by the annotation or, where that was lost, by the status.
+/// An annotation of another form is ignored.
+#[must_use]
+pub fn restart_from(job: &TrainingJob) -> Option<RestartFrom> {
+    let annotation = job.metadata.annotations.as_ref().and_then(|all| all.get(RESTART_FROM));
+    let requested = annotation.and_then(|value| {
+        let (request, path) = value.trim().split_once(' ')?;
+        let is_place = path.split_once("://").is_none_or(|(scheme, _)| ["s3", "gs", "az"].contains(&scheme));
+        let is_plain = !path.is_empty() && !path.contains(char::is_control) && path.split('/').all(|part| part != "..");
+        let is_short = request.len() <= LONGEST_REQUEST && path.len() <= LONGEST_PATH;
+        let requested = || RestartFrom { request: request.to_owned(), path: path.to_owned(), used: None };
+        (is_place && is_plain && is_short).then(requested)
+    });
+    let recorded = || job.status.as_ref()?.checkpoint.as_ref()?.restart_from.clone();
+    requested.or_else(recorded)
+}
+
+/// Maximum bytes of a path in a request, as of `resumeFrom`.
+const LONGEST_PATH: usize = 2048;
 
 /// Resolves a relative path against the folder of checkpoints.
 fn resume_from(text: &str) -> String {

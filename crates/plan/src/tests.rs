@@ -997,3 +997,31 @@ fn a_template_names_no_other_group() {
         plan(&with("none", metadata));
     }
 }
+
+/// It goes before the field of the spec. The record counts where the annotation is lost, and another form is ignored.
+#[test]
+fn a_restart_names_the_checkpoint_to_resume_from() {
+    let mut job = job(&json!({ "checkpoint": { "resumeFrom": "a" } }));
+    let planned = |job: &TrainingJob| {
+        let policy = accepted(job).unwrap().storage.checkpoint.unwrap().policy;
+        (policy.wish().unwrap().to_owned(), policy.resume_from.unwrap())
+    };
+    let own = ("/checkpoints/a".to_owned(), "/checkpoints/a".to_owned());
+    let annotated = |job: &TrainingJob, value: &str| {
+        let mut job = job.clone();
+        job.metadata.annotations = Some([(labels::RESTART_FROM.to_owned(), value.to_owned())].into());
+        job
+    };
+    assert_eq!(planned(&job), own);
+    for (value, path) in [("r1 step 5", "/checkpoints/step 5"), ("r1 s3://b/step-5", "s3://b/step-5")] {
+        assert_eq!(planned(&annotated(&job, value)), ("r1".into(), path.into()), "{value}");
+    }
+    for value in ["", "r1", "r1 ", "r1 a/../b", "r1 http://a/b", "r1 a\nb"] {
+        assert_eq!(planned(&annotated(&job, value)), own, "{value}");
+    }
+    let restart = api::RestartFrom { path: "/checkpoints/b".into(), request: "r0".into(), used: None };
+    let checkpoint = api::CheckpointStatus { restart_from: Some(restart), ..Default::default() };
+    job.status = Some(api::TrainingJobStatus { checkpoint: Some(checkpoint), ..Default::default() });
+    assert_eq!(planned(&job), ("r0".into(), "/checkpoints/b".into()));
+    assert_eq!(planned(&annotated(&job, "r1 c")), ("r1".into(), "/checkpoints/c".into()));
+}

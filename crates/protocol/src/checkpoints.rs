@@ -34,6 +34,9 @@ pub struct CheckpointPolicy {
     /// Initial checkpoint of the job, used once: a path, or a location in an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<String>,
+    /// Restart request that named [`CheckpointPolicy::resume_from`]. Without it that is the field of the spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
     /// Whether the run may begin at step 0 if it has checkpoints and none of them can be used.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub may_start_over: bool,
@@ -49,6 +52,12 @@ pub struct CheckpointPolicy {
 }
 
 impl CheckpointPolicy {
+    /// The words by which it is remembered that an attempt has resumed from [`CheckpointPolicy::resume_from`].
+    #[must_use]
+    pub fn wish(&self) -> Option<&str> {
+        self.request.as_deref().or(self.resume_from.as_deref())
+    }
+
     /// Number of newest good saves to keep, as a count; 0 keeps all.
     #[must_use]
     pub fn retention(&self) -> usize {
@@ -142,6 +151,9 @@ pub struct Checkpoints {
     /// Time at which an attempt first resumed from `resumeFrom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wish_used: Option<Timestamp>,
+    /// The restart request to which `wish_used` belongs, rather than to the field of the spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
     /// Number of valid checkpoints: good, and any damage would be detected.
     pub valid: u32,
     /// Number of complete checkpoints: good, but damage may go undetected. Their format has no checksum for everything that

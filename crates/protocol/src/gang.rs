@@ -118,6 +118,9 @@ pub struct GangPast {
     /// Time at which an attempt first resumed from `checkpoint.resumeFrom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wish_used: Option<Timestamp>,
+    /// The restart request to which `wish_used` belongs, rather than to the field of the spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
 }
 
 /// State of a gang, as reported by its leader.

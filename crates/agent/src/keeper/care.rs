@@ -239,10 +239,17 @@ impl<'a> Care<'a> {
     fn query(&self, policy: &CheckpointPolicy, scan: &Scan, listed: &[(Listed, Where)]) -> Query {
         let (uid, inventory) = (&policy.uid, &self.inventory);
         let manifests = || listed.iter().flat_map(|(list, place)| list.iter().flatten().map(move |it| (it, place)));
-        let has_written = manifests().any(|(manifest, _)| manifest.writer == *uid);
-        let used = self.keeper.wish_used();
-        let wish = Wish::known_to(inventory, policy.resume_from.as_deref(), used.is_some() || has_written);
-        let counts_there = |manifest: &Manifest| manifest.writer == *uid && inventory.is_since_wish(manifest.order);
+        let used = self.keeper.wish_used(policy);
+        // A job that has written anything has used the `resumeFrom` of its spec. A later request is another matter.
+        let has_written = policy.request.is_none() && manifests().any(|(manifest, _)| manifest.writer == *uid);
+        let wish = Wish::known_to(inventory, policy.wish(), used.is_some() || has_written);
+        // What the job wrote before a request lies beside what it wrote since.
+        let is_since_request = |manifest: &Manifest| {
+            policy.request.is_none() || !inventory.is_new() || used.is_some_and(|used| manifest.modified >= used)
+        };
+        let counts_there = |manifest: &Manifest| {
+            manifest.writer == *uid && inventory.is_since_wish(manifest.order) && is_since_request(manifest)
+        };
         let is_copy = |known: &Known| {
             let same = |it: &Manifest| it.path == known.found.path && it.modified == known.found.modified;
             manifests().any(|(manifest, _)| counts_there(manifest) && same(manifest))
@@ -309,7 +316,10 @@ impl<'a> Care<'a> {
     /// The checkpoint of `resumeFrom`, which has to be good. From now on what this job writes goes before it.
     fn wished(&mut self, policy: &CheckpointPolicy) -> Result<(Found, PathBuf, From), LaunchError> {
         let from = policy.resume_from.clone().unwrap_or_default();
-        let name = format!("checkpoint.resumeFrom {from}");
+        let name = match policy.request {
+            Some(_) => format!("restart --from {from}"),
+            None => format!("checkpoint.resumeFrom {from}"),
+        };
         let (path, place) = if from.contains("://") {
             let path = self.fetch(policy, &from)?;
             (path, From::Uri(from.clone()))
@@ -320,8 +330,8 @@ impl<'a> Care<'a> {
         let found = found.map_err(|doubt| refused(doubt, &name))?;
         // As the look below the root knows it; one elsewhere is none of those.
         let known = path.strip_prefix(&self.keeper.root).unwrap_or(&path).to_string_lossy().into_owned();
-        self.inventory.use_wish(&from);
-        self.keeper.use_wish();
+        self.inventory.use_wish(policy.wish().unwrap_or_default());
+        self.keeper.use_wish(policy);
         Ok((Found { path: known, ..found }, path, place))
     }
 
@@ -677,6 +687,7 @@ impl<'a> Care<'a> {
             best,
             resumed_from: self.resumed.clone(),
             wish_used: None,
+            request: None,
             valid: scan.count(|verdict| *verdict == Verdict::Valid),
             complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
             incomplete: scan.count(|verdict| matches!(verdict, Verdict::Incomplete { .. })),
@@ -796,10 +807,13 @@ pub(super) fn fetch_uri(
 ) -> Result<PathBuf, LaunchError> {
     let failed = |error: &StoreError| {
         let LaunchError { kind, message } = failed(error);
-        LaunchError { kind, message: format!("checkpoint.resumeFrom: {message}") }
+        let of = if policy.request.is_some() { "restart --from" } else { "checkpoint.resumeFrom" };
+        LaunchError { kind, message: format!("{of}: {message}") }
     };
     let name = uri.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    let folder = format!("{FETCHED}/{}", policy.uid);
+    // Two addresses may end in the same name.
+    let request: String = policy.request.iter().flat_map(|it| it.chars()).filter(char::is_ascii_alphanumeric).collect();
+    let folder = format!("{FETCHED}/{}{request}", policy.uid);
     let path = root.join(&folder).join(name);
     // A link there would lead to what others have written.
     let is_there = Folder::root(root).and_then(|root| root.folder(&folder)).is_ok() && path.exists();

@@ -231,7 +231,7 @@ impl Commands {
                 Err(error) => println!("{error}"),
             }
         }
-        let wish = match &self.policy.resume_from {
+        let wish = match self.policy.wish() {
             None => Wish::None,
             Some(from) if inventory.is_used_by(uid, from) => Wish::Used,
             Some(_) => Wish::Unused,

@@ -33,6 +33,7 @@ use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use protocol::attempt::AttemptEnd;
 use protocol::checkpoints::{CheckpointPolicy, Checkpoints};
+use protocol::gang::GangPast;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::future::Future;
 use std::io;
@@ -82,7 +83,7 @@ pub struct Keeper {
     /// In the stores, over all attempts of this pod.
     copies: Mutex<Vec<Arc<Copies>>>,
     /// When an attempt first resumed from `resumeFrom`, as the operator or this agent knows it.
-    wish_used: Mutex<Option<Timestamp>>,
+    wish_used: Mutex<Option<UsedWish>>,
     /// Others decide with this agent how an attempt has ended.
     in_gang: bool,
     /// By which the first worker's agent proves the rounds; none where there are no others.
@@ -93,6 +94,21 @@ pub struct Keeper {
     unjudged: Mutex<Option<String>>,
     /// No other job has to wait for this one any more.
     has_left: AtomicBool,
+}
+
+/// That an attempt has resumed from `resumeFrom`, or from what a restart request named.
+#[derive(Clone, Debug)]
+struct UsedWish {
+    /// When that was for the first time.
+    time: Timestamp,
+    /// The restart request.
+    request: Option<String>,
+}
+
+impl UsedWish {
+    fn of(past: &GangPast) -> Option<Self> {
+        Some(Self { time: past.wish_used?, request: past.request.clone() })
+    }
 }
 
 #[derive(Default)]
@@ -159,7 +175,7 @@ impl Keeper {
             read_at_end: AtomicU64::new(0),
             thread: Mutex::default(),
             copies: Mutex::default(),
-            wish_used: Mutex::new(gang.and_then(|gang| gang.past.wish_used)),
+            wish_used: Mutex::new(gang.and_then(|gang| UsedWish::of(&gang.past))),
             in_gang: gang.is_some(),
             unjudged: Mutex::default(),
             has_left: AtomicBool::new(false),
@@ -306,14 +322,17 @@ impl Keeper {
         state.has_settled && !state.is_pending
     }
 
-    /// When an attempt first resumed from `resumeFrom`.
-    fn wish_used(&self) -> Option<Timestamp> {
-        *self.wish_used.lock()
+    /// When an attempt first resumed from what this policy names.
+    fn wish_used(&self, policy: &CheckpointPolicy) -> Option<Timestamp> {
+        self.wish_used.lock().as_ref().filter(|used| used.request == policy.request).map(|used| used.time)
     }
 
-    /// An attempt resumes from `resumeFrom`.
-    fn use_wish(&self) {
-        self.wish_used.lock().get_or_insert_with(now);
+    /// An attempt resumes from what this policy names.
+    fn use_wish(&self, policy: &CheckpointPolicy) {
+        let mut used = self.wish_used.lock();
+        if used.as_ref().is_none_or(|used| used.request != policy.request) {
+            *used = Some(UsedWish { time: now(), request: policy.request.clone() });
+        }
     }
 
     /// How long an attempt waits for what can't be read.
@@ -406,7 +425,11 @@ impl Keeper {
     }
 
     fn tell(&self, told: Checkpoints) {
-        let told = Checkpoints { wish_used: self.wish_used(), ..told };
+        let (wish_used, request) = match &*self.wish_used.lock() {
+            Some(used) => (Some(used.time), used.request.clone()),
+            None => (None, None),
+        };
+        let told = Checkpoints { wish_used, request, ..told };
         let mut state = self.state.lock();
         let is_news = state.told.as_ref() != Some(&told);
         state.told = Some(told);

@@ -3,6 +3,7 @@
 //! That is the first worker, while it runs; else a short Job that is made with the rights of whoever asks.
 
 mod errand;
+mod named;
 mod signals;
 pub(crate) mod worker;
 
@@ -153,6 +154,25 @@ pub async fn run(
         }
     }
 }
+
+/// Finds the path or the address of a checkpoint by the name that `checkpoints` lists.
+///
+/// # Errors
+/// If no agent can be asked, or the job has no usable checkpoint of this name.
+pub async fn resolve(cluster: &Cluster, job: &TrainingJob, checkpoint: &str) -> anyhow::Result<String> {
+    let (mut out, mut err) = (Vec::new(), super::terminal::stderr());
+    let mut streams = Streams { out: &mut out, err: &mut err };
+    let name = job.name_any();
+    let code = run(cluster, &name, &Verb::List, LISTED_WITHIN, true, &mut streams).await?;
+    let text = String::from_utf8_lossy(&out);
+    let listed = text.lines().rev().find_map(|line| serde_json::from_str::<Vec<named::Listing>>(line).ok());
+    let Some(listed) = listed else { bail!("the agent of {name} did not list its checkpoints (exit code {code})") };
+    let shared = policy(cluster, job).await?.shared;
+    named::resolve(checkpoint, &listed, shared).map_err(|why| anyhow!("{name}: {why}"))
+}
+
+/// How long the Job of `restart --from` may take to start.
+const LISTED_WITHIN: Duration = Duration::from_secs(300);
 
 /// Letters of random names: those that make no words.
 const LETTERS: [char; 10] = ['b', 'c', 'd', 'f', 'g', 'h', 'k', 'm', 'p', 'x'];

@@ -128,6 +128,31 @@ fn what_is_done_is_not_done_again() {
     assert_eq!(world.status, before);
 }
 
+/// A restored job that had ended creates nothing, whatever was requested of it before; a new request restarts one that failed.
+#[test]
+fn a_restored_job_stays_ended() {
+    let ended = |state: &str, reason: &str| {
+        json!({ "state": state, "reason": reason, "message": "exit code 1", "time": at(5) }).to_string()
+    };
+    for (state, reason) in [(State::Completed, "Completed"), (State::Failed, "ExitCode")] {
+        let mut world = World::new();
+        world.asked = Some("before");
+        world.ended = Some(ended(state.as_str(), reason));
+        let verdict = world.step();
+        assert!(verdict.actions.is_empty(), "{verdict:?}");
+        assert_eq!(world.status.state, Some(state));
+        assert_eq!(world.status.completion_time.as_ref().unwrap().0, at(5));
+        assert_eq!(world.status.conditions.iter().filter(|c| c.status == "True").count(), 1);
+        let before = world.status.clone();
+        assert!(world.step().actions.is_empty());
+        assert_eq!(world.status, before);
+        world.asked = Some("now");
+        world.step();
+        let expected = if state == State::Failed { State::Pending } else { state };
+        assert_eq!(world.status.state, Some(expected));
+    }
+}
+
 /// It may still fail, or go on: what is asked for meanwhile waits until that is decided.
 #[test]
 fn a_failure_that_is_not_yet_judged_keeps_the_wish() {

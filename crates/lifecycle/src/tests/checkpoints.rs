@@ -1,7 +1,8 @@
 //! What is told of checkpoints, and what is done about them while no worker runs.
 
 use super::*;
-use api::{Backup, Storage, StorageType};
+use api::{Backup, RestartFrom, Storage, StorageType};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::ObservedUpkeep;
 use plan::Upkeep;
 use protocol::checkpoints::{Checkpoints, Kept, Problem, ProblemKind};
@@ -220,6 +221,43 @@ fn new_pods_know_that_the_wish_was_used() {
         })
     });
     assert_eq!(past.unwrap().wish_used, Some(at(7)), "the first time counts");
+}
+
+/// The record stays when the annotation is lost, and new pods know of this request and no other.
+#[test]
+fn a_requested_checkpoint_is_recorded_and_used_once() {
+    let mut world = World::to_running();
+    world.spec.checkpoint.enabled = Some(true);
+    told(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
+    world.from = Some("one step-5");
+    world.step();
+    let recorded = |world: &World| world.status.checkpoint.clone().unwrap().restart_from.unwrap();
+    let path = "/checkpoints/step-5".to_owned();
+    assert_eq!(recorded(&world), RestartFrom { path, request: "one".into(), used: None });
+    world.from = None;
+    let policy = world.plan().storage.checkpoint.unwrap().policy;
+    assert_eq!((policy.request.as_deref(), policy.resume_from.as_deref()), (Some("one"), Some("/checkpoints/step-5")));
+    told(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
+    assert_eq!(recorded(&world).used, None, "that was another wish");
+    for second in [20, 30] {
+        told(
+            &mut world,
+            Checkpoints { wish_used: Some(at(second)), request: Some("one".into()), ..Checkpoints::default() },
+        );
+    }
+    assert_eq!(recorded(&world).used, Some(Time(at(20))));
+    world.see(None, []);
+    world.step();
+    world.children.pods.clear();
+    let past = (0..3).find_map(|_| {
+        world.second += 100;
+        world.step().actions.into_iter().find_map(|action| match action {
+            Action::CreateJobs(_, past) => Some(past),
+            _ => None,
+        })
+    });
+    let past = past.unwrap();
+    assert_eq!((past.wish_used, past.request.as_deref()), (Some(at(20)), Some("one")));
 }
 
 /// With checkpoints that nobody can use the job waits without pods, spends nothing, and goes on by a word.

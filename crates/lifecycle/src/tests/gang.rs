@@ -199,7 +199,7 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
     world.see(None, []);
     world.children.pods.clear();
     let restarts = RestartHistory { disruptions: 1, disruptions_in_a_row: 1, judged: 2, ..history(&[end(1)]) };
-    let past = GangPast { restarts: restarts.clone(), wish_used: None };
+    let past = GangPast { restarts: restarts.clone(), ..GangPast::default() };
     let next = Incarnation { number: 2, attempt: 3 };
     assert_eq!(world.step().actions, [Action::Ensure, Action::CreateJobs(next, past)]);
     world.see(Some(ObservedJob { first_attempt: 3, ..job(2) }), [running(0, 2), running(1, 2)]);
