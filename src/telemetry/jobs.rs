@@ -99,7 +99,7 @@ fn queue_depth(jobs: &[Job], page: &mut Page) {
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
 /// The series of which a job has one, or none where the value was never reported.
-const GAUGES: [Gauge; 33] = [
+const GAUGES: [Gauge; 34] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
     }),
@@ -183,6 +183,9 @@ const GAUGES: [Gauge; 33] = [
     }),
     ("trainingjob_throughput", "Samples, tokens or steps per second: what the program reports.", |job| {
         job.told(|agent| agent.progress.metric(THROUGHPUT), measured(|m| m.throughput))
+    }),
+    ("trainingjob_min_throughput", "monitoring.minThroughput of the job.", |job| {
+        job.plan()?.monitoring.min_throughput.filter(|_| job.runs())
     }),
     ("trainingjob_gpu_utilization_percent", "Mean over the GPUs of the worker that reports.", |job| {
         job.told(AgentStatus::gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
@@ -681,7 +684,8 @@ mod tests {
     #[test]
     fn what_a_job_may_need_and_what_it_has() {
         let index = Index::default();
-        let elastic = json!({ "numWorkers": 4, "elastic": { "maxWorkers": 6 }, "checkpoint": { "enabled": false } });
+        let elastic = json!({ "numWorkers": 4, "elastic": { "maxWorkers": 6 }, "checkpoint": { "enabled": false },
+                              "monitoring": { "minThroughput": 7.5 } });
         planned(&index, 0, &elastic);
         planned(&index, 1, &json!({ "failurePolicy": { "restartPolicy": "Never" } }));
         let pod = |uid: &str, node: &str, ended: Option<bool>, silent: bool| ObservedPod {
@@ -713,6 +717,7 @@ mod tests {
             &[
                 "trainingjob_restarts_counted{namespace=\"ns\",training_job=\"j0\"} 2",
                 "trainingjob_backoff_limit{namespace=\"ns\",training_job=\"j0\"} 3",
+                "trainingjob_min_throughput{namespace=\"ns\",training_job=\"j0\"} 7.5",
                 "trainingjob_elastic_workers{namespace=\"ns\",training_job=\"j0\"} 3",
                 "trainingjob_elastic_workers_wanted{namespace=\"ns\",training_job=\"j0\"} 4",
                 "trainingjob_silent_nodes{namespace=\"ns\",training_job=\"j0\"} 1",
@@ -721,7 +726,7 @@ mod tests {
                 "trainingjob_hang_suspected{namespace=\"ns\",training_job=\"j1\"} 0",
             ],
         );
-        for absent in ["backoff_limit", "restarts_counted", "elastic"] {
+        for absent in ["backoff_limit", "restarts_counted", "elastic_workers", "min_throughput"] {
             let series = format!("{absent}{{namespace=\"ns\",training_job=\"j1\"");
             assert!(!page.contains(&series), "{absent} of a job that has none is in\n{page}");
         }

@@ -635,7 +635,7 @@ async fn every_query_gives_data() {
 
     world.search().await;
     let pod_template = |fields: Value| json!({ "podTemplate": { "metadata": { "annotations": fields } } });
-    world.submit("runs", json!({ "monitoring": { "metricsPort": agent } })).await;
+    world.submit("runs", json!({ "monitoring": { "metricsPort": agent, "minThroughput": 20 } })).await;
     world.submit("waits", json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } })).await;
     world.submit("done", pod_template(json!({ "simulated/duration": "1s" }))).await;
     world.submit("fails", json!({ "failurePolicy": { "backoffLimit": 1 } })).await;

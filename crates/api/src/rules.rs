@@ -216,10 +216,11 @@ pub const RESERVED_ENV_PREFIXES: [&str; 2] = ["PET_", "TRAININGJOB_"];
 pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPolicy"];
 
 /// Objects of the spec with the fields in them that may change after creation.
-pub const MUTABLE_WITHIN: [(&str, &[&str]); 3] = [
+pub const MUTABLE_WITHIN: [(&str, &[&str]); 4] = [
     ("failurePolicy", &["activeDeadlineSeconds", "rules"]),
     ("checkpoint", &["retention", "ifNoneUsable"]),
     ("code", &["digest"]),
+    ("monitoring", &["minThroughput"]),
 ];
 
 /// Fields that may change while no program runs: before the job has started, while it is suspended, and once it has failed.
@@ -1170,6 +1171,22 @@ pub const RULES: &[Rule] = &[
         wrong: "monitoring.objective can't be read with monitoring.enabled: false, because the operator then does not see what the program reports",
         remedy: "set monitoring.enabled to true, or remove objective",
         example: "objective-unwatched",
+    },
+    Rule {
+        at: "spec.monitoring.minThroughput",
+        field: "",
+        rule: "self > 0.0",
+        wrong: "minThroughput must be greater than 0",
+        remedy: "write a number such as 5, or remove it",
+        example: "min-throughput",
+    },
+    Rule {
+        at: "spec",
+        field: ".monitoring.minThroughput",
+        rule: "!has(self.monitoring) || !has(self.monitoring.minThroughput) || $(monitoring.enabled)",
+        wrong: "monitoring.minThroughput has no effect with monitoring.enabled: false, because the operator then sees no throughput",
+        remedy: "set monitoring.enabled to true, or remove minThroughput",
+        example: "min-throughput-unwatched",
     },
     // ---- success
     Rule {

@@ -712,6 +712,19 @@ fn a_job_that_is_slow() {
 }
 
 #[test]
+fn a_job_below_its_stated_throughput_is_slow() {
+    let mut slow = running();
+    slow.status.metrics.as_mut().unwrap().throughput = Some(4.0);
+    slow.spec.monitoring.min_throughput = Some(4.0);
+    assert_eq!(told(&slow).0, Verdict::Running, "it is as fast as it should be");
+    slow.spec.monitoring.min_throughput = Some(5.0);
+    let (verdict, says, advice) = told(&slow);
+    assert_eq!(verdict, Verdict::Slow);
+    assert!(says.contains("Throughput was 4 when last reported, below monitoring.minThroughput 5."), "{says}");
+    assert!(advice.contains(r#"-p '{"spec":{"monitoring":{"minThroughput":4}}}'"#), "{advice}");
+}
+
+#[test]
 fn what_the_operator_found_about_a_running_job() {
     let with = |found: Condition| {
         let mut facts = running();

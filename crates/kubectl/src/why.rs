@@ -281,6 +281,36 @@ impl Diagnosis {
         self.advise_on_reason(facts);
     }
 
+    /// Measured values of a running job that are lower than they should be.
+    fn low_values(&mut self, facts: &Facts, ran: i64) -> Vec<String> {
+        let (status, mut why_slow) = (&facts.status, Vec::new());
+        let gpu = status.metrics.as_ref().and_then(|m| m.gpu_utilization);
+        if let Some(gpu) = gpu.filter(|gpu| *gpu < LOW_GPU && facts.gpus() > 0 && ran >= WARM_UP) {
+            why_slow.push(format!("GPU utilization was {} % when last measured.", number(gpu)));
+            self.advise(
+                "Idle GPUs usually wait for data. Use more data loader workers, data closer to the nodes, or a larger batch. \
+                 Other causes are frequent evaluations, frequent checkpoints and slow links between the nodes.",
+            );
+        }
+        let throughput = status.metrics.as_ref().and_then(|m| m.throughput).zip(facts.spec.monitoring.min_throughput);
+        if let Some((now, wanted)) = throughput.filter(|(now, wanted)| now < wanted && ran >= WARM_UP) {
+            why_slow.push(format!(
+                "Throughput was {} when last reported, below monitoring.minThroughput {}.",
+                number(now),
+                number(wanted)
+            ));
+            self.advise(format!(
+                "Compare GPUs, CPU and memory of the workers on the job dashboard with an earlier time. If the rate is as good as \
+                 it gets, lower the field: kubectl patch tj {} -n {} --type merge -p \
+                 '{{\"spec\":{{\"monitoring\":{{\"minThroughput\":{}}}}}}}'",
+                facts.name,
+                facts.namespace,
+                number(now)
+            ));
+        }
+        why_slow
+    }
+
     fn running(&mut self, facts: &Facts) {
         if let Some(unpublished) = facts.is("ResultPublished", false) {
             return self.publishing(facts, unpublished);
@@ -327,14 +357,7 @@ impl Diagnosis {
             let (reason, message) = (&enough.reason, sentence(&enough.message));
             self.say(format!("The success policy is met ({reason}), and the workers are stopping: {message}"));
         }
-        let gpu = status.metrics.as_ref().and_then(|m| m.gpu_utilization);
-        if let Some(gpu) = gpu.filter(|gpu| *gpu < LOW_GPU && facts.gpus() > 0 && ran >= WARM_UP) {
-            why_slow.push(format!("GPU utilization was {} % when last measured.", number(gpu)));
-            self.advise(
-                "Idle GPUs usually wait for data. Use more data loader workers, data closer to the nodes, or a larger batch. \
-                 Other causes are frequent evaluations, frequent checkpoints and slow links between the nodes.",
-            );
-        }
+        why_slow.extend(self.low_values(facts, ran));
         let quiet = no_progress.is_some();
         if quiet {
             self.advise(format!(
