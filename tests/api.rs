@@ -483,7 +483,8 @@ fn old_jobs() -> Vec<Value> {
         let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch");
         let is_known = ["pytorch", "tensorflow", "jax"].contains(&framework);
         let monitoring = &job["spec"]["monitoring"];
-        let has_new = ["objective", "minThroughput"].iter().any(|field| monitoring.get(field).is_some());
+        let has_new =
+            ["objective", "minThroughput", "plateauSeconds"].iter().any(|field| monitoring.get(field).is_some());
         !in_bucket && !is_elastic && is_known && !has_new && new.iter().all(|field| checkpoint.get(field).is_none())
     };
     let mut jobs: Vec<Value> = good_examples().map(|(_, example)| example).collect();
@@ -688,7 +689,7 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
         "monitoring": {
             "progress": { "patterns": list(16, &|index| json!(format!("(?P<a>){}", name(index, 1017)))) },
             "mlflowTrackingUri": format!("http://{}", "a".repeat(2041)), "mlflowExperiment": "e".repeat(500),
-            "mlflowRegisteredModel": "m".repeat(256), "wandbProject": "w".repeat(128), "trackerSecret": "t".repeat(253), "tensorboardImage": "i".repeat(1024), "minThroughput": 1e9,
+            "mlflowRegisteredModel": "m".repeat(256), "wandbProject": "w".repeat(128), "trackerSecret": "t".repeat(253), "tensorboardImage": "i".repeat(1024), "minThroughput": 1e9, "plateauSeconds": u32::MAX,
             "objective": { "metric": "m".repeat(100), "rungs": { "minStep": i64::MAX, "factor": i64::MAX } },
         },
     });
@@ -839,6 +840,7 @@ async fn a_status_comes_back_as_written() {
                      "customMetrics": { "eval_loss": 0.7 } },
         "earlyStopping": { "metric": "eval_loss", "best": 0.7, "evaluationsSinceBest": 2, "attempt": 2,
                            "evaluations": 3, "step": 400 },
+        "bestLoss": { "value": 0.5, "time": time, "step": 400, "attempt": 2 },
         "objective": { "metric": "eval_loss", "count": 3, "last": { "value": "NaN", "step": 400 },
                        "best": { "value": 0.30000000000000004, "step": 100 },
                        "rungs": [{ "step": 100, "value": 0.7 }, { "step": 200, "value": "+Inf" }, { "step": 400, "value": 1 }],
@@ -1092,7 +1094,7 @@ fn accepted() -> Vec<(String, Value)> {
         ),
         (
             "compared".into(),
-            json!({ "monitoring": { "minThroughput": 0.5, "objective": { "metric": "val/acc", "mode": "max", "rungs": { "minStep": 1, "factor": 2 } } } }),
+            json!({ "monitoring": { "minThroughput": 0.5, "plateauSeconds": 0, "objective": { "metric": "val/acc", "mode": "max", "rungs": { "minStep": 1, "factor": 2 } } } }),
         ),
         ("unwatched".into(), json!({ "monitoring": { "enabled": false, "metricsPort": 29500 } })),
         (
@@ -1228,7 +1230,7 @@ fn changes() -> Vec<Change> {
     push("activeDeadlineSeconds: removed".into(), policy(1), job("x", json!({})), None);
     push("activeDeadlineSeconds: added".into(), job("x", json!({})), policy(1), None);
     let watched = |fields: Value| job("x", json!({ "monitoring": fields }));
-    let (slow, fast) = (json!({ "minThroughput": 1 }), json!({ "minThroughput": 2 }));
+    let (slow, fast) = (json!({ "minThroughput": 1 }), json!({ "minThroughput": 2, "plateauSeconds": 60 }));
     push("minThroughput: changed".into(), watched(slow.clone()), watched(fast), None);
     push("minThroughput: removed".into(), watched(slow.clone()), job("x", json!({})), None);
     push("minThroughput: added".into(), job("x", json!({})), watched(slow), None);

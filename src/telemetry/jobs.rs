@@ -99,7 +99,7 @@ fn queue_depth(jobs: &[Job], page: &mut Page) {
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
 /// The series of which a job has one, or none where the value was never reported.
-const GAUGES: [Gauge; 34] = [
+const GAUGES: [Gauge; 36] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
     }),
@@ -177,6 +177,13 @@ const GAUGES: [Gauge; 34] = [
     }),
     ("trainingjob_loss", "Training loss as last reported; NaN if the program says so.", |job| {
         job.told(|agent| agent.progress.metric(LOSS), measured(|m| m.loss))
+    }),
+    ("trainingjob_best_loss", "Lowest training loss of the attempt.", |job| {
+        job.status.best_loss.as_ref().map(|best| best.value)
+    }),
+    ("trainingjob_loss_plateau", "1 while the condition LossImproving is False, 0 if it is not.", |job| {
+        let flat = condition_is(&job.status.conditions, ConditionType::LossImproving, false).is_some();
+        job.status.best_loss.as_ref().filter(|_| job.runs()).map(|_| f64::from(u8::from(flat)))
     }),
     ("trainingjob_accuracy", "Accuracy as last reported, as the program counts it.", |job| {
         job.told(|agent| agent.progress.metric(ACCURACY), measured(|m| m.accuracy))
@@ -705,16 +712,20 @@ mod tests {
                 cell.children.pods.insert(pod.uid.clone(), Box::new(pod));
             }
         });
+        let best = json!({ "value": 0.25, "time": "2026-01-02T03:04:05Z", "step": 7, "attempt": 1 });
+        let flat = json!([{ "type": "LossImproving", "status": "False", "reason": "LossPlateau", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
         let hang = json!([{ "type": "ProgressStalled", "status": "True", "reason": "Hang", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
         let statuses = vec![
             json!({ "state": "Running", "restartCount": 5, "disruptionCount": 3, "conditions": hang,
                     "elastic": { "workers": 3, "largest": 4, "selector": "" } }),
-            json!({ "state": "Running" }),
+            json!({ "state": "Running", "bestLoss": best, "conditions": flat }),
         ];
         let page = page(statuses, &index);
         has(
             &page,
             &[
+                "trainingjob_best_loss{namespace=\"ns\",training_job=\"j1\"} 0.25",
+                "trainingjob_loss_plateau{namespace=\"ns\",training_job=\"j1\"} 1",
                 "trainingjob_restarts_counted{namespace=\"ns\",training_job=\"j0\"} 2",
                 "trainingjob_backoff_limit{namespace=\"ns\",training_job=\"j0\"} 3",
                 "trainingjob_min_throughput{namespace=\"ns\",training_job=\"j0\"} 7.5",

@@ -175,6 +175,7 @@ fn cases() -> Vec<Case> {
         ),
         case("monitoring.mlflowTrackingUri", json!("http://a.test"), json!("http://b.test")),
         case("monitoring.minThroughput", json!(5), json!(7.5)),
+        case("monitoring.plateauSeconds", json!(600), json!(3600)),
         case("monitoring.objective.metric", json!("a"), json!("b")),
         with(objective(), "monitoring.objective.mode", json!("max"), json!("min")),
         with(
@@ -378,6 +379,7 @@ async fn all_changes() {
         "failurePolicy.activeDeadlineSeconds",
         "failurePolicy.rules",
         "monitoring.minThroughput",
+        "monitoring.plateauSeconds",
         "successPolicy",
         "suspend",
         "ttlSecondsAfterFinished",

@@ -58,6 +58,10 @@ pub struct Monitoring {
     /// Its unit is that of `status.metrics.throughput`, which the program reports. It may change at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_throughput: Option<f64>,
+    /// Seconds in which a running program must report a lower loss, 0 or at least 60. 0 never checks.
+    /// Otherwise the condition LossImproving becomes False. It may change at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plateau_seconds: Option<u32>,
     /// Metric by which this job is compared with others. `status.objective` has its readings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,

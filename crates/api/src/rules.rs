@@ -220,7 +220,7 @@ pub const MUTABLE_WITHIN: [(&str, &[&str]); 4] = [
     ("failurePolicy", &["activeDeadlineSeconds", "rules"]),
     ("checkpoint", &["retention", "ifNoneUsable"]),
     ("code", &["digest"]),
-    ("monitoring", &["minThroughput"]),
+    ("monitoring", &["minThroughput", "plateauSeconds"]),
 ];
 
 /// Fields that may change while no program runs: before the job has started, while it is suspended, and once it has failed.
@@ -1187,6 +1187,14 @@ pub const RULES: &[Rule] = &[
         wrong: "monitoring.minThroughput has no effect with monitoring.enabled: false, because the operator then sees no throughput",
         remedy: "set monitoring.enabled to true, or remove minThroughput",
         example: "min-throughput-unwatched",
+    },
+    Rule {
+        at: "spec.monitoring.plateauSeconds",
+        field: "",
+        rule: "self == 0 || self >= 60",
+        wrong: "plateauSeconds is too short for a loss to improve",
+        remedy: "write 60 or more, or 0 to never check",
+        example: "plateau-short",
     },
     // ---- success
     Rule {

@@ -737,6 +737,16 @@ fn what_the_operator_found_about_a_running_job() {
         "bert has been Running for 12m, but is not learning. The loss has been NaN or infinite for 1m30s: step 40"
     ));
     assert!(advice.starts_with("Lower the learning rate"), "{advice}");
+    let flat = "the loss has not been lower than 0.4 at step 900 for 3600 s (monitoring.plateauSeconds is 3600)";
+    let (verdict, says, advice) = with(condition("LossImproving", false, "LossPlateau", flat, -9));
+    assert_eq!(verdict, Verdict::Slow);
+    assert!(
+        says.starts_with(
+            "bert has been Running for 12m, but is not learning. The loss no longer improves: the loss has"
+        ),
+        "{says}"
+    );
+    assert!(advice.contains("raise monitoring.plateauSeconds: kubectl edit tj bert -n team"), "{advice}");
     let (verdict, says, _) = with(condition("ProgressStalled", true, "NoProgress", "nothing for 10 minutes", -9));
     assert_eq!(verdict, Verdict::Slow);
     assert!(says.contains("Progress has stalled: nothing for 10 minutes."), "{says}");

@@ -343,6 +343,10 @@ impl Diagnosis {
             why_slow.push(format!("The loss has been NaN or infinite for {since}: {}", sentence(&nan.message)));
             self.advise_on_reason(facts);
         }
+        if let Some(flat) = facts.is("LossImproving", false) {
+            why_slow.push(format!("The loss no longer improves: {}", sentence(&flat.message)));
+            self.advise_on(facts, &flat.reason);
+        }
         if let Some(silent) = facts.is("AgentReady", false) {
             // What is not heard may well go on.
             no_progress = None;
@@ -373,10 +377,11 @@ impl Diagnosis {
         }
         let why_slow: Vec<_> = no_progress.into_iter().chain(why_slow).collect();
         self.verdict = if why_slow.is_empty() { Verdict::Running } else { Verdict::Slow };
-        let how = match (why_slow.is_empty(), facts.is("LossFinite", false)) {
+        let learns = ["LossFinite", "LossImproving"].iter().all(|type_| facts.is(type_, false).is_none());
+        let how = match (why_slow.is_empty(), learns) {
             (true, _) => "",
-            (false, None) => ", but is slow or stuck",
-            (false, Some(_)) => ", but is not learning",
+            (false, true) => ", but is slow or stuck",
+            (false, false) => ", but is not learning",
         };
         self.says.insert(0, format!("{}{how}.", has_been(facts, "Running")));
         self.says.splice(1..1, why_slow);

@@ -94,7 +94,7 @@ fn with_addresses(spec: &mut TrainingJobSpec, recorded: Option<&Inherited>) {
 const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
 /// The same fields within objects.
 const NOT_INTENT_WITHIN: [(&str, &[&str]); 2] =
-    [("checkpoint", &["retention", "ifNoneUsable"]), ("monitoring", &["minThroughput"])];
+    [("checkpoint", &["retention", "ifNoneUsable"]), ("monitoring", &["minThroughput", "plateauSeconds"])];
 
 impl Effective {
     /// A short hash of the settings that differ from the defaults, so that new fields of a later version do not change it.

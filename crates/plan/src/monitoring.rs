@@ -22,6 +22,8 @@ pub struct Monitoring {
     pub objective: Option<ObjectiveRule>,
     /// Throughput below which an alert fires, in the program's unit.
     pub min_throughput: Option<f64>,
+    /// Seconds in which the loss must improve; `None` never checks.
+    pub plateau_seconds: Option<u32>,
     /// The MLflow server.
     pub mlflow: Option<Mlflow>,
     /// Weights & Biases project.
@@ -127,6 +129,7 @@ pub(super) fn resolve(
             rungs: objective.rungs.map(|rungs| RungSteps { min_step: rungs.min_step, factor: rungs.factor }),
         }),
         min_throughput: wanted.min_throughput,
+        plateau_seconds: Some(wanted.plateau_seconds()).filter(|seconds| *seconds > 0),
         mlflow: wanted
             .mlflow_tracking_uri
             .clone()
