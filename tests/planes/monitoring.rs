@@ -66,6 +66,12 @@ fn alerts() -> Vec<Value> {
     list(&rules["groups"]).iter().flat_map(|group| list(&group["rules"])).cloned().collect()
 }
 
+/// The query of the autoscaler's example, which is the number of workers of an elastic job.
+fn autoscaler_query() -> String {
+    let example: Value = serde_saphyr::from_str(&read("examples/autoscaler/queue-depth.yaml")).unwrap();
+    text(&example["spec"]["triggers"][0]["metadata"]["query"]).to_owned()
+}
+
 /// The names of metrics in it, as Prometheus sees them.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -151,6 +157,7 @@ fn every_metric_that_is_asked_for_exists() {
             || parts_of_histograms.iter().any(|part| name.strip_suffix(part).is_some_and(|name| known.contains(name)))
     };
     let mut queries: Vec<String> = alerts().iter().map(|alert| text(&alert["expr"]).to_owned()).collect();
+    queries.push(autoscaler_query());
     for board in dashboards().values() {
         let targets = panels(board).into_iter().flat_map(|panel| list(&panel["targets"]));
         queries.extend(targets.map(|target| text(&target["expr"]).to_owned()));
@@ -615,6 +622,19 @@ async fn until_alert(prometheus: u16, name: &str, job: &str, fires: bool) {
     .await;
 }
 
+/// Waits until the query of the autoscaler's example gives this number of workers for the jobs of the test.
+async fn until_workers(prometheus: u16, number: &str) {
+    let query = autoscaler_query().replace("ml-training", "train");
+    eventually(&format!("the autoscaler to read {number}"), SOON, async || {
+        let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let answer = get(prometheus, &format!("/api/v1/query?query={query}"))?;
+        let answer: Value = serde_json::from_str(&answer).ok()?;
+        let [one] = list(&answer["data"]["result"]) else { return None };
+        (one["value"][1] == number).then_some(())
+    })
+    .await;
+}
+
 /// A real Prometheus scrapes a real operator and a real agent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_query_gives_data() {
@@ -640,7 +660,7 @@ async fn every_query_gives_data() {
     world.submit("done", pod_template(json!({ "simulated/duration": "1s" }))).await;
     world.submit("fails", json!({ "failurePolicy": { "backoffLimit": 1 } })).await;
     world.submit("denied", json!({})).await;
-    world.submit("queued", json!({ "scheduling": { "queue": "gpu" } })).await;
+    world.submit("queued", json!({ "scheduling": { "queue": "gpu" }, "gpusPerWorker": 1 })).await;
     world.submit("grows", json!({ "elastic": { "maxWorkers": 3 } })).await;
     world.submit("silent", json!({ "failurePolicy": { "nodeLostSeconds": 3600 } })).await;
     world.submit("worn", json!({ "failurePolicy": { "backoffLimit": 1 } })).await;
@@ -740,6 +760,11 @@ async fn every_query_gives_data() {
     until_alert(port, "TrainingJobNodeSilent", "silent", false).await;
     until_alert(port, "TrainingJobRestartsNearLimit", "worn", false).await;
     until_alert(port, "TrainingJobGpuLost", "runs", false).await;
+
+    // Two workers with a GPU each wait in the queue, and then none does.
+    until_workers(port, "6").await;
+    world.jobs().delete("queued", &Default::default()).await.unwrap();
+    until_workers(port, "8").await;
 
     // A series goes with its job.
     world.jobs().delete("runs", &Default::default()).await.unwrap();
