@@ -518,12 +518,10 @@ fn old_jobs() -> Vec<Value> {
             ["elastic", "labels", "roles", "runtimeRef"].iter().any(|field| job["spec"].get(field).is_some());
         let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch");
         let is_known = ["pytorch", "tensorflow", "jax"].contains(&framework);
-        let has_objective = job["spec"]["monitoring"].get("objective").is_some();
-        !in_bucket
-            && !is_elastic
-            && is_known
-            && !has_objective
-            && new.iter().all(|field| checkpoint.get(field).is_none())
+        let monitoring = &job["spec"]["monitoring"];
+        let has_new =
+            ["objective", "minThroughput", "plateauSeconds"].iter().any(|field| monitoring.get(field).is_some());
+        !in_bucket && !is_elastic && is_known && !has_new && new.iter().all(|field| checkpoint.get(field).is_none())
     };
     let mut jobs: Vec<Value> = good_examples().map(|(_, example)| example).collect();
     jobs.extend(accepted().into_iter().map(|(name, spec)| job(&name, spec)));
@@ -729,7 +727,7 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
         "monitoring": {
             "progress": { "patterns": list(16, &|index| json!(format!("(?P<a>){}", name(index, 1017)))) },
             "mlflowTrackingUri": format!("http://{}", "a".repeat(2041)), "mlflowExperiment": "e".repeat(500),
-            "mlflowRegisteredModel": "m".repeat(256), "wandbProject": "w".repeat(128), "trackerSecret": "t".repeat(253), "tensorboardImage": "i".repeat(1024),
+            "mlflowRegisteredModel": "m".repeat(256), "wandbProject": "w".repeat(128), "trackerSecret": "t".repeat(253), "tensorboardImage": "i".repeat(1024), "minThroughput": 1e9, "plateauSeconds": u32::MAX,
             "objective": { "metric": "m".repeat(100), "rungs": { "minStep": i64::MAX, "factor": i64::MAX } },
         },
     });
@@ -880,6 +878,7 @@ async fn a_status_comes_back_as_written() {
                      "customMetrics": { "eval_loss": 0.7 } },
         "earlyStopping": { "metric": "eval_loss", "best": 0.7, "evaluationsSinceBest": 2, "attempt": 2,
                            "evaluations": 3, "step": 400 },
+        "bestLoss": { "value": 0.5, "time": time, "step": 400, "attempt": 2 },
         "objective": { "metric": "eval_loss", "count": 3, "last": { "value": "NaN", "step": 400 },
                        "best": { "value": 0.30000000000000004, "step": 100 },
                        "rungs": [{ "step": 100, "value": 0.7 }, { "step": 200, "value": "+Inf" }, { "step": 400, "value": 1 }],
@@ -1145,7 +1144,7 @@ fn accepted() -> Vec<(String, Value)> {
         ),
         (
             "compared".into(),
-            json!({ "monitoring": { "objective": { "metric": "val/acc", "mode": "max", "rungs": { "minStep": 1, "factor": 2 } } } }),
+            json!({ "monitoring": { "minThroughput": 0.5, "plateauSeconds": 0, "objective": { "metric": "val/acc", "mode": "max", "rungs": { "minStep": 1, "factor": 2 } } } }),
         ),
         ("unwatched".into(), json!({ "monitoring": { "enabled": false, "metricsPort": 29500 } })),
         (
@@ -1258,11 +1257,12 @@ fn changes() -> Vec<Change> {
             object
         };
         let [old, new] = [one, other].map(|value| base(json!({ field: value })));
-        // Of these two, some fields may.
+        // Of these, some fields may.
         let refused = (!mutable).then_some(match field {
             "failurePolicy" => "failurePolicy.backoffLimit",
             "checkpoint" => "checkpoint.frequency",
             "scheduling" => "scheduling.gang",
+            "monitoring" => "monitoring.metricsPort",
             _ => field,
         });
         push(format!("{field}: changed"), old.clone(), new, refused);
@@ -1281,6 +1281,11 @@ fn changes() -> Vec<Change> {
     push("activeDeadlineSeconds: changed".into(), policy(1), policy(2), None);
     push("activeDeadlineSeconds: removed".into(), policy(1), job("x", json!({})), None);
     push("activeDeadlineSeconds: added".into(), job("x", json!({})), policy(1), None);
+    let watched = |fields: Value| job("x", json!({ "monitoring": fields }));
+    let (slow, fast) = (json!({ "minThroughput": 1 }), json!({ "minThroughput": 2, "plateauSeconds": 60 }));
+    push("minThroughput: changed".into(), watched(slow.clone()), watched(fast), None);
+    push("minThroughput: removed".into(), watched(slow.clone()), job("x", json!({})), None);
+    push("minThroughput: added".into(), job("x", json!({})), watched(slow), None);
     let rules =
         |action: &str| job("x", json!({ "failurePolicy": { "rules": [{ "exitCodes": [42], "action": action }] } }));
     push("failurePolicy.rules: changed".into(), rules("Fail"), rules("Ignore"), None);

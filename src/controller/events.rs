@@ -11,6 +11,7 @@ use kube::api::{ListParams, PostParams};
 use lifecycle::whole_second;
 use observe::events::telling;
 use parking_lot::Mutex;
+use plan::Plan;
 use protocol::attempt::Class;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -143,12 +144,13 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// Counts what the change of status means.
-    pub(super) fn count(&self, old: &TrainingJobStatus, new: &TrainingJobStatus) {
+    pub(super) fn count(&self, plan: &Plan, old: &TrainingJobStatus, new: &TrainingJobStatus) {
         let (namespace, metrics) = (&self.key.namespace, &self.context.metrics);
+        let framework = plan.gang.rendezvous.framework;
         metrics.changed(self.owner, old, new);
         // One that has waited for its template has a state by then.
         if old.agent_image.is_none() && old.start_time.is_none() && new.agent_image.is_some() {
-            metrics.created(namespace);
+            metrics.created(namespace, framework);
         }
         let judged = |status: &TrainingJobStatus| status.restart_history.as_ref().map_or(0, |history| history.judged);
         let (known, now) = (judged(old), judged(new));
@@ -158,14 +160,8 @@ impl Pass<'_, TrainingJob> {
         for end in new.restarts.iter().filter(restarted) {
             metrics.restarted(namespace, &end.reason);
         }
-        if old.state != new.state {
-            match new.state {
-                Some(State::Completed) => metrics.completed(namespace),
-                Some(State::Failed) => {
-                    metrics.failed(namespace, new.failure_reason.as_ref());
-                }
-                _ => {}
-            }
+        if old.state != new.state && new.state.is_some_and(State::is_finished) {
+            metrics.ended(namespace, framework, new);
         }
     }
 }

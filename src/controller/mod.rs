@@ -421,7 +421,7 @@ impl Pass<'_, TrainingJob> {
         }
         let released = self.act(wanted, &children, &urgent).await;
         requeue.within(self.write_status(&stored, &status).await?);
-        self.count(&stored, &status);
+        self.count(plan, &stored, &status);
         let acted = released.and(self.act(wanted, &children, &actions).await);
         // The status is written: what is told is true, whatever became of the actions.
         self.tell(status.attempt, events);

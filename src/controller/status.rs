@@ -200,6 +200,7 @@ impl Parts {
             estimated_seconds_remaining,
             last_progress_time,
             metrics,
+            best_loss,
             early_stopping,
             publication
         );

@@ -194,10 +194,12 @@ async fn what_answers_alone_can_bring_about_has_a_rate() {
     assert_eq!(pass.throttled(&status(99), &over), None, "the end is told at once");
     assert_eq!(pass.throttled(&over, &over), None);
 
+    let over = api::TrainingJobStatus { state: Some(State::Failed), ..api::TrainingJobStatus::default() };
     for n in 0..100 {
         let reason = Reason::from(format!("Word{n}").as_str());
         context.metrics.restarted("ns", &reason);
-        context.metrics.failed("ns", Some(&reason));
+        let failed = api::TrainingJobStatus { failure_reason: Some(reason), ..over.clone() };
+        context.metrics.ended("ns", api::Framework::Jax, &failed);
     }
     context.metrics.restarted("ns", &Reason::NodeLost);
     let page = context.metrics.render();
@@ -209,7 +211,7 @@ async fn what_answers_alone_can_bring_about_has_a_rate() {
             r#"trainingjob_restarts_total{namespace="ns",reason="Other"} 100"#
         ]
     );
-    assert!(page.contains(r#"trainingjob_failed_total{namespace="ns",reason="Other"} 100"#), "{page}");
+    assert!(page.contains(r#"trainingjob_failed_total{framework="jax",namespace="ns",reason="Other"} 100"#), "{page}");
 }
 
 /// The API server may be away for the moment in which an Event is made.
@@ -623,7 +625,8 @@ async fn a_job_that_waits_for_its_template_is_counted_once_it_begins() {
     let context = context(client, AgentAccess::Off);
     let mut job = job();
     job.spec.runtime_ref = serde_json::from_value(json!({ "name": "gpu" })).unwrap();
-    let created = || context.metrics.render().contains("trainingjob_created_total{namespace=\"ns\"} 1");
+    let created =
+        || context.metrics.render().contains("trainingjob_created_total{framework=\"pytorch\",namespace=\"ns\"} 1");
     reconcile_job(&context, &job).await.unwrap();
     job.status = serde_json::from_value(stored.lock().clone()).unwrap();
     assert_eq!(job.status.as_ref().and_then(|status| status.state), Some(State::Pending));

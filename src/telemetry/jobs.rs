@@ -4,18 +4,22 @@
 //! thrown away.
 
 use api::{
-    Condition, ConditionType, DataProgress, DataStatus, Guarded, ProgramMetrics, State, TrainingJob, TrainingJobStatus,
+    Condition, ConditionType, DataProgress, DataStatus, Guarded, ProgramMetrics, Reason, State, TrainingJob,
+    TrainingJobStatus,
 };
 use exposition::{Page, labels, seconds};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
-use lifecycle::{condition_is, goodput};
-use observe::{AgentAnswer, Index, JobKey};
+use lifecycle::{condition_is, goodput, restart_history};
+use observe::{AgentAnswer, Cell, Index, JobKey, Wanted};
+use plan::Plan;
 use protocol::agent_status::AgentStatus;
+use protocol::gang::Restarts;
 use protocol::progress::{ACCURACY, LOSS, Reading, THROUGHPUT};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 const STATES: [State; 6] =
     [State::Pending, State::Initializing, State::Running, State::Completed, State::Failed, State::Suspended];
@@ -36,6 +40,7 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
     for ((namespace, state), count) in totals {
         page.sample(&labels(&[("namespace", &namespace), ("state", state)]), f64::from(count));
     }
+    queue_depth(&jobs, &mut page);
     page.family("trainingjob_state", "gauge", "1 for the state that the job is in, 0 for the others.");
     for job in &jobs {
         for state in STATES {
@@ -59,10 +64,42 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
     page.text()
 }
 
+/// Where a job waits that holds no nodes yet.
+const QUEUE: &str = "queue";
+const SCHEDULING: &str = "scheduling";
+
+/// Jobs that wait, and their GPUs. A queue that is named by a job that has not ended has a series also when it is empty, so
+/// that an autoscaler reads 0.
+fn queue_depth(jobs: &[Job], page: &mut Page) {
+    let mut depth: BTreeMap<(&str, &str, &str), (u32, u32)> = BTreeMap::new();
+    for job in jobs.iter().filter(|job| !job.state.is_finished()) {
+        let Some(plan) = job.plan() else { continue };
+        let queue = plan.gang.queue_name().unwrap_or_default();
+        for place in [QUEUE, SCHEDULING] {
+            let (waiting, gpus) = depth.entry((&job.namespace, queue, place)).or_default();
+            if job.waits_in() == Some(place) {
+                let held = job.status.resources.map_or(0, |held| held.allocated_gpus);
+                *waiting += 1;
+                *gpus = gpus.saturating_add(plan.gang.gpus().saturating_sub(held));
+            }
+        }
+    }
+    let series: Vec<_> = depth
+        .into_iter()
+        .map(|((namespace, queue, place), depth)| {
+            (labels(&[("namespace", namespace), ("queue", queue), ("waits_for", place)]), depth)
+        })
+        .collect();
+    page.family("trainingjob_queue_depth", "gauge", "TrainingJobs that wait in a queue, or for nodes outside of one.");
+    series.iter().for_each(|(labels, (jobs, _))| page.sample(labels, f64::from(*jobs)));
+    page.family("trainingjob_queue_depth_gpus", "gauge", "GPUs that those TrainingJobs wait for.");
+    series.iter().for_each(|(labels, (_, gpus))| page.sample(labels, f64::from(*gpus)));
+}
+
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
 /// The series of which a job has one, or none where the value was never reported.
-const GAUGES: [Gauge; 27] = [
+const GAUGES: [Gauge; 36] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
     }),
@@ -78,6 +115,30 @@ const GAUGES: [Gauge; 27] = [
     ("trainingjob_job_disruptions", "Restarts of the job so far that were after disruptions.", |job| {
         Some(job.status.disruption_count.unwrap_or(0).into())
     }),
+    ("trainingjob_restarts_counted", "Restarts that count against failurePolicy.backoffLimit.", |job| {
+        job.restart_limit().map(|_| restart_history(job.status).failures.into())
+    }),
+    ("trainingjob_backoff_limit", "failurePolicy.backoffLimit of the job.", |job| job.restart_limit().map(f64::from)),
+    (
+        "trainingjob_elastic_workers",
+        "Workers that run together in an elastic job, or will in the next attempt.",
+        |job| job.elastic().map(|(workers, _)| workers.into()),
+    ),
+    ("trainingjob_elastic_workers_wanted", "Workers that an elastic job asks for: numWorkers.", |job| {
+        job.elastic().map(|(_, wanted)| wanted.into())
+    }),
+    ("trainingjob_silent_nodes", "Nodes of the job's pods that do not answer.", |job| {
+        job.plan().map(|_| job.silent_nodes as f64)
+    }),
+    (
+        "trainingjob_hang_suspected",
+        "1 while the condition ProgressStalled has the reason Hang, 0 if it has not.",
+        |job| {
+            let stalled = condition_is(&job.status.conditions, ConditionType::ProgressStalled, true);
+            let hangs = stalled.is_some_and(|stalled| stalled.reason == Reason::Hang.as_str());
+            job.runs().then(|| f64::from(u8::from(hangs)))
+        },
+    ),
     (
         "trainingjob_goodput_ratio",
         "Share of the time since the first start, without suspensions, in which the programs ran and their work was not lost.",
@@ -117,11 +178,21 @@ const GAUGES: [Gauge; 27] = [
     ("trainingjob_loss", "Training loss as last reported; NaN if the program says so.", |job| {
         job.told(|agent| agent.progress.metric(LOSS), measured(|m| m.loss))
     }),
+    ("trainingjob_best_loss", "Lowest training loss of the attempt.", |job| {
+        job.status.best_loss.as_ref().map(|best| best.value)
+    }),
+    ("trainingjob_loss_plateau", "1 while the condition LossImproving is False, 0 if it is not.", |job| {
+        let flat = condition_is(&job.status.conditions, ConditionType::LossImproving, false).is_some();
+        job.status.best_loss.as_ref().filter(|_| job.runs()).map(|_| f64::from(u8::from(flat)))
+    }),
     ("trainingjob_accuracy", "Accuracy as last reported, as the program counts it.", |job| {
         job.told(|agent| agent.progress.metric(ACCURACY), measured(|m| m.accuracy))
     }),
     ("trainingjob_throughput", "Samples, tokens or steps per second: what the program reports.", |job| {
         job.told(|agent| agent.progress.metric(THROUGHPUT), measured(|m| m.throughput))
+    }),
+    ("trainingjob_min_throughput", "monitoring.minThroughput of the job.", |job| {
+        job.plan()?.monitoring.min_throughput.filter(|_| job.runs())
     }),
     ("trainingjob_gpu_utilization_percent", "Mean over the GPUs of the worker that reports.", |job| {
         job.told(AgentStatus::gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
@@ -254,20 +325,31 @@ const FAMILIES: [Family; 8] = [
 
 /// A job at the time of the scrape.
 struct Job<'a> {
+    namespace: String,
     labels: String,
     state: State,
     status: &'a TrainingJobStatus,
     /// The last answer of the agent, if it is of this attempt.
     answer: Option<AgentAnswer>,
     up: Option<bool>,
+    /// What its spec means. An ended job has none.
+    wanted: Option<Arc<Wanted>>,
+    silent_nodes: usize,
+}
+
+/// Nodes of the job's pods that do not answer.
+fn silent_nodes(cell: &Cell) -> usize {
+    let pods = cell.children.pods.values().filter(|pod| pod.is_alive() && pod.unreachable.is_some());
+    pods.filter_map(|pod| pod.node.as_deref()).collect::<BTreeSet<_>>().len()
 }
 
 impl<'a> Job<'a> {
     fn of(object: &'a TrainingJob, none: &'a TrainingJobStatus, index: &Index) -> Self {
         let status = object.status.as_ref().unwrap_or(none);
         let key = JobKey::of(&object.metadata);
-        let polls = index.read(&key, |cell| (cell.agents.answer(), cell.agents.is_up()));
-        let (answer, up) = polls.unwrap_or_default();
+        let seen = index
+            .read(&key, |cell| (cell.agents.answer(), cell.agents.is_up(), cell.wanted.clone(), silent_nodes(cell)));
+        let (answer, up, wanted, silent_nodes) = seen.unwrap_or_default();
         let namespace = object.namespace().unwrap_or_default();
         Self {
             labels: labels(&[("namespace", &namespace), ("training_job", &object.name_any())]),
@@ -275,7 +357,35 @@ impl<'a> Job<'a> {
             status,
             answer: answer.filter(|answer| status.attempt.is_some_and(|attempt| answer.is_of(attempt))),
             up,
+            wanted,
+            silent_nodes,
+            namespace,
         }
+    }
+
+    fn plan(&self) -> Option<&Plan> {
+        self.wanted.as_ref().map(|wanted| &wanted.planned.plan)
+    }
+
+    /// `backoffLimit` of a job that has not ended and may restart.
+    fn restart_limit(&self) -> Option<u32> {
+        let policy = &self.plan()?.policy.failure.restart;
+        (policy.restarts != Restarts::Never && !self.state.is_finished()).then_some(policy.backoff_limit)
+    }
+
+    /// How many workers an elastic job has that runs, and how many it asks for.
+    fn elastic(&self) -> Option<(u16, u16)> {
+        let elastic = self.status.elastic.as_ref().filter(|_| self.runs())?;
+        Some((elastic.workers, self.plan()?.gang.workers().replicas))
+    }
+
+    /// Where a job waits that is accepted and has not all of its nodes.
+    fn waits_in(&self) -> Option<&'static str> {
+        let is_pending = self.state == State::Pending
+            && condition_is(&self.status.conditions, ConditionType::Accepted, false).is_none();
+        let queued = condition_is(&self.status.conditions, ConditionType::Scheduled, false)
+            .is_some_and(|scheduled| scheduled.reason == Reason::Queued.as_str());
+        is_pending.then_some(if queued { QUEUE } else { SCHEDULING })
     }
 
     fn runs(&self) -> bool {
@@ -354,19 +464,34 @@ mod tests {
     use super::*;
     use kube::runtime::reflector;
     use kube::runtime::watcher::Event;
+    use observe::{Basis, ObservedPod};
     use protocol::gpu::Gpu;
     use protocol::progress::{Progress, Source, Update};
     use protocol::report::Report;
     use serde_json::{Value, json};
 
+    fn object(n: usize) -> Value {
+        json!({
+            "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
+            "metadata": { "name": format!("j{n}"), "namespace": "ns", "uid": format!("u{n}") },
+            "spec": { "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 1, "image": "i" },
+        })
+    }
+
+    /// The operator has looked at the job, whose spec has these fields besides.
+    fn planned(index: &Index, n: usize, fields: &Value) {
+        let mut object = object(n);
+        object["spec"].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let planned = plan::resolve(&serde_json::from_value(object).unwrap(), &plan::Runtime::default());
+        let wanted =
+            Wanted { generation: None, basis: Basis::default(), planned, refused: None, service: 0, config: 0 };
+        index.update(&key(&format!("u{n}")), |cell| cell.wanted = Some(Arc::new(wanted)));
+    }
+
     fn store(jobs: Vec<Value>) -> Store<Guarded> {
         let (store, mut writer) = reflector::store();
         for (n, job) in jobs.into_iter().enumerate() {
-            let mut object = json!({
-                "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
-                "metadata": { "name": format!("j{n}"), "namespace": "ns", "uid": format!("u{n}") },
-                "spec": { "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 1, "image": "i" },
-            });
+            let mut object = object(n);
             object["status"] = job;
             writer.apply_watcher_event(&Event::Apply(serde_json::from_value(object).unwrap()));
         }
@@ -520,5 +645,101 @@ mod tests {
             ],
         );
         assert_eq!(page.matches("trainingjob_waiting{").count(), 3, "{page}");
+    }
+
+    #[test]
+    fn jobs_that_wait_are_counted_by_queue() {
+        let index = Index::default();
+        let scheduled = |reason: &str| json!([{ "type": "Scheduled", "status": "False", "reason": reason, "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
+        let queue = |more: Value| {
+            let mut fields = json!({ "scheduling": { "queue": "gpu" } });
+            fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            fields
+        };
+        let roles = json!({ "framework": "none", "roles": [{ "name": "store", "replicas": 3, "gpusPerReplica": 2 }],
+                            "checkpoint": { "enabled": false } });
+        let refused = json!([{ "type": "Accepted", "status": "False", "reason": "InvalidSpec", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
+        let jobs = [
+            (queue(json!({})), json!({ "state": "Pending", "conditions": scheduled("Queued") })),
+            (queue(roles), json!({ "state": "Pending", "conditions": scheduled("Queued") })),
+            (queue(json!({})), json!({ "state": "Running" })),
+            (
+                json!({}),
+                json!({ "state": "Pending", "conditions": scheduled("Unschedulable"),
+                        "resources": { "allocatedGPUs": 1, "allocatedNodes": 1 } }),
+            ),
+            (json!({}), json!({ "state": "Suspended" })),
+            (json!({}), json!({ "state": "Pending", "conditions": refused })),
+            (json!({ "scheduling": { "queue": "old" } }), json!({ "state": "Completed" })),
+        ];
+        let (specs, statuses): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
+        specs.iter().enumerate().for_each(|(n, spec)| planned(&index, n, spec));
+        let page = page(statuses, &index);
+        has(
+            &page,
+            &[
+                "trainingjob_queue_depth{namespace=\"ns\",queue=\"gpu\",waits_for=\"queue\"} 2",
+                "trainingjob_queue_depth{namespace=\"ns\",queue=\"gpu\",waits_for=\"scheduling\"} 0",
+                "trainingjob_queue_depth{namespace=\"ns\",queue=\"\",waits_for=\"scheduling\"} 1",
+                "trainingjob_queue_depth_gpus{namespace=\"ns\",queue=\"gpu\",waits_for=\"queue\"} 10",
+                "trainingjob_queue_depth_gpus{namespace=\"ns\",queue=\"\",waits_for=\"scheduling\"} 1",
+            ],
+        );
+        assert_eq!(page.matches("trainingjob_queue_depth{").count(), 4, "{page}");
+    }
+
+    #[test]
+    fn what_a_job_may_need_and_what_it_has() {
+        let index = Index::default();
+        let elastic = json!({ "numWorkers": 4, "elastic": { "maxWorkers": 6 }, "checkpoint": { "enabled": false },
+                              "monitoring": { "minThroughput": 7.5 } });
+        planned(&index, 0, &elastic);
+        planned(&index, 1, &json!({ "failurePolicy": { "restartPolicy": "Never" } }));
+        let pod = |uid: &str, node: &str, ended: Option<bool>, silent: bool| ObservedPod {
+            uid: uid.into(),
+            node: Some(node.into()),
+            ended,
+            unreachable: silent.then_some(Timestamp::UNIX_EPOCH),
+            ..ObservedPod::default()
+        };
+        index.update(&key("u0"), |cell| {
+            for pod in [
+                pod("a", "n1", None, true),
+                pod("b", "n1", None, true),
+                pod("c", "n2", None, false),
+                pod("d", "n3", Some(false), true),
+            ] {
+                cell.children.pods.insert(pod.uid.clone(), Box::new(pod));
+            }
+        });
+        let best = json!({ "value": 0.25, "time": "2026-01-02T03:04:05Z", "step": 7, "attempt": 1 });
+        let flat = json!([{ "type": "LossImproving", "status": "False", "reason": "LossPlateau", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
+        let hang = json!([{ "type": "ProgressStalled", "status": "True", "reason": "Hang", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
+        let statuses = vec![
+            json!({ "state": "Running", "restartCount": 5, "disruptionCount": 3, "conditions": hang,
+                    "elastic": { "workers": 3, "largest": 4, "selector": "" } }),
+            json!({ "state": "Running", "bestLoss": best, "conditions": flat }),
+        ];
+        let page = page(statuses, &index);
+        has(
+            &page,
+            &[
+                "trainingjob_best_loss{namespace=\"ns\",training_job=\"j1\"} 0.25",
+                "trainingjob_loss_plateau{namespace=\"ns\",training_job=\"j1\"} 1",
+                "trainingjob_restarts_counted{namespace=\"ns\",training_job=\"j0\"} 2",
+                "trainingjob_backoff_limit{namespace=\"ns\",training_job=\"j0\"} 3",
+                "trainingjob_min_throughput{namespace=\"ns\",training_job=\"j0\"} 7.5",
+                "trainingjob_elastic_workers{namespace=\"ns\",training_job=\"j0\"} 3",
+                "trainingjob_elastic_workers_wanted{namespace=\"ns\",training_job=\"j0\"} 4",
+                "trainingjob_silent_nodes{namespace=\"ns\",training_job=\"j0\"} 1",
+                "trainingjob_silent_nodes{namespace=\"ns\",training_job=\"j1\"} 0",
+                "trainingjob_hang_suspected{namespace=\"ns\",training_job=\"j0\"} 1",
+                "trainingjob_hang_suspected{namespace=\"ns\",training_job=\"j1\"} 0",
+            ],
+        );
+        for absent in ["backoff_limit", "restarts_counted", "elastic_workers", "min_throughput"] {
+            let series = format!("{absent}{{namespace=\"ns\",training_job=\"j1\"");
+            assert!(!page.contains(&series), "{absent} of a job that has none is in\n{page}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::backlog::Backlog;
 use super::{jobs, searches};
-use api::{ConditionType, Guarded, Reason, State, TrainingJob, TrainingJobStatus, TuningJob};
+use api::{ConditionType, Framework, Guarded, Reason, State, TrainingJob, TrainingJobStatus, TuningJob};
 use bytes::Bytes;
 use exposition::Page;
 use exposition::usage::of_self;
@@ -40,6 +40,24 @@ const QUICK: [f64; 13] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 /// Seconds, of what has to wait for pods: from those of an idle cluster to those of a queue of a day.
 const SLOW: [f64; 15] =
     [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10_800.0, 28_800.0, 86_400.0];
+/// Seconds, of a training: from a minute to four weeks.
+const LONG: [f64; 15] = [
+    60.0,
+    300.0,
+    900.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    14_400.0,
+    28_800.0,
+    57_600.0,
+    86_400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    1_209_600.0,
+    2_419_200.0,
+];
 
 /// How long the series of a namespace stay after its last TrainingJob.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -68,6 +86,7 @@ pub struct Metrics {
     created: IntCounterVec,
     completed: IntCounterVec,
     failed: IntCounterVec,
+    finished: HistogramVec,
     restarts: IntCounterVec,
     queued: HistogramVec,
     restarted_after: HistogramVec,
@@ -200,16 +219,26 @@ impl Metrics {
                 &["verb", "resource"],
             ),
             watch_errors: new.counter("trainingjob_watch_errors_total", "Broken watches, by kind watched.", &["kind"]),
-            created: new.counter("trainingjob_created_total", "TrainingJobs seen for the first time.", &["namespace"]),
+            created: new.counter(
+                "trainingjob_created_total",
+                "TrainingJobs seen for the first time.",
+                &["namespace", "framework"],
+            ),
             completed: new.counter(
                 "trainingjob_completed_total",
                 "TrainingJobs that ended, by result succeeded or failed.",
-                &["namespace", "result"],
+                &["namespace", "framework", "result"],
             ),
             failed: new.counter(
                 "trainingjob_failed_total",
                 "TrainingJobs that failed, by first cause.",
-                &["namespace", "reason"],
+                &["namespace", "framework", "reason"],
+            ),
+            finished: new.histogram(
+                "trainingjob_job_duration_seconds",
+                "From the first start of a program of a TrainingJob to its end, by result succeeded or failed.",
+                &LONG,
+                &["namespace", "framework", "result"],
             ),
             restarts: new.counter(
                 "trainingjob_restarts_total",
@@ -292,20 +321,29 @@ impl Metrics {
         self.watch_errors.with_label_values(&[kind]).inc();
     }
 
-    pub(crate) fn created(&self, namespace: &str) {
-        self.created.with_label_values(&[namespace]).inc();
+    pub(crate) fn created(&self, namespace: &str, framework: Framework) {
+        self.created.with_label_values(&[namespace, framework.as_str()]).inc();
+        // A series that begins with its first event hides that from `rate` and `increase`.
         for result in ["succeeded", "failed"] {
-            self.completed.with_label_values(&[namespace, result]);
+            self.completed.with_label_values(&[namespace, framework.as_str(), result]);
+            self.finished.with_label_values(&[namespace, framework.as_str(), result]);
         }
     }
 
-    pub(crate) fn completed(&self, namespace: &str) {
-        self.completed.with_label_values(&[namespace, "succeeded"]).inc();
-    }
-
-    pub(crate) fn failed(&self, namespace: &str, reason: Option<&Reason>) {
-        self.completed.with_label_values(&[namespace, "failed"]).inc();
-        self.failed.with_label_values(&[namespace, reason.map_or("", word)]).inc();
+    /// A TrainingJob has ended, with its status as it is now.
+    pub(crate) fn ended(&self, namespace: &str, framework: Framework, status: &TrainingJobStatus) {
+        let (has_failed, framework) = (status.state == Some(State::Failed), framework.as_str());
+        let result = if has_failed { "failed" } else { "succeeded" };
+        self.completed.with_label_values(&[namespace, framework, result]).inc();
+        if has_failed {
+            let reason = status.failure_reason.as_ref().map_or("", word);
+            self.failed.with_label_values(&[namespace, framework, reason]).inc();
+        }
+        // One that never started a program has no duration.
+        if let (Some(start), Some(end)) = (&status.start_time, &status.completion_time) {
+            let took = end.0.duration_since(start.0).as_secs_f64().max(0.0);
+            self.finished.with_label_values(&[namespace, framework, result]).observe(took);
+        }
     }
 
     pub(crate) fn restarted(&self, namespace: &str, reason: &Reason) {
@@ -316,7 +354,7 @@ impl Metrics {
     /// add to them for ever. A scrape has seen their last values by then.
     fn forget_namespaces(&self, there: &HashSet<String>, now: Instant) {
         let counters = [&self.reconciles, &self.errors, &self.created, &self.completed, &self.failed, &self.restarts];
-        let histograms = [&self.durations, &self.queued, &self.restarted_after];
+        let histograms = [&self.durations, &self.finished, &self.queued, &self.restarted_after];
         let families = counters.iter().flat_map(|counter| counter.collect());
         let families: Vec<_> = families.chain(histograms.iter().flat_map(|histogram| histogram.collect())).collect();
         let labels = |family: &MetricFamily| -> Vec<HashMap<String, String>> {
@@ -633,6 +671,28 @@ mod tests {
     }
 
     #[test]
+    fn durations_are_those_of_jobs_that_have_started() {
+        let metrics = Metrics::new();
+        let (start, end) = ("2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z");
+        let ended = |framework: Framework, of: Value| metrics.ended("ns", framework, &status(of));
+        metrics.created("ns", Framework::Jax);
+        ended(Framework::Jax, json!({ "state": "Completed", "startTime": start, "completionTime": end }));
+        ended(Framework::None, json!({ "state": "Failed", "failureReason": "InvalidSpec", "completionTime": end }));
+        let page = metrics.render();
+        for line in [
+            r#"trainingjob_job_duration_seconds_bucket{framework="jax",namespace="ns",result="succeeded",le="1800"} 0"#,
+            r#"trainingjob_job_duration_seconds_bucket{framework="jax",namespace="ns",result="succeeded",le="3600"} 1"#,
+            r#"trainingjob_job_duration_seconds_sum{framework="jax",namespace="ns",result="succeeded"} 3600"#,
+            r#"trainingjob_job_duration_seconds_count{framework="jax",namespace="ns",result="failed"} 0"#,
+            r#"trainingjob_completed_total{framework="none",namespace="ns",result="failed"} 1"#,
+            r#"trainingjob_failed_total{framework="none",namespace="ns",reason="InvalidSpec"} 1"#,
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+        }
+        assert!(!page.contains(r#"duration_seconds_count{framework="none""#), "{page}");
+    }
+
+    #[test]
     fn series_of_a_job_go_with_it() {
         let metrics = Metrics::per_job();
         let (store, mut writer) = reflector::store();
@@ -671,9 +731,9 @@ mod tests {
         let begun = Instant::now();
         let there = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>();
         for namespace in ["pr-1", "team"] {
-            metrics.created(namespace);
+            metrics.created(namespace, Framework::Jax);
             metrics.restarted(namespace, &Reason::NodeLost);
-            metrics.failed(namespace, None);
+            metrics.ended(namespace, Framework::Jax, &status(json!({ "state": "Failed" })));
             metrics.queued.with_label_values(&[namespace]).observe(1.0);
         }
         let series = |namespace: &str| metrics.render().matches(&format!("namespace=\"{namespace}\"")).count();
@@ -694,7 +754,7 @@ mod tests {
     fn a_page_is_made_once_a_second_and_shared() {
         let metrics = Metrics::new();
         let first = metrics.page();
-        metrics.created("ns");
+        metrics.created("ns", Framework::Pytorch);
         for _ in 0..50 {
             assert_eq!(metrics.page().as_ptr(), first.as_ptr(), "the same bytes");
         }

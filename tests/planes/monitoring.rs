@@ -4,6 +4,7 @@
 //! Prometheus and its promtool are Debian's, unpacked into the cache and never installed.
 
 use api::{self, State, TrainingJob, TuningJob, TuningState};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -63,6 +64,12 @@ fn panels(board: &Value) -> Vec<&Value> {
 fn alerts() -> Vec<Value> {
     let rules: Value = serde_saphyr::from_str(&read("deploy/monitoring/rules.yaml")).unwrap();
     list(&rules["groups"]).iter().flat_map(|group| list(&group["rules"])).cloned().collect()
+}
+
+/// The query of the autoscaler's example, which is the number of workers of an elastic job.
+fn autoscaler_query() -> String {
+    let example: Value = serde_saphyr::from_str(&read("examples/autoscaler/queue-depth.yaml")).unwrap();
+    text(&example["spec"]["triggers"][0]["metadata"]["query"]).to_owned()
 }
 
 /// The names of metrics in it, as Prometheus sees them.
@@ -150,6 +157,7 @@ fn every_metric_that_is_asked_for_exists() {
             || parts_of_histograms.iter().any(|part| name.strip_suffix(part).is_some_and(|name| known.contains(name)))
     };
     let mut queries: Vec<String> = alerts().iter().map(|alert| text(&alert["expr"]).to_owned()).collect();
+    queries.push(autoscaler_query());
     for board in dashboards().values() {
         let targets = panels(board).into_iter().flat_map(|panel| list(&panel["targets"]));
         queries.extend(targets.map(|target| text(&target["expr"]).to_owned()));
@@ -253,6 +261,20 @@ fn alerts_fire_and_are_silent() {
 
     let cases: Value = serde_saphyr::from_str(&read("tests/monitoring/alerts.yaml")).unwrap();
     let cases: Vec<&Value> = list(&cases["tests"]).iter().flat_map(|test| list(&test["alert_rule_test"])).collect();
+    for alert in cases.iter().flat_map(|case| list(&case["exp_alerts"])) {
+        let (labels, description) = (&alert["exp_labels"], text(&alert["exp_annotations"]["description"]));
+        let (_, command) = description.rsplit_once(": kubectl trainingjob ").expect(description);
+        let name = |label: &str| {
+            text(&labels[label]).replace(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '.', "")
+        };
+        if labels.get("training_job").is_some() {
+            let of_job = format!(" {} -n {}", name("training_job"), name("namespace"));
+            assert!(
+                command.contains(&of_job),
+                "the description does not end with a command for{of_job}: {description}"
+            );
+        }
+    }
     for alert in alerts() {
         let fires = |case: &Value| !list(&case["exp_alerts"]).is_empty();
         let of_it: Vec<_> = cases.iter().filter(|case| case["alertname"] == alert["alert"]).collect();
@@ -412,10 +434,12 @@ impl World {
         Process::start(&mut command, &self.folder.join("operator.log"))
     }
 
-    /// The agent of worker 0 of the job `runs`, which takes care of its checkpoints. Its GPU is made up.
+    /// The agent of worker 0 of the job `runs`, which takes care of its checkpoints. Its GPUs are made up, and the second one
+    /// is seen only once.
     fn agent(&self, port: u16, pod: &str, key: &[u8]) -> Process {
         let smi = self.folder.join("nvidia-smi");
-        fs::write(&smi, "#!/bin/sh\necho '0, GPU-0, 40, 1024, 81559, 300, 50'\n").unwrap();
+        let script = "#!/bin/sh\necho '0, GPU-0, 40, 1024, 81559, 300, 50'\nmkdir \"$0.seen\" && echo '1, GPU-1, 40, 1024, 81559, 300, 50'\nexit 0\n";
+        fs::write(&smi, script).unwrap();
         fs::set_permissions(&smi, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let path = format!("{}:{}", self.folder.display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new(testkit::binary("agent"));
@@ -550,6 +574,24 @@ impl World {
         self.set_pod(pod, json!({ "phase": "Failed", "containerStatuses": [container] })).await;
     }
 
+    /// Has a queue manager hold the Job of this job.
+    async fn hold(&self, job: &str) {
+        let jobs: Api<Job> = Api::namespaced(self.client.clone(), "train");
+        let name = format!("{job}-training");
+        eventually("its Job", SOON, async || jobs.get(&name).await.ok()).await;
+        let patch = Patch::Merge(json!({ "spec": { "suspend": true } }));
+        jobs.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// The node of a worker of the job stops answering, or answers again.
+    async fn silence(&self, job: &str, is_silent: bool) {
+        let ready = if is_silent { "False" } else { "True" };
+        let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status, "lastTransitionTime": jiff::Timestamp::now() });
+        let conditions = ["PodScheduled", "Initialized", "ContainersReady"].map(|type_| condition(type_, "True"));
+        let conditions: Vec<_> = conditions.into_iter().chain([condition("Ready", ready)]).collect();
+        self.set_pod(&self.pods(job).await[0], json!({ "conditions": conditions })).await;
+    }
+
     /// How many series each query gives, by what stands before it: its kind and its place.
     #[expect(clippy::unused_self, reason = "called as others are")]
     fn queries(&self, prometheus: u16) -> Vec<(String, u64)> {
@@ -564,6 +606,33 @@ impl World {
         };
         text.lines().map(line).collect()
     }
+}
+
+/// Waits until this alert fires for the job, or fires no more.
+async fn until_alert(prometheus: u16, name: &str, job: &str, fires: bool) {
+    let what = if fires { "to fire" } else { "to resolve" };
+    eventually(&format!("{name} of {job} {what}"), SOON, async || {
+        let alerts: Value = serde_json::from_str(&get(prometheus, "/api/v1/alerts")?).ok()?;
+        let is_it = |alert: &Value| {
+            let labels = &alert["labels"];
+            labels["alertname"] == name && labels["training_job"] == job && alert["state"] == "firing"
+        };
+        (list(&alerts["data"]["alerts"]).iter().any(is_it) == fires).then_some(())
+    })
+    .await;
+}
+
+/// Waits until the query of the autoscaler's example gives this number of workers for the jobs of the test.
+async fn until_workers(prometheus: u16, number: &str) {
+    let query = autoscaler_query().replace("ml-training", "train");
+    eventually(&format!("the autoscaler to read {number}"), SOON, async || {
+        let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let answer = get(prometheus, &format!("/api/v1/query?query={query}"))?;
+        let answer: Value = serde_json::from_str(&answer).ok()?;
+        let [one] = list(&answer["data"]["result"]) else { return None };
+        (one["value"][1] == number).then_some(())
+    })
+    .await;
 }
 
 /// A real Prometheus scrapes a real operator and a real agent.
@@ -586,11 +655,16 @@ async fn every_query_gives_data() {
 
     world.search().await;
     let pod_template = |fields: Value| json!({ "podTemplate": { "metadata": { "annotations": fields } } });
-    world.submit("runs", json!({ "monitoring": { "metricsPort": agent } })).await;
+    world.submit("runs", json!({ "monitoring": { "metricsPort": agent, "minThroughput": 20 } })).await;
     world.submit("waits", json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } })).await;
     world.submit("done", pod_template(json!({ "simulated/duration": "1s" }))).await;
     world.submit("fails", json!({ "failurePolicy": { "backoffLimit": 1 } })).await;
     world.submit("denied", json!({})).await;
+    world.submit("queued", json!({ "scheduling": { "queue": "gpu" }, "gpusPerWorker": 1 })).await;
+    world.submit("grows", json!({ "elastic": { "maxWorkers": 3 } })).await;
+    world.submit("silent", json!({ "failurePolicy": { "nodeLostSeconds": 3600 } })).await;
+    world.submit("worn", json!({ "failurePolicy": { "backoffLimit": 1 } })).await;
+    world.hold("queued").await;
 
     world.until("runs", State::Running, 1).await;
     let first =
@@ -599,7 +673,7 @@ async fn every_query_gives_data() {
     let uid = world.jobs().get("runs").await.unwrap().uid().unwrap();
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "train");
     let secret = secrets.get(&objects::names::keys_name("runs", &uid)).await.unwrap();
-    let _agent = world.agent(agent, &first.uid().unwrap(), &secret.data.unwrap()[KEY_FILE].0);
+    let agent_process = world.agent(agent, &first.uid().unwrap(), &secret.data.unwrap()[KEY_FILE].0);
     let progress = json!({
         "progress": "45%", "currentEpoch": 1, "totalEpochs": 3, "currentStep": 450, "totalSteps": 1000,
         "estimatedSecondsRemaining": 600, "lastProgressTime": "2026-01-02T03:04:05Z",
@@ -622,6 +696,11 @@ async fn every_query_gives_data() {
     world.until("fails", State::Running, 2).await;
     world.fail("fails").await;
     world.until("fails", State::Failed, 2).await;
+    world.until("worn", State::Running, 1).await;
+    world.fail("worn").await;
+    world.until("silent", State::Running, 1).await;
+    world.silence("silent", true).await;
+    world.until("grows", State::Running, 1).await;
     // No store is there that could refuse a result.
     let mut conditions = world.jobs().get("fails").await.unwrap().status.unwrap().conditions;
     let failed = conditions.iter().find(|condition| condition.type_ == "Failed").unwrap();
@@ -670,6 +749,22 @@ async fn every_query_gives_data() {
     for rule in rules {
         assert_eq!(rule["health"], "ok", "{rule}");
     }
+
+    // Alerts fire and resolve with what the operator and the agents see.
+    until_alert(port, "TrainingJobNodeSilent", "silent", true).await;
+    until_alert(port, "TrainingJobRestartsNearLimit", "worn", true).await;
+    until_alert(port, "TrainingJobGpuLost", "runs", true).await;
+    world.silence("silent", false).await;
+    world.jobs().delete("worn", &Default::default()).await.unwrap();
+    drop(agent_process);
+    until_alert(port, "TrainingJobNodeSilent", "silent", false).await;
+    until_alert(port, "TrainingJobRestartsNearLimit", "worn", false).await;
+    until_alert(port, "TrainingJobGpuLost", "runs", false).await;
+
+    // Two workers with a GPU each wait in the queue, and then none does.
+    until_workers(port, "6").await;
+    world.jobs().delete("queued", &Default::default()).await.unwrap();
+    until_workers(port, "8").await;
 
     // A series goes with its job.
     world.jobs().delete("runs", &Default::default()).await.unwrap();

@@ -176,6 +176,8 @@ fn cases() -> Vec<Case> {
             json!("b"),
         ),
         case("monitoring.mlflowTrackingUri", json!("http://a.test"), json!("http://b.test")),
+        case("monitoring.minThroughput", json!(5), json!(7.5)),
+        case("monitoring.plateauSeconds", json!(600), json!(3600)),
         case("monitoring.objective.metric", json!("a"), json!("b")),
         with(objective(), "monitoring.objective.mode", json!("max"), json!("min")),
         with(
@@ -378,6 +380,8 @@ async fn all_changes() {
         "code.digest",
         "failurePolicy.activeDeadlineSeconds",
         "failurePolicy.rules",
+        "monitoring.minThroughput",
+        "monitoring.plateauSeconds",
         "successPolicy",
         "suspend",
         "ttlSecondsAfterFinished",
@@ -483,7 +487,9 @@ fn is_telling(change: &Change, message: &str) -> bool {
     let mut path = change.field.split('.');
     let field = match (path.next(), path.next()) {
         // Of these some parts may change.
-        (Some(object @ ("failurePolicy" | "checkpoint" | "scheduling")), Some(part)) => &format!("{object}.{part}"),
+        (Some(object @ ("failurePolicy" | "checkpoint" | "monitoring" | "scheduling")), Some(part)) => {
+            &format!("{object}.{part}")
+        }
         (field, _) => field.unwrap_or_default(),
     };
     message.contains(&api::immutable(field))

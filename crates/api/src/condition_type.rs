@@ -23,6 +23,8 @@ pub enum ConditionType {
     AgentReady,
     /// The loss is finite, neither NaN nor infinite.
     LossFinite,
+    /// The loss improves from time to time.
+    LossImproving,
     /// The program has reported no progress for a long time.
     ProgressStalled,
     /// No problem with the checkpoints is known.
@@ -50,6 +52,7 @@ impl ConditionType {
             Self::Failed => "Failed",
             Self::AgentReady => "AgentReady",
             Self::LossFinite => "LossFinite",
+            Self::LossImproving => "LossImproving",
             Self::ProgressStalled => "ProgressStalled",
             Self::CheckpointsHealthy => "CheckpointsHealthy",
             Self::CheckpointsDurable => "CheckpointsDurable",

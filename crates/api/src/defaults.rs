@@ -50,6 +50,7 @@ defaults! {
     "monitoring.enabled", MONITORING_ENABLED: bool = true;
     "monitoring.metricsPort", METRICS_PORT: u16 = 8080;
     "monitoring.tensorboardEnabled", TENSORBOARD_ENABLED: bool = false;
+    "monitoring.plateauSeconds", PLATEAU_SECONDS: u32 = 3600;
     "monitoring.objective.mode", OBJECTIVE_MODE: Mode = Mode::Min;
     "networking.backend", BACKEND: Backend = Backend::Nccl;
     "networking.masterPort", MASTER_PORT: u16 = 29500;

@@ -65,7 +65,7 @@ pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::{NOT_IN_RUNTIMES, NOT_IN_TRIALS, crd, runtime_crd, tuning_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, AskedRestart, AttemptSpec, BestCheckpoint, CheckpointStatus, CodeStatus, Condition,
+    AllocatedResources, AskedRestart, AttemptSpec, BestCheckpoint, BestLoss, CheckpointStatus, CodeStatus, Condition,
     DataProgress, DataStatus, EarlyStoppingStatus, ElasticStatus, ProgramMetrics, PublicationProgress, RestartFrom,
     ResultStatus, RoleStatus, State, TrainingJobStatus, Workers,
 };

@@ -54,6 +54,14 @@ pub struct Monitoring {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub tensorboard_image: Option<String>,
+    /// Throughput below which the alert TrainingJobThroughputLow fires after 10 minutes, more than 0.
+    /// Its unit is that of `status.metrics.throughput`, which the program reports. It may change at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_throughput: Option<f64>,
+    /// Seconds in which a running program must report a lower loss, 0 or at least 60. 0 never checks.
+    /// Otherwise the condition LossImproving becomes False. It may change at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plateau_seconds: Option<u32>,
     /// Metric by which this job is compared with others. `status.objective` has its readings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,

@@ -236,10 +236,11 @@ pub const RESERVED_KEY_PREFIXES: [&str; 2] = ["ml.example.com/", "batch.kubernet
 pub const MUTABLE: [&str; 3] = ["suspend", "ttlSecondsAfterFinished", "successPolicy"];
 
 /// Objects of the spec with the fields in them that may change after creation.
-pub const MUTABLE_WITHIN: [(&str, &[&str]); 3] = [
+pub const MUTABLE_WITHIN: [(&str, &[&str]); 4] = [
     ("failurePolicy", &["activeDeadlineSeconds", "rules"]),
     ("checkpoint", &["retention", "ifNoneUsable"]),
     ("code", &["digest"]),
+    ("monitoring", &["minThroughput", "plateauSeconds"]),
 ];
 
 /// Fields that may change while no program runs: before the job has started, while it is suspended, and once it has failed.
@@ -1223,6 +1224,30 @@ pub const RULES: &[Rule] = &[
         wrong: "monitoring.objective can't be read with monitoring.enabled: false, because the operator then does not see what the program reports",
         remedy: "set monitoring.enabled to true, or remove objective",
         example: "objective-unwatched",
+    },
+    Rule {
+        at: "spec.monitoring.minThroughput",
+        field: "",
+        rule: "self > 0.0",
+        wrong: "minThroughput must be greater than 0",
+        remedy: "write a number such as 5, or remove it",
+        example: "min-throughput",
+    },
+    Rule {
+        at: "spec",
+        field: ".monitoring.minThroughput",
+        rule: "!has(self.monitoring) || !has(self.monitoring.minThroughput) || $(monitoring.enabled)",
+        wrong: "monitoring.minThroughput has no effect with monitoring.enabled: false, because the operator then sees no throughput",
+        remedy: "set monitoring.enabled to true, or remove minThroughput",
+        example: "min-throughput-unwatched",
+    },
+    Rule {
+        at: "spec.monitoring.plateauSeconds",
+        field: "",
+        rule: "self == 0 || self >= 60",
+        wrong: "plateauSeconds is too short for a loss to improve",
+        remedy: "write 60 or more, or 0 to never check",
+        example: "plateau-short",
     },
     // ---- success
     Rule {

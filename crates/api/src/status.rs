@@ -30,8 +30,8 @@ pub struct TrainingJobStatus {
     pub reason: Option<Reason>,
     /// Conditions of the job, each with reason and message.
     /// The types are Accepted, Scheduled, Running, Restarting, Suspended, Stopping, Succeeded and Failed.
-    /// Further types are AgentReady, LossFinite, ProgressStalled, CheckpointsHealthy, CheckpointsDurable, ResultPublished
-    /// and TensorBoard.
+    /// Further types are AgentReady, LossFinite, LossImproving, ProgressStalled, CheckpointsHealthy, CheckpointsDurable,
+    /// ResultPublished and TensorBoard.
     /// Only those that apply are present.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -107,6 +107,9 @@ pub struct TrainingJobStatus {
     /// Metrics of the program. Values that were never reported, are NaN or are infinite are absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<ProgramMetrics>,
+    /// The lowest training loss of the current attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_loss: Option<BestLoss>,
     /// Readings of the metric that `monitoring.objective` names, over all attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,
@@ -431,6 +434,21 @@ pub struct BestCheckpoint {
     /// Number of steps completed in the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
+}
+
+/// The lowest training loss of an attempt. Improvements of less than 0.1 % are not counted.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BestLoss {
+    /// Value of the loss.
+    pub value: f64,
+    /// Time at which the program reported it.
+    pub time: Time,
+    /// Step of the whole run at that time, if the program reports steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+    /// Number of the attempt.
+    pub attempt: u32,
 }
 
 /// State of early stopping.

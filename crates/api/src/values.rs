@@ -119,6 +119,12 @@ impl Monitoring {
         self.metrics_port.unwrap_or(defaults::METRICS_PORT)
     }
 
+    /// Seconds in which the loss must improve; 0 never checks.
+    #[must_use]
+    pub fn plateau_seconds(&self) -> u32 {
+        self.plateau_seconds.unwrap_or(defaults::PLATEAU_SECONDS)
+    }
+
     /// Whether a TensorBoard is requested.
     #[must_use]
     pub fn tensorboard_enabled(&self) -> bool {

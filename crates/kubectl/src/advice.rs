@@ -238,6 +238,12 @@ pub const ADVICE: &[(&str, &str)] = &[
          print: kubectl trainingjob logs {job} -n {namespace} -f --tail 20",
     ),
     (
+        "LossPlateau",
+        "The program may be done: end the job, or set successPolicy.earlyStopping, which may change while it runs. If it \
+         should still learn, lower the learning rate and check the data. If it improves more slowly by design, raise \
+         monitoring.plateauSeconds: kubectl edit tj {job} -n {namespace}",
+    ),
+    (
         "Unreachable",
         "Check for a NetworkPolicy between the operator and the workers, and for a program that uses \
          monitoring.metricsPort. Check the node, too.",

@@ -114,11 +114,6 @@ impl Cluster {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The objects of a kind in the whole cluster.
-    pub fn everywhere<K: kube::Resource<DynamicType = ()>>(&self) -> Api<K> {
-        Api::all(self.client.clone())
-    }
-
     /// Waits for one answer.
     ///
     /// # Errors

@@ -46,11 +46,32 @@ fn sections() -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Args;
+    use clap::Parser as _;
+
+    const RULES: &str = include_str!("../../../deploy/monitoring/rules.yaml");
+
+    #[test]
+    fn each_alert_ends_with_a_command_that_this_program_has() {
+        let label = |name: &str| format!("{{{{ $labels.{name} | reReplaceAll \"[^a-z0-9.-]\" \"\" }}}}");
+        for alert in RULES.split("- alert: ").skip(1) {
+            let name = alert.lines().next().unwrap();
+            let description = alert.split("runbook_url:").next().unwrap().trim_end();
+            let line = description.lines().last().unwrap().replace(&label("training_job"), "JOB");
+            let line = line.replace(&label("namespace"), "NAMESPACE");
+            let (_, command) = line.split_once(": kubectl trainingjob ").unwrap_or_else(|| panic!("{name}: {line}"));
+            let names_job = command.contains(" JOB -n NAMESPACE") || command == format!("runbook {name}");
+            assert!(names_job, "{name}: {command}");
+            let words = ["kubectl-trainingjob"].into_iter().chain(command.split(' '));
+            if let Err(error) = Args::try_parse_from(words) {
+                panic!("{name}: {command}: {error}");
+            }
+        }
+    }
 
     #[test]
     fn each_alert_has_its_runbook() {
-        let rules = include_str!("../../../deploy/monitoring/rules.yaml");
-        let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+        let alerts: Vec<&str> = RULES.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
         assert!(alerts.len() > 10, "{alerts:?}");
         for alert in alerts {
             let text = runbook(alert).unwrap();

@@ -760,6 +760,19 @@ fn a_job_that_is_slow() {
 }
 
 #[test]
+fn a_job_below_its_stated_throughput_is_slow() {
+    let mut slow = running();
+    slow.status.metrics.as_mut().unwrap().throughput = Some(4.0);
+    slow.spec.monitoring.min_throughput = Some(4.0);
+    assert_eq!(told(&slow).0, Verdict::Running, "it is as fast as it should be");
+    slow.spec.monitoring.min_throughput = Some(5.0);
+    let (verdict, says, advice) = told(&slow);
+    assert_eq!(verdict, Verdict::Slow);
+    assert!(says.contains("Throughput was 4 when last reported, below monitoring.minThroughput 5."), "{says}");
+    assert!(advice.contains(r#"-p '{"spec":{"monitoring":{"minThroughput":4}}}'"#), "{advice}");
+}
+
+#[test]
 fn what_the_operator_found_about_a_running_job() {
     let with = |found: Condition| {
         let mut facts = running();
@@ -772,6 +785,16 @@ fn what_the_operator_found_about_a_running_job() {
         "bert has been Running for 12m, but is not learning. The loss has been NaN or infinite for 1m30s: step 40"
     ));
     assert!(advice.starts_with("Lower the learning rate"), "{advice}");
+    let flat = "the loss has not been lower than 0.4 at step 900 for 3600 s (monitoring.plateauSeconds is 3600)";
+    let (verdict, says, advice) = with(condition("LossImproving", false, "LossPlateau", flat, -9));
+    assert_eq!(verdict, Verdict::Slow);
+    assert!(
+        says.starts_with(
+            "bert has been Running for 12m, but is not learning. The loss no longer improves: the loss has"
+        ),
+        "{says}"
+    );
+    assert!(advice.contains("raise monitoring.plateauSeconds: kubectl edit tj bert -n team"), "{advice}");
     let (verdict, says, _) = with(condition("ProgressStalled", true, "NoProgress", "nothing for 10 minutes", -9));
     assert_eq!(verdict, Verdict::Slow);
     assert!(says.contains("Progress has stalled: nothing for 10 minutes."), "{says}");

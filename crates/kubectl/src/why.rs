@@ -296,6 +296,36 @@ impl Diagnosis {
         self.advise_on_reason(facts);
     }
 
+    /// Measured values of a running job that are lower than they should be.
+    fn low_values(&mut self, facts: &Facts, ran: i64) -> Vec<String> {
+        let (status, mut why_slow) = (&facts.status, Vec::new());
+        let gpu = status.metrics.as_ref().and_then(|m| m.gpu_utilization);
+        if let Some(gpu) = gpu.filter(|gpu| *gpu < LOW_GPU && facts.gpus() > 0 && ran >= WARM_UP) {
+            why_slow.push(format!("GPU utilization was {} % when last measured.", number(gpu)));
+            self.advise(
+                "Idle GPUs usually wait for data. Use more data loader workers, data closer to the nodes, or a larger batch. \
+                 Other causes are frequent evaluations, frequent checkpoints and slow links between the nodes.",
+            );
+        }
+        let throughput = status.metrics.as_ref().and_then(|m| m.throughput).zip(facts.spec.monitoring.min_throughput);
+        if let Some((now, wanted)) = throughput.filter(|(now, wanted)| now < wanted && ran >= WARM_UP) {
+            why_slow.push(format!(
+                "Throughput was {} when last reported, below monitoring.minThroughput {}.",
+                number(now),
+                number(wanted)
+            ));
+            self.advise(format!(
+                "Compare GPUs, CPU and memory of the workers on the job dashboard with an earlier time. If the rate is as good as \
+                 it gets, lower the field: kubectl patch tj {} -n {} --type merge -p \
+                 '{{\"spec\":{{\"monitoring\":{{\"minThroughput\":{}}}}}}}'",
+                facts.name,
+                facts.namespace,
+                number(now)
+            ));
+        }
+        why_slow
+    }
+
     fn running(&mut self, facts: &Facts) {
         if let Some(unpublished) = facts.is("ResultPublished", false) {
             return self.publishing(facts, unpublished);
@@ -333,6 +363,10 @@ impl Diagnosis {
             why_slow.push(format!("The loss has been NaN or infinite for {since}: {}", sentence(&nan.message)));
             self.advise_on_reason(facts);
         }
+        if let Some(flat) = facts.is("LossImproving", false) {
+            why_slow.push(format!("The loss no longer improves: {}", sentence(&flat.message)));
+            self.advise_on(facts, &flat.reason);
+        }
         if let Some(silent) = facts.is("AgentReady", false) {
             // What is not heard may well go on.
             no_progress = None;
@@ -347,14 +381,7 @@ impl Diagnosis {
             let (reason, message) = (&enough.reason, sentence(&enough.message));
             self.say(format!("The success policy is met ({reason}), and the workers are stopping: {message}"));
         }
-        let gpu = status.metrics.as_ref().and_then(|m| m.gpu_utilization);
-        if let Some(gpu) = gpu.filter(|gpu| *gpu < LOW_GPU && facts.gpus() > 0 && ran >= WARM_UP) {
-            why_slow.push(format!("GPU utilization was {} % when last measured.", number(gpu)));
-            self.advise(
-                "Idle GPUs usually wait for data. Use more data loader workers, data closer to the nodes, or a larger batch. \
-                 Other causes are frequent evaluations, frequent checkpoints and slow links between the nodes.",
-            );
-        }
+        why_slow.extend(self.low_values(facts, ran));
         let quiet = no_progress.is_some();
         if quiet {
             self.advise(format!(
@@ -370,10 +397,11 @@ impl Diagnosis {
         }
         let why_slow: Vec<_> = no_progress.into_iter().chain(why_slow).collect();
         self.verdict = if why_slow.is_empty() { Verdict::Running } else { Verdict::Slow };
-        let how = match (why_slow.is_empty(), facts.is("LossFinite", false)) {
+        let learns = ["LossFinite", "LossImproving"].iter().all(|type_| facts.is(type_, false).is_none());
+        let how = match (why_slow.is_empty(), learns) {
             (true, _) => "",
-            (false, None) => ", but is slow or stuck",
-            (false, Some(_)) => ", but is not learning",
+            (false, true) => ", but is slow or stuck",
+            (false, false) => ", but is not learning",
         };
         self.says.insert(0, format!("{}{how}.", has_been(facts, "Running")));
         self.says.splice(1..1, why_slow);

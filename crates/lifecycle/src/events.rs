@@ -47,12 +47,18 @@ impl Look<'_, '_> {
 
     fn of_reports(&self) -> Vec<Event> {
         let loss = self.becomes(C::LossFinite, false);
+        let plateau = self.becomes(C::LossImproving, false);
         let unheard = self.becomes(C::AgentReady, false);
         let unheard = unheard.filter(|ready| ready.reason == Reason::NeverAnswered.as_str());
         let stalled = condition_is(&self.new.conditions, C::ProgressStalled, true);
         let before = condition_is(&self.old.conditions, C::ProgressStalled, true);
         let stalled = stalled.filter(|new| before.is_none_or(|old| old.reason != new.reason));
-        let reports = [(loss, "LossNotFinite"), (unheard, "AgentUnreachable"), (stalled, "ProgressStalled")];
+        let reports = [
+            (loss, "LossNotFinite"),
+            (plateau, "LossPlateau"),
+            (unheard, "AgentUnreachable"),
+            (stalled, "ProgressStalled"),
+        ];
         let reports = reports.into_iter().filter_map(|(told, reason)| Some(warning(reason, &*told?.message)));
         reports.chain(checkpoint_events(self.view, self.old, self.new)).chain(self.checkpoint_problem()).collect()
     }

@@ -4,7 +4,8 @@ use api::TrainingJobStatus;
 use protocol::attempt::RestartHistory;
 
 /// The history on record. An operator older than the history has only counted.
-pub(super) fn of(record: &TrainingJobStatus) -> RestartHistory {
+#[must_use]
+pub fn of(record: &TrainingJobStatus) -> RestartHistory {
     let count = |count: Option<u32>| count.filter(|count| *count > 0);
     let counted = || match (count(record.restart_count), count(record.disruption_count).unwrap_or(0)) {
         (None, _) => RestartHistory::default(),

@@ -50,6 +50,7 @@ pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{decide, misses_job};
 pub use failure::first_cause;
 pub use goodput::goodput;
+pub use history::of as restart_history;
 pub use publishing::publishes;
 pub use verdict::{Action, Event, Input, News, Verdict};
 pub use view::incarnation;

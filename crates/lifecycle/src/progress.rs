@@ -1,7 +1,7 @@
 //! What the agents tell, folded into the status, and whether the job is good enough by that. Pure.
 
 use super::conditions::whole_second;
-use api::{EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, Reason, TrainingJobStatus};
+use api::{BestLoss, EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::AgentAnswer;
@@ -12,6 +12,8 @@ use protocol::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
 use protocol::report::Reached;
 use std::collections::BTreeMap;
 
+/// Share by which a loss must be lower than the best one to count as an improvement.
+const IMPROVEMENT: f64 = 0.001;
 /// Metrics of a program's own names in a status, at most.
 const MAX_METRICS: usize = 100;
 
@@ -150,6 +152,22 @@ pub fn success(policy: &Success, status: &TrainingJobStatus, agent: &AgentAnswer
     })
 }
 
+/// The best loss of this attempt with one more reading, which came at this step.
+pub fn best_loss(
+    known: Option<BestLoss>,
+    attempt: u32,
+    step: Option<i64>,
+    reading: Option<&Reading>,
+) -> Option<BestLoss> {
+    let Some((value, time)) = reading.and_then(|reading| Some((finite(reading.value)?, reading.time))) else {
+        return known;
+    };
+    let is_best = known
+        .as_ref()
+        .is_none_or(|best| best.attempt != attempt || value < best.value - best.value.abs() * IMPROVEMENT);
+    if is_best { Some(BestLoss { value, time: Time(whole_second(time)), step, attempt }) } else { known }
+}
+
 /// Counts the evaluations that the agent has seen since the last time. What is told again after a restart, of steps that
 /// an earlier attempt had evaluated, does not count twice.
 pub fn evaluate(
@@ -234,6 +252,29 @@ mod tests {
         let recent =
             readings.iter().map(|&(n, value, step)| NumberedReading { n, value, step, is_percentage: false }).collect();
         MetricHistory { count: readings.last().map_or(0, |(n, _, _)| *n), recent }
+    }
+
+    #[test]
+    fn the_best_loss_is_that_of_an_attempt() {
+        let best =
+            |known: Option<BestLoss>, attempt, value| best_loss(known, attempt, Some(1), reading(value).as_ref());
+        let value = |best: &Option<BestLoss>| best.as_ref().map(|best| (best.attempt, best.value));
+        assert_eq!(value(&best(None, 1, f64::NAN)), None);
+        let first = best(None, 1, 2.0);
+        assert_eq!(value(&first), Some((1, 2.0)));
+        for (attempt, reading, expected) in [
+            (1, 1.999, (1, 2.0)),
+            (1, 1.9, (1, 1.9)),
+            (1, f64::NEG_INFINITY, (1, 2.0)),
+            (2, 3.0, (2, 3.0)),
+            (2, f64::NAN, (1, 2.0)),
+        ] {
+            assert_eq!(value(&best(first.clone(), attempt, reading)), Some(expected), "{attempt} {reading}");
+        }
+        assert_eq!(best_loss(first.clone(), 2, None, None), first);
+        let negative = best(None, 1, -1.0);
+        assert_eq!(value(&best(negative.clone(), 1, -1.000_5)), Some((1, -1.0)));
+        assert_eq!(value(&best(negative, 1, -1.1)), Some((1, -1.1)));
     }
 
     #[test]

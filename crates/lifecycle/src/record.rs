@@ -16,6 +16,7 @@ use protocol::attempt::RestartHistory;
 use protocol::code::DIGEST;
 use protocol::gang::{KILLED, MAX_RESTARTS};
 use protocol::inputs::FetchedContent;
+use protocol::progress::LOSS;
 use protocol::role::Place;
 use std::ops::Range;
 
@@ -183,6 +184,8 @@ fn word(reason: &Reason) -> Reason {
 fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
     if let Some(agent) = view.agent_of_attempt() {
         record = progress::fold(record, agent);
+        let (loss, step) = (agent.status.progress.metrics.get(LOSS), record.current_step);
+        record.best_loss = progress::best_loss(record.best_loss.take(), view.current.attempt, step, loss);
         if let Some(policy) = &view.input.plan.policy.success.early_stopping {
             let (since, histories) = (agent.status.report.started_at, &agent.status.histories);
             let known = record.early_stopping.as_ref();

@@ -1,8 +1,8 @@
 //! What the agents report of the programs, as conditions.
 
 use super::checkpoints;
-use super::conditions::{Told, condition};
-use super::view::View;
+use super::conditions::{Told, condition, condition_is};
+use super::view::{View, seconds};
 use api::{ConditionType, Reason, State};
 use jiff::SignedDuration;
 use observe::{AgentAnswer, AgentPolls};
@@ -22,6 +22,7 @@ impl<'a> View<'a> {
         let report = self.checkpoint_report();
         let told = [
             of_agent(Self::finite_loss),
+            of_agent(Self::improving_loss),
             of_agent(Self::silence),
             of_agent(Self::stall),
             self.never_heard(),
@@ -40,6 +41,35 @@ impl<'a> View<'a> {
             (line, false) if was != Some(false) => {
                 let message = format!("the loss is not a number: {line}");
                 Some(Told::is(ConditionType::LossFinite, false, Reason::NanLoss, &message))
+            }
+            _ => None,
+        }
+    }
+
+    /// A loss that has been reported for so long, at later steps, and was never lower than the best one. A wait within an
+    /// attempt, as in a queue, does not count.
+    fn improving_loss(&self, agent: &AgentAnswer) -> Option<Told> {
+        let (best, reading) = (self.record.best_loss.as_ref()?, agent.status.progress.metrics.get(LOSS)?);
+        let runs_since =
+            condition_is(&self.record.conditions, ConditionType::Running, true).map(|c| c.last_transition_time.0);
+        let flat = runs_since.map_or(0, |since| seconds(best.time.0.max(since), reading.time));
+        let has_moved = best.step.is_none_or(|step| self.record.current_step.is_some_and(|now| now > step));
+        let limit = self.input.plan.monitoring.plateau_seconds.map(i64::from);
+        let is_flat = limit.is_some_and(|limit| flat >= limit) && has_moved && reading.value.is_finite();
+        let was = condition_is(&self.record.conditions, ConditionType::LossImproving, false);
+        match was {
+            None if is_flat && self.record.state == Some(State::Running) => {
+                let at = best.step.map(|step| format!(" at step {step}")).unwrap_or_default();
+                let message = format!(
+                    "the loss has not been lower than {}{at} for {flat} s (monitoring.plateauSeconds is {})",
+                    best.value,
+                    limit.unwrap_or_default()
+                );
+                Some(Told::is(ConditionType::LossImproving, false, Reason::LossPlateau, &message))
+            }
+            Some(was) if limit.is_none() || best.time.0 >= was.last_transition_time.0 => {
+                let message = format!("the best loss of this attempt is {}", best.value);
+                Some(Told::is(ConditionType::LossImproving, true, Reason::Recovered, &message))
             }
             _ => None,
         }

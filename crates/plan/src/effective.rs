@@ -92,8 +92,9 @@ fn with_addresses(spec: &mut TrainingJobSpec, recorded: Option<&Inherited>) {
 
 /// Mutable fields of a TrainingJob that do not shape its objects.
 const NOT_INTENT: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "failurePolicy", "successPolicy"];
-/// The same fields within `checkpoint`.
-const NOT_INTENT_OF_CHECKPOINTS: [&str; 2] = ["retention", "ifNoneUsable"];
+/// The same fields within objects.
+const NOT_INTENT_WITHIN: [(&str, &[&str]); 2] =
+    [("checkpoint", &["retention", "ifNoneUsable"]), ("monitoring", &["minThroughput", "plateauSeconds"])];
 
 impl Effective {
     /// A short hash of the settings that differ from the defaults, so that new fields of a later version do not change it.
@@ -108,8 +109,10 @@ impl Effective {
             if let Some(code) = fields.get_mut("code") {
                 *code = Value::Bool(true);
             }
-            if let Some(Value::Object(checkpoint)) = fields.get_mut("checkpoint") {
-                checkpoint.retain(|key, _| !NOT_INTENT_OF_CHECKPOINTS.contains(&key.as_str()));
+            for (object, mutable) in NOT_INTENT_WITHIN {
+                if let Some(Value::Object(parts)) = fields.get_mut(object) {
+                    parts.retain(|key, _| !mutable.contains(&key.as_str()));
+                }
             }
         }
         without_defaults(&mut wish, &self.defaults);

@@ -69,6 +69,23 @@ impl Gang {
         self.roles.iter().map(|role| role.replicas).fold(0, u16::saturating_add)
     }
 
+    /// Number of GPUs of all pods.
+    #[must_use]
+    pub fn gpus(&self) -> u32 {
+        let of_role = |role: &Role| u32::from(role.replicas) * u32::from(role.gpus);
+        self.roles.iter().map(of_role).fold(0, u32::saturating_add)
+    }
+
+    /// Name of the queue of Kueue or Volcano in which the gang waits, if it has one.
+    #[must_use]
+    pub fn queue_name(&self) -> Option<&str> {
+        let of_volcano = match self.group.as_ref().map(|group| &group.kind) {
+            Some(GroupKind::Volcano { queue }) => queue.as_deref(),
+            _ => None,
+        };
+        self.queue.as_deref().or(of_volcano).or(self.workers().pod.scheduling.queue.as_deref())
+    }
+
     /// The role with this name.
     #[must_use]
     pub fn role(&self, name: RoleName) -> Option<&Role> {

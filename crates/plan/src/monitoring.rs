@@ -20,6 +20,10 @@ pub struct Monitoring {
     pub watched: Vec<String>,
     /// Metric by which the job is compared with others.
     pub objective: Option<ObjectiveRule>,
+    /// Throughput below which an alert fires, in the program's unit.
+    pub min_throughput: Option<f64>,
+    /// Seconds in which the loss must improve; `None` never checks.
+    pub plateau_seconds: Option<u32>,
     /// The MLflow server.
     pub mlflow: Option<Mlflow>,
     /// Weights & Biases project.
@@ -124,6 +128,8 @@ pub(super) fn resolve(
             max: objective.mode() == Mode::Max,
             rungs: objective.rungs.map(|rungs| RungSteps { min_step: rungs.min_step, factor: rungs.factor }),
         }),
+        min_throughput: wanted.min_throughput,
+        plateau_seconds: Some(wanted.plateau_seconds()).filter(|seconds| *seconds > 0),
         mlflow: wanted
             .mlflow_tracking_uri
             .clone()

@@ -931,7 +931,7 @@ fn the_intent_is_what_was_asked_for() {
     for fields in [
         json!({ "framework": "pytorch", "networking": { "masterPort": 29500 }, "checkpoint": { "frequency": 5 } }),
         json!({ "suspend": true, "ttlSecondsAfterFinished": 5, "failurePolicy": { "activeDeadlineSeconds": 9 } }),
-        json!({ "monitoring": { "metricsPort": 8080 }, "successPolicy": { "targetLoss": 0.5 } }),
+        json!({ "monitoring": { "metricsPort": 8080, "minThroughput": 5, "plateauSeconds": 60 }, "successPolicy": { "targetLoss": 0.5 } }),
         json!({ "scheduling": { "gang": "none" } }),
     ] {
         assert_eq!(intent(&fields), base, "{fields}");

@@ -146,6 +146,7 @@ reasons! {
     Unreachable,
     NeverAnswered,
     Recovered,
+    LossPlateau,
     NoProgress,
     Progresses,
     NoStorage,

@@ -78,6 +78,48 @@ fn a_loss_that_is_no_number_is_said_once() {
 }
 
 #[test]
+fn a_loss_that_stays_flat_for_an_hour_is_said_until_it_improves() {
+    let mut world = World::to_running();
+    let loss = |value: f64, second: i64, step: f64| {
+        answer(1, |status| {
+            let reading = |value: f64| Reading { value, time: at(second), source: Source::Output };
+            status.progress.metrics.insert("loss".into(), reading(value));
+            status.progress.step = Some(reading(step));
+        })
+    };
+    let look = |world: &mut World, value: f64, second: i64, step: f64| {
+        (world.second, world.agent) = (second, Some(loss(value, second, step)));
+        let plateaus = reasons(&world.step()).iter().filter(|reason| **reason == "LossPlateau").count();
+        let (status, reason, _) = world.condition("LossImproving");
+        (status.to_owned(), reason.to_owned(), plateaus)
+    };
+    let begin = 100;
+    assert_eq!(look(&mut world, 0.5, begin, 10.0).0, "");
+    // Each reading is lower than the one before, and together they are an improvement.
+    assert_eq!(look(&mut world, 0.4997, begin + 1000, 20.0).0, "");
+    assert_eq!(look(&mut world, 0.4994, begin + 2000, 30.0).0, "");
+    assert_eq!(world.status.best_loss.as_ref().unwrap().step, Some(30));
+    assert_eq!(look(&mut world, 0.6, begin + 5000, 40.0).0, "");
+    assert_eq!(look(&mut world, f64::NAN, begin + 6000, 50.0).0, "", "that is another condition");
+    assert_eq!(look(&mut world, 0.6, begin + 6000, 30.0).0, "", "the step has not moved");
+    // The next operator knows it from the status alone.
+    assert_eq!(look(&mut world, 0.6, begin + 6000, 60.0), ("False".into(), "LossPlateau".into(), 1));
+    let message = &world.status.conditions.iter().find(|c| c.type_ == "LossImproving").unwrap().message;
+    assert_eq!(
+        message,
+        "the loss has not been lower than 0.4994 at step 30 for 4000 s (monitoring.plateauSeconds is 3600)"
+    );
+    assert_eq!(look(&mut world, 0.6, begin + 9000, 70.0), ("False".into(), "LossPlateau".into(), 0), "it is said once");
+    assert_eq!(look(&mut world, 0.4, begin + 9500, 80.0), ("True".into(), "Recovered".into(), 0));
+    assert_eq!(look(&mut world, 0.4, begin + 13_100, 90.0).0, "False", "an hour later");
+
+    world.spec.monitoring.plateau_seconds = Some(0);
+    assert_eq!(look(&mut world, 0.4, begin + 13_200, 95.0).0, "True", "it is not checked any more");
+    world.spec.monitoring.plateau_seconds = Some(60);
+    assert_eq!(look(&mut world, 0.4, begin + 13_300, 99.0).0, "False");
+}
+
+#[test]
 fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
     let mut world = World::to_running();
     let mut last = answer(1, |status| status.percent = Some(50.0));
