@@ -521,7 +521,13 @@ fn old_jobs() -> Vec<Value> {
         let monitoring = &job["spec"]["monitoring"];
         let has_new =
             ["objective", "minThroughput", "plateauSeconds"].iter().any(|field| monitoring.get(field).is_some());
-        !in_bucket && !is_elastic && is_known && !has_new && new.iter().all(|field| checkpoint.get(field).is_none())
+        let has_both = ["model", "dataset"].iter().all(|field| job["spec"].get(field).is_some());
+        has_both
+            && !in_bucket
+            && !is_elastic
+            && is_known
+            && !has_new
+            && new.iter().all(|field| checkpoint.get(field).is_none())
     };
     let mut jobs: Vec<Value> = good_examples().map(|(_, example)| example).collect();
     jobs.extend(accepted().into_iter().map(|(name, spec)| job(&name, spec)));
@@ -1594,7 +1600,8 @@ fn bad_examples() -> impl Iterator<Item = Bad> {
 
 fn good_examples() -> impl Iterator<Item = (String, Value)> {
     let frameworks = fs::read_dir(root().join("examples/frameworks")).unwrap();
-    let frameworks = frameworks.map(|folder| folder.unwrap().path().join("job.yaml"));
+    let folders = frameworks.map(|folder| folder.unwrap().path()).chain([root().join("examples/hello")]);
+    let frameworks = folders.map(|folder| folder.join("job.yaml"));
     let files = yaml_files("examples").into_iter().chain(yaml_files("examples/documents")).chain(frameworks);
     files.map(|path| (path.display().to_string(), parse(&path)))
 }
