@@ -19,6 +19,10 @@ async fn the_plugin_answers_of_a_job_that_trains_and_of_one_that_has_ended() {
     job.meets(1).await;
     let saved = job.saves(1).await;
 
+    let image = job.status().agent_image.unwrap();
+    let (_, text) = space.plugin(&["check", "--ports", "--image", &image]).await;
+    assert!(text.contains("ports: a pod reaches another one on 29500 and 50000 ("), "{text}");
+
     let stacks = says(&space, &["stacks", "asked"]).await;
     for worker in 0..2 {
         assert!(stacks.contains(&format!("worker {worker} (pod asked-training-{worker}-")), "{stacks}");

@@ -370,23 +370,23 @@ async fn a_bundle_has_all_that_is_known() {
     let space = plane().space("plugin-bundle", json!({})).await;
     let operator = space.operator().await;
     let env = json!([{ "name": "HF_TOKEN", "value": "s3cr3t" }, { "name": "MAX_TOKENS", "value": "17" }]);
-    let job = space.submit("bert", json!({ "env": env })).await;
+    let job = space.submit("bundled", json!({ "env": env })).await;
     job.state(Running).await;
-    let file = testkit::scratch().join("bert.tar.gz");
+    let file = testkit::scratch().join("bundled.tar.gz");
     let _ = std::fs::remove_file(&file);
     let path = file.to_str().unwrap().to_owned();
-    let text = told(&space, &["bundle", "bert", "-o", &path]).await;
+    let text = told(&space, &["bundle", "bundled", "-o", &path]).await;
     assert!(text.contains("Look at the files before you share them"), "{text}");
-    assert!(text.contains("not in it: logs/bert-training-0-"), "{text}");
+    assert!(text.contains("not in it: logs/bundled-training-0-"), "{text}");
     let all = Command::new("tar").args(["-xzOf", &path]).output().unwrap();
     let all = String::from_utf8(all.stdout).unwrap();
-    for there in ["kind: TrainingJob", "bert-training-0", "gang.json", "Workers  ", "REDACTED", "MAX_TOKENS"] {
+    for there in ["kind: TrainingJob", "bundled-training-0", "gang.json", "Workers  ", "REDACTED", "MAX_TOKENS"] {
         assert!(all.contains(there), "{there}: {all}");
     }
     assert!(!all.contains("s3cr3t") && !all.contains("kind: Secret"), "{all}");
     let ns = space.name.clone();
     tokio::task::spawn_blocking(move || {
-        let error = refused(&kubeconfig(None), &["bundle", "bert", "-o", &path, "-n", &ns]);
+        let error = refused(&kubeconfig(None), &["bundle", "bundled", "-o", &path, "-n", &ns]);
         assert!(error.contains("can't create "), "an archive is not overwritten: {error}");
     })
     .await

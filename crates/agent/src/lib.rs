@@ -35,6 +35,7 @@ mod open_files;
 pub mod output;
 pub mod outputs;
 mod places;
+pub mod ports;
 pub mod progress;
 pub mod publish;
 pub mod remote;

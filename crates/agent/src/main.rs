@@ -9,6 +9,7 @@ use agent::inputs::InputsArgs;
 use agent::install;
 use agent::keeper::{commands as keeper, read_policy};
 use agent::outputs::OutputsArgs;
+use agent::ports;
 use agent::publish::PublishArgs;
 use agent::remote::{call::call, serve::serve};
 use agent::serve::local::ask;
@@ -47,6 +48,21 @@ enum Command {
         /// The file to write, mode 0755; its directory must exist
         #[arg(long, value_name = "PATH")]
         to: PathBuf,
+    },
+    /// Listen on ports for a while, or connect to those of a host; exits 1 if one can't be reached
+    Ports {
+        /// Listen on these
+        #[arg(long, value_name = "PORTS", value_delimiter = ',', required_unless_present = "connect")]
+        listen: Vec<u16>,
+        /// Connect to these of the host
+        #[arg(long, value_name = "PORTS", value_delimiter = ',', conflicts_with = "listen", requires = "host")]
+        connect: Vec<u16>,
+        /// The host to connect to
+        #[arg(long)]
+        host: Option<String>,
+        /// How long to listen, or to try each port
+        #[arg(long, default_value_t = 15)]
+        seconds: u64,
     },
     /// Print what the processes of this container's command are doing, as JSON: their call stacks, read by its agent
     ///
@@ -509,6 +525,17 @@ fn main() -> ExitCode {
             Ok(code) => ExitCode::from(code),
             Err(error) => failed(&error),
         },
+        Command::Ports { listen, connect, host, seconds } => {
+            let time = Duration::from_secs(seconds);
+            if !listen.is_empty() {
+                return ports::listen(&listen, time).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
+            }
+            let tried = ports::connect(&host.unwrap_or_default(), &connect, time);
+            for (port, answer) in &tried {
+                println!("port {port}: {}", answer.as_ref().err().map_or("ok", String::as_str));
+            }
+            if tried.iter().all(|(_, answer)| answer.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
         Command::Stacks { state } => match ask(&state) {
             Ok(stacks) => {
                 println!("{stacks}");

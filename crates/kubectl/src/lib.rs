@@ -315,7 +315,14 @@ enum Command {
     /// Whether the operator is installed, works, and finds what jobs need: one line for each check, with the remedy.
     ///
     /// What you may not read is not checked. Exit code: 1 if a check failed.
-    Check,
+    Check {
+        /// Also whether two short pods on two nodes reach each other. They are removed afterwards, also after Ctrl-C.
+        #[arg(long)]
+        ports: bool,
+        /// Image with the agent for these pods; default: the operator's.
+        #[arg(long, requires = "ports")]
+        image: Option<String>,
+    },
     /// Prints TrainingJobs for `kubectl apply -f -` in another cluster, or after they were deleted.
     ///
     /// A job that has ended is marked, so that it does not run again. Other jobs resume from the newest checkpoint on their volume.
@@ -585,8 +592,15 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let bundle = bundle::bundle(&cluster, &job, to).await?;
             print(&if json { document(&bundle)? } else { bundle.render() })
         }
-        Command::Check => {
-            let lines = check::judge(&check::look(&cluster).await?);
+        Command::Check { ports, image } => {
+            let seen = check::look(&cluster).await?;
+            let mut lines = check::judge(&seen);
+            if ports {
+                match check::ports::ports(&cluster, &seen, image).await {
+                    Ok(line) => lines.push(line),
+                    Err(code) => return Ok(code.into()),
+                }
+            }
             print(&if json { document(&lines)? } else { check::render(&lines, look) })?;
             return Ok(if check::has_failed(&lines) { ExitCode::FAILURE } else { ExitCode::SUCCESS });
         }

@@ -2,6 +2,7 @@
 //!
 //! [`judge`] decides on what [`look`] has read.
 
+pub mod ports;
 mod rights;
 
 use super::cluster::Cluster;

@@ -4,7 +4,7 @@
 
 mod errand;
 mod named;
-mod signals;
+pub(crate) mod signals;
 pub(crate) mod worker;
 
 use super::cluster::Cluster;
