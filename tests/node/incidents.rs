@@ -57,7 +57,7 @@ fn incidents() -> Vec<Incident> {
             title: "3 killed for lack of memory",
             name: "memory",
             fields: one(json!({
-                "command": python("data = bytearray(256 << 20)\nprint(len(data))"), "restartPolicy": "Never",
+                "command": python("data = bytearray(256 << 20)\nprint(len(data))"), "failurePolicy": { "restartPolicy": "Never" },
                 "resources": { "limits": { "memory": "128Mi" } },
             })),
             typed: &["why", "NAME"],
@@ -66,14 +66,14 @@ fn incidents() -> Vec<Incident> {
         Incident {
             title: "4 CUDA out of memory (recorded output)",
             name: "cuda",
-            fields: json!({ "command": fails("cuda_out_of_memory"), "restartPolicy": "Never" }),
+            fields: json!({ "command": fails("cuda_out_of_memory"), "failurePolicy": { "restartPolicy": "Never" } }),
             typed: &["why", "NAME"],
             seen: &["CudaOutOfMemory", "rank 1"],
         },
         Incident {
             title: "5 a loss that is NaN",
             name: "nan",
-            fields: one(json!({ "command": fails("nan"), "restartPolicy": "Never" })),
+            fields: one(json!({ "command": fails("nan"), "failurePolicy": { "restartPolicy": "Never" } })),
             typed: &["why", "NAME"],
             seen: &["Epoch 2/9 loss: nan"],
         },
@@ -89,7 +89,7 @@ fn incidents() -> Vec<Incident> {
         Incident {
             title: "7 an error of NCCL (recorded output)",
             name: "nccl",
-            fields: json!({ "command": fails("nccl_error"), "restartPolicy": "Never" }),
+            fields: json!({ "command": fails("nccl_error"), "failurePolicy": { "restartPolicy": "Never" } }),
             typed: &["why", "NAME"],
             seen: &["NcclError", "10.0.0.7"],
         },
@@ -132,7 +132,7 @@ fn incidents() -> Vec<Incident> {
         Incident {
             title: "13 three failures at one step",
             name: "again",
-            fields: one(json!({ "command": python(raises), "backoffLimit": 5 })),
+            fields: one(json!({ "command": python(raises), "failurePolicy": { "backoffLimit": 5 } })),
             typed: &["why", "NAME"],
             seen: &["row 812 of the data has no label", "3"],
         },

@@ -57,6 +57,7 @@ PROGRAMS = {program.name: program for program in (
     Program("evidence", ("compile",), file="tests/evidence_test.py"),
     Program("words", file="tests/lint/words_test.py"),
     Program("book", file="tests/book/book_test.py"),
+    Program("documents", file="tests/book/documents_test.py"),
     Program("stop", ("compile",), file="tests/fetch/stop_test.py"),
     Program("cache", ("compile", "packages"), file="tests/fetch/cache_test.py"),
     Program("release", ("compile", "tools", "helm"), file="tests/release/release_test.py"),
@@ -65,8 +66,8 @@ PROGRAMS = {program.name: program for program in (
 
 LANES = (
     Lane("node", ("node",), threads=3),
-    Lane("cpu", ("words", "book", "runner", "devcluster", "evidence", "stop", "release", "lib", *UNITS, "runs", "files",
-                 "programs", "api"), threads=2, nice=10),
+    Lane("cpu", ("words", "book", "documents", "runner", "devcluster", "evidence", "stop", "release", "lib", *UNITS,
+                 "runs", "files", "programs", "api"), threads=2, nice=10),
     # These have deadlines as the real nodes have, and not their weight.
     Lane("waits", ("hostile", "cache", "planes", "agents", "plane"), threads=8, after=("node",)),
     Lane("heavy", ("wire",), threads=2, nice=10, after=("node", "waits")),
