@@ -401,7 +401,7 @@ pub struct CheckpointStatus {
     /// Time at which an attempt first resumed from `resumeFrom`. Checkpoints that the job saves afterwards take its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_from_used: Option<Time>,
-    /// The checkpoint that `kubectl trainingjob restart --from` named last. It takes precedence over `resumeFrom`.
+    /// The checkpoint that `kubectl trainingjob restart NAME --from CHECKPOINT` named last. It takes precedence over `resumeFrom`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_from: Option<RestartFrom>,
     /// True once `resumeFrom` has been verified.

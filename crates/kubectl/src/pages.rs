@@ -8,7 +8,11 @@ use std::path::Path;
 
 /// The commands of this plugin that a text shows: between backticks, else to the end of the line or to the next program.
 fn commands(text: &str) -> Vec<String> {
-    let text = text.replace("\\\n", " ");
+    let mut text = text.replace("\\\n", " ");
+    // In an alert, a label stands in place of the name.
+    while let Some((begin, length)) = text.find("{{").and_then(|at| Some((at, text[at..].find("}}")? + 2))) {
+        text.replace_range(begin..begin + length, "LABEL");
+    }
     let mut found = Vec::new();
     for line in text.lines() {
         for (at, _) in line.match_indices("kubectl trainingjob ") {

@@ -19,7 +19,7 @@ use kube::api::ListParams;
 use rights::{Right, Rights};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Label of the operator's Deployment, and its value.
 pub(super) const OPERATOR: &str = "app.kubernetes.io/name=trainingjob-operator";
@@ -27,8 +27,6 @@ pub(super) const OPERATOR: &str = "app.kubernetes.io/name=trainingjob-operator";
 const LEASE: &str = "trainingjob-operator";
 /// Annotation that makes a StorageClass the default.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
-/// Resources by which device plugins announce GPUs.
-const GPUS: [&str; 2] = ["nvidia.com/gpu", "amd.com/gpu"];
 /// A lease that is older than this many times its duration belongs to no living leader.
 const STALE: i64 = 2;
 /// Pages of 500 objects that are read at most.
@@ -411,22 +409,18 @@ fn gpus(seen: &Seen) -> Line {
         Ok(nodes) => nodes,
         Err(why) => return Line::not_checked(subject, why.as_str()),
     };
-    let count = |node: &Node, gpu: &str| -> i64 {
-        let quantity = node.status.as_ref().and_then(|status| status.allocatable.as_ref()?.get(gpu).cloned());
-        quantity.and_then(|quantity| quantity.0.parse().ok()).unwrap_or(0)
-    };
-    let found: Vec<String> = GPUS
-        .iter()
-        .filter_map(|gpu| {
-            let having = nodes.iter().filter(|node| count(node, gpu) > 0).count();
-            let sum: i64 = nodes.iter().map(|node| count(node, gpu)).sum();
-            (having > 0).then(|| format!("{sum} {gpu} on {having} of {} nodes", nodes.len()))
-        })
-        .collect();
-    if found.is_empty() {
-        let remedy = "install the device plugin of the GPUs; jobs with gpusPerWorker: 0 run without";
-        return Line::failed(subject, format!("none of {} nodes announces {}", nodes.len(), GPUS.join(" or ")), remedy);
+    let mut found: BTreeMap<String, (i64, BTreeSet<String>)> = BTreeMap::new();
+    for row in super::gpus::rows(nodes, &[]) {
+        let all = found.entry(row.resource).or_default();
+        all.0 += row.allocatable;
+        all.1.insert(row.node);
     }
+    if found.is_empty() {
+        let many = format!("none on {} nodes: jobs need gpusPerWorker: 0, or the nodes the device plugin", nodes.len());
+        return Line::ok(subject, many);
+    }
+    let found: Vec<String> =
+        found.iter().map(|(gpu, (sum, on))| format!("{sum} {gpu} on {} of {} nodes", on.len(), nodes.len())).collect();
     Line::ok(subject, found.join(", "))
 }
 
