@@ -345,6 +345,17 @@ fn an_image_that_cannot_be_pulled_is_named() {
 }
 
 #[test]
+fn an_init_container_that_does_not_end_is_named() {
+    let mut world = World::new();
+    world.step();
+    let running_init = Some("slow-disk".into());
+    world.see(Some(job(1)), [running(0, 1), ObservedPod { running_init, ..placed(1, 1) }]);
+    world.step();
+    let words = "worker 1 (pod x-training-1-abcde, node node-1): its init container slow-disk has not ended";
+    assert_eq!(world.condition("Running"), ("False", "Starting", words));
+}
+
+#[test]
 fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
     let mut world = World::to_running();
     let verdict = world.fail(1, 20);

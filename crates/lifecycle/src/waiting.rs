@@ -103,7 +103,12 @@ pub fn for_start(pods: &[&ObservedPod], event: Option<&ObjectEvent>) -> Why {
     if let Some((pod, event)) = eventd {
         return Why { reason: event.reason.clone(), message: format!("{}: {}", pod.describe(), event.message) };
     }
-    Why { reason: Reason::Starting, message: "images, volumes and programs are starting".into() }
+    let held_up = pods.iter().filter(|p| p.is_alive()).filter_map(|p| Some((p, p.running_init.as_ref()?)));
+    let message = match held_up.min_by_key(|(pod, _)| pod.place()) {
+        Some((pod, init)) => format!("{}: its init container {init} has not ended", pod.describe()),
+        None => "images, volumes and programs are starting".into(),
+    };
+    Why { reason: Reason::Starting, message }
 }
 
 /// When a pod that was asked to end should have ended for long.

@@ -2,10 +2,12 @@
 
 use failure::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodCondition, PodStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use objects::labels;
-use plan::template::{FETCH, TRAINING};
+use plan::template::{AGENT, FETCH, TRAINING};
 use protocol::gang::KILLED;
 use protocol::inputs::FetchedContent;
 use protocol::report::Report;
@@ -105,6 +107,8 @@ pub struct ObservedPod {
     pub fetched: Vec<FetchedContent>,
     /// Its init container fetches at present.
     pub fetches: bool,
+    /// The init container of the user's that runs at present, and that the program waits for.
+    pub running_init: Option<String>,
     /// Name of the container with a service mesh's proxy, if one was injected.
     pub mesh: Option<&'static str>,
 }
@@ -175,6 +179,7 @@ impl SlimPod {
             failed_init: failed_init(status).map(Box::new),
             fetched: fetched(status),
             fetches: fetches(status),
+            running_init: running_init(status),
             mesh: PROXIES.into_iter().find(|proxy| statuses().any(|container| container.name == *proxy)),
             waiting: statuses().find_map(|s| {
                 let waiting = s.state.as_ref()?.waiting.as_ref()?;
@@ -307,6 +312,15 @@ fn fetched(status: &PodStatus) -> Vec<FetchedContent> {
 fn fetches(status: &PodStatus) -> bool {
     let fetching = status.init_container_statuses.iter().flatten().find(|container| container.name == FETCH);
     fetching.and_then(|container| container.state.as_ref()).is_some_and(|state| state.running.is_some())
+}
+
+/// Sidecars run on once a pod is initialized, and the agent's own init containers have words of their own.
+fn running_init(status: &PodStatus) -> Option<String> {
+    let is_waited_for = |condition: &PodCondition| condition.type_ == "Initialized" && condition.status == "False";
+    status.conditions.iter().flatten().find(|condition| is_waited_for(condition))?;
+    let runs = |container: &&ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
+    let mut running = status.init_container_statuses.iter().flatten().filter(runs);
+    running.rfind(|container| ![FETCH, AGENT].contains(&&*container.name)).map(|container| container.name.clone())
 }
 
 impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {
@@ -451,6 +465,26 @@ mod tests {
         assert_eq!(pod("initContainerStatuses", "linkerd-proxy"), Some("linkerd-proxy"));
         for name in ["proxy", "training", "istio", "istio-init", "linkerd-proxy-injector"] {
             assert_eq!(pod("containerStatuses", name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_init_container_that_the_program_waits_for_is_named() {
+        let pod = |initialized: &str, name: &str, state: &str| {
+            seen(&json!({
+                "conditions": [{ "type": "Initialized", "status": initialized }],
+                "initContainerStatuses": [
+                    { "name": "agent", "state": { "terminated": { "exitCode": 0 } } },
+                    { "name": name, "state": { state: {} } },
+                ],
+            }))
+            .running_init
+        };
+        assert_eq!(pod("False", "slow-disk", "running").as_deref(), Some("slow-disk"));
+        assert_eq!(pod("True", "linkerd-proxy", "running"), None, "a sidecar stays");
+        assert_eq!(pod("False", "slow-disk", "waiting"), None);
+        for own in [AGENT, FETCH] {
+            assert_eq!(pod("False", own, "running"), None, "{own}");
         }
     }
 
