@@ -742,6 +742,8 @@ fn a_job_that_is_slow() {
     restarted.status.last_progress_time = Some(Time(at(-900)));
     restarted.since = Some(at(-300));
     assert_eq!(told(&restarted).0, Verdict::Running);
+    restarted.since = Some(at(-899));
+    assert!(told(&restarted).1.contains("last reported progress 15m ago"), "its first words came before Running");
     restarted.since = Some(at(-700));
     assert!(told(&restarted).1.contains("no progress since this attempt started, 11m ago"));
 

@@ -5,6 +5,7 @@ use super::blame::{Blame, node_to_blame};
 use super::facts::{Facts, TrialOf, WorkerState};
 use super::screen::{Look, Screen, Style, age, count, number, span};
 use api::{AttemptEnd, Condition, Reason, RestartPolicy, State};
+use jiff::Timestamp;
 use protocol::attempt::RepeatedFailure;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -13,6 +14,8 @@ use std::collections::BTreeSet;
 const QUIET: i64 = 600;
 /// The same of a program whose steps are all done; it still writes its model and its last checkpoint.
 const QUIET_AT_THE_END: i64 = 120;
+/// How many seconds before the operator sees all programs run one of them may have reported progress.
+const FIRST_WORDS: i64 = 30;
 /// For how many seconds a program that has just started is not judged.
 const WARM_UP: i64 = 300;
 /// The GPU use, in percent, below which something else holds the program up.
@@ -334,7 +337,8 @@ impl Diagnosis {
         let ran = facts.since.map_or(0, |since| facts.time.duration_since(since).as_secs());
         let mut no_progress = None;
         let mut why_slow = Vec::new();
-        let reported = status.last_progress_time.as_ref().map(|t| t.0).filter(|t| facts.since.is_none_or(|s| *t >= s));
+        let is_of_now = |time: &Timestamp| facts.since.is_none_or(|s| s.duration_since(*time).as_secs() <= FIRST_WORDS);
+        let reported = status.last_progress_time.as_ref().map(|time| time.0).filter(is_of_now);
         let all_done = status.progress.as_deref() == Some("100%");
         match reported {
             Some(last) if all_done && facts.time.duration_since(last).as_secs() >= QUIET_AT_THE_END => {
