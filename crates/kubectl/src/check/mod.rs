@@ -11,7 +11,7 @@ use api::{ConditionType, Guarded, RuntimeKind, State, TrainingJob};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Container, Node};
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
@@ -92,6 +92,8 @@ pub struct Seen {
     pub kinds: Vec<(CustomResourceDefinition, Read<Option<CustomResourceDefinition>>)>,
     /// Deployments of operators.
     pub operators: Read<Vec<Deployment>>,
+    /// Pods of operators.
+    pub pods: Read<Vec<Pod>>,
     /// The lease of the only operator.
     pub lease: Read<Option<Lease>>,
     /// What the caller may not do.
@@ -123,8 +125,9 @@ pub async fn look(cluster: &Cluster) -> anyhow::Result<Seen> {
         let found = text(cluster.ask(&format!("get CustomResourceDefinition {name}"), api.get_opt(&name)).await);
         kinds.push((our, found));
     }
-    let operators = ListParams::default().labels(OPERATOR);
-    let operators = cluster.ask("list Deployments in all namespaces", cluster.everywhere().list(&operators)).await;
+    let labelled = ListParams::default().labels(OPERATOR);
+    let pods = cluster.ask("list Pods in all namespaces", cluster.everywhere().list(&labelled)).await;
+    let operators = cluster.ask("list Deployments in all namespaces", cluster.everywhere().list(&labelled)).await;
     let operators: Read<Vec<Deployment>> = text(operators.map(|list| list.items));
     let only = operators.as_ref().ok().and_then(|all| <&[_; 1]>::try_from(all.as_slice()).ok()).map(|[only]| only);
     let (lease, operators_rights) = match only {
@@ -146,6 +149,7 @@ pub async fn look(cluster: &Cluster) -> anyhow::Result<Seen> {
         now: super::gather::now(),
         kinds,
         operators,
+        pods: text(pods.map(|list| list.items)),
         lease,
         mine: rights::mine(cluster, &namespace).await.map_err(|error| format!("{error:#}")),
         operators_rights,
@@ -269,7 +273,31 @@ fn operator(seen: &Seen) -> Line {
         };
         return Line::failed(subject, says, remedy);
     }
+    // While a changed Deployment is rolled out, a replica of before may still be ready.
+    if let Some((pod, reason, words)) = seen.pods.iter().flatten().find_map(broken) {
+        let place = pod.namespace().unwrap_or_default();
+        let says = format!("pod {place}/{} does not run ({reason}){words}", pod.name_any());
+        return Line::failed(
+            subject,
+            says,
+            format!("see its log: kubectl logs {} -n {place} --previous", pod.name_any()),
+        );
+    }
     Line::ok(subject, format!("{} is ready", all.iter().map(named).collect::<Vec<_>>().join(" and ")))
+}
+
+/// A pod whose container is not started, with the reason and its last words.
+fn broken(pod: &Pod) -> Option<(&Pod, String, String)> {
+    let status = pod.status.as_ref()?;
+    let mut containers = status.container_statuses.iter().flatten();
+    containers.find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason =
+            waiting.reason.clone().filter(|reason| reason != "ContainerCreating" && reason != "PodInitializing")?;
+        let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref()?.message.as_deref());
+        let words = last.or(waiting.message.as_deref()).and_then(|words| words.trim().lines().last());
+        Some((pod, reason, words.map(|words| format!(": {words}")).unwrap_or_default()))
+    })
 }
 
 fn container(operator: &Deployment) -> Option<&Container> {

@@ -38,6 +38,7 @@ fn healthy() -> Seen {
         namespace: "team".into(),
         kinds: vec![(api::crd(), Ok(Some(api::crd())))],
         operators: Ok(vec![from_value(operator).unwrap()]),
+        pods: Ok(Vec::new()),
         lease: Ok(Some(from_value(lease).unwrap())),
         mine: Ok(Rights { asked: 20, denied: Vec::new() }),
         operators_rights: Ok(Rights { asked: 60, denied: Vec::new() }),
@@ -105,6 +106,24 @@ fn something_is_wrong_with_each() {
         "{lines:?}"
     );
     insta::assert_snapshot!(rendered(&seen));
+}
+
+/// The replica of before stays ready until the new one is, which is never.
+#[test]
+fn a_rollout_that_stands_still_has_its_cause() {
+    let pod = json!({
+        "metadata": { "name": "trainingjob-operator-b", "namespace": "trainingjob-system" },
+        "status": { "containerStatuses": [{
+            "name": "operator", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+            "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 40s" } },
+            "lastState": { "terminated": { "exitCode": 1, "message": "starting\nError: LOG_LEVEL \"loud\" is not a level" } },
+        }] },
+    });
+    let seen = Seen { pods: Ok(vec![from_value(pod).unwrap()]), ..healthy() };
+    let line = judge(&seen).into_iter().find(|line| line.subject == "operator").unwrap();
+    let words = "pod trainingjob-system/trainingjob-operator-b does not run (CrashLoopBackOff): Error: LOG_LEVEL \"loud\" is not a level";
+    assert_eq!((line.outcome, line.says.as_str()), (Outcome::Failed, words));
+    assert!(line.remedy.unwrap().ends_with("kubectl logs trainingjob-operator-b -n trainingjob-system --previous"));
 }
 
 /// A user may read little: that is no failure.

@@ -5,10 +5,11 @@
 
 use super::DEADLINE;
 use futures::StreamExt;
+use futures::future::ready;
 use futures::stream::select_all;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Error, Event, watcher};
 use kube::{Api, Client};
 use objects::labels;
 use serde_json::Value;
@@ -107,7 +108,14 @@ impl Witness {
             let kind_of = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &format!("{kind:?}")));
             let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind_of);
             let events = watcher(api, watcher::Config::default()).default_backoff();
-            events.map(move |event| (kind, event.expect("the witness's watch holds"))).boxed()
+            let mut has_seen_any = false;
+            let events = events.filter_map(move |event| {
+                // The API server has no history of a kind from before its first object: a watch that began then breaks off.
+                let is_too_early = !has_seen_any && matches!(&event, Err(Error::WatchError(why)) if why.code == 410);
+                has_seen_any |= matches!(&event, Ok(Event::Apply(_) | Event::InitApply(_)));
+                ready((!is_too_early).then(|| (kind, event.expect("the witness's watch holds"))))
+            });
+            events.boxed()
         }));
         let pen = witness.clone();
         tokio::spawn(async move {
