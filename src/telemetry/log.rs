@@ -26,8 +26,8 @@ pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
 }
 
 /// What is logged at a level.
-fn filter(level: &str) -> anyhow::Result<EnvFilter> {
-    let mut level = level.to_lowercase();
+fn filter(written: &str) -> anyhow::Result<EnvFilter> {
+    let mut level = written.to_lowercase();
     if !level.contains("kube_runtime") {
         level.push_str(",kube_runtime=warn"); // its spans say again what ours say
     }
@@ -36,7 +36,7 @@ fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     }
     EnvFilter::try_new(&level).map_err(|e| {
         anyhow::anyhow!(
-            "LOG_LEVEL {level:?} is not a level (error, warn, info, debug, trace) or a list of directives: {e}"
+            "LOG_LEVEL {written:?} is not a level (error, warn, info, debug, trace) or a list of directives: {e}"
         )
     })
 }
@@ -51,6 +51,6 @@ mod tests {
         assert_eq!(filter("DEBUG").unwrap().max_level_hint(), Some(LevelFilter::DEBUG));
         assert_eq!(filter("warn,kube=trace").unwrap().max_level_hint(), Some(LevelFilter::TRACE));
         let error = filter("verbose=loud").unwrap_err().to_string();
-        assert!(error.starts_with("LOG_LEVEL \"verbose=loud,"), "{error}");
+        assert!(error.starts_with("LOG_LEVEL \"verbose=loud\" is not a level"), "{error}");
     }
 }
