@@ -2,12 +2,12 @@
 //! that is made here: the demo's, or that of `devcluster/cluster images examples`, which prints its path for
 //! TRAININGJOB_TEST_EXAMPLES_IMAGE.
 
+use super::checkpoints::logs;
 use super::stores::Bucket;
 use super::world::{DEMO_IMAGE, Job, Space, World, world};
 use api::State::{Completed, Running};
 use api::{Reason, TrainingJobStatus};
 use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt;
 use serde_json::json;
 use std::path::Path;
 use testkit::root;
@@ -31,15 +31,9 @@ async fn run(world: &'static World, example: &str, job: &str) -> (TrainingJobSta
     let job = apply(&space, example, job).await;
     let status = job.state(Completed).await;
     assert_eq!(status.progress.as_deref(), Some("100%"), "{example}: {status:?}");
-    let printed = first_worker(&space, &job);
+    let printed = logs(&space, &job).await.remove(0);
     space.end().await;
     (status, printed)
-}
-
-fn first_worker(space: &Space, job: &Job) -> String {
-    let pods = job.pods().into_iter().filter(|pod| super::worker(pod) == 0);
-    let pod = pods.max_by_key(|pod| pod.creation_timestamp().map(|time| time.0)).expect("a pod of worker 0");
-    String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()
 }
 
 /// The demo's image under the names of two public ones.
@@ -85,7 +79,7 @@ async fn spot_and_pytorch() {
     let status = job.state(Completed).await;
     let resumed = status.checkpoint.as_ref().and_then(|told| told.resumed_from.clone());
     assert_eq!(resumed.as_deref(), Some("epoch-30.pt"), "{status:?}");
-    let printed = first_worker(&space, &job);
+    let printed = logs(&space, &job).await.remove(0);
     assert!(printed.contains("rank 0 of 2: 30 of 30 epochs are done"), "{printed}");
     space.end().await;
 }

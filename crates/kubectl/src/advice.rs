@@ -132,7 +132,7 @@ pub const ADVICE: &[(&str, &str)] = &[
     (
         "CheckpointsInEmptyDir",
         "This job continues as it is. To keep the checkpoints of the next one, set checkpoint.storage (type pvc, nfs, \
-         s3, gcs or azure) or checkpoint.backup: kubectl trainingjob resubmit {job} -n {namespace} --name NEW --set \
+         s3, gcs or azure) or checkpoint.backup: kubectl trainingjob resubmit {job} -n {namespace} --name {job}-2 --set \
          checkpoint.storage.type=pvc",
     ),
     (

@@ -4,11 +4,9 @@ use super::screen::{Look, Screen, Style, count};
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
+use plan::labels::TRAINING_JOB;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The label that names the job of a pod.
-const JOB_LABEL: &str = "training-job";
 
 /// The GPUs of one kind of one node.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
@@ -50,7 +48,7 @@ pub fn rows(nodes: &[Node], pods: &[Pod]) -> Vec<Row> {
         let Some(spec) = pod.spec.as_ref().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))) else { continue };
         let Some(node) = spec.node_name.as_deref() else { continue };
         let namespace = pod.namespace().unwrap_or_default();
-        let holder = match pod.labels().get(JOB_LABEL) {
+        let holder = match pod.labels().get(TRAINING_JOB) {
             Some(job) => format!("{namespace}/{job}"),
             None => format!("pod {namespace}/{}", pod.name_any()),
         };
@@ -143,7 +141,7 @@ mod tests {
     }
 
     fn pod(name: &str, job: Option<&str>, node: Option<&str>, gpus: &str, phase: &str) -> Pod {
-        let labels = job.map_or_else(|| json!({}), |job| json!({ JOB_LABEL: job }));
+        let labels = job.map_or_else(|| json!({}), |job| json!({ TRAINING_JOB: job }));
         from_value(json!({
             "metadata": { "name": name, "namespace": "team", "labels": labels },
             "spec": { "nodeName": node, "containers": [

@@ -45,6 +45,19 @@ fn shell_words(line: &str) -> Vec<String> {
     words
 }
 
+/// Whether a line, as one types it, is a command of this plugin.
+pub(super) fn understood(line: &str) -> Result<(), String> {
+    let words: Vec<_> = with_result(shell_words(line).into_iter().skip(1).map(OsString::from).collect());
+    // A verb by itself stands for all its forms.
+    let is_verb = words.len() == 2 && Args::command().find_subcommand(&words[1]).is_some();
+    match Args::try_parse_from(words) {
+        Err(error) if error.use_stderr() && !is_verb => {
+            Err(error.to_string().lines().next().unwrap_or_default().into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What people paste from a page, an alert or an example has to be understood.
 #[test]
 fn every_command_that_a_page_shows_is_understood() {
@@ -65,15 +78,9 @@ fn every_command_that_a_page_shows_is_understood() {
     for file in files {
         let Ok(text) = fs::read_to_string(&file) else { continue };
         for line in commands(&text) {
-            let words: Vec<_> = with_result(shell_words(&line).into_iter().skip(1).map(OsString::from).collect());
             seen += 1;
-            // A verb by itself stands for all its forms.
-            let is_verb = words.len() == 2 && Args::command().find_subcommand(&words[1]).is_some();
-            if let Err(error) = Args::try_parse_from(words)
-                && error.use_stderr()
-                && !is_verb
-            {
-                wrong.push(format!("{}: {line}: {}", file.display(), error.to_string().lines().next().unwrap()));
+            if let Err(why) = understood(&line) {
+                wrong.push(format!("{}: {line}: {why}", file.display()));
             }
         }
     }

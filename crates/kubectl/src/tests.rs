@@ -1024,7 +1024,8 @@ const BERT: Names<'static> = Names { namespace: "team", job: "bert", pod: None, 
 
 #[test]
 fn advice_names_the_job_and_knows_what_can_change() {
-    let placeholder = regex::Regex::new(r"\b(NAME|NAMESPACE|POD|NODE|CONTAINER|JOB|DIR|UID)\b|<[a-z-]+>|[{}]").unwrap();
+    let placeholder =
+        regex::Regex::new(r"\b(NAME|NAMESPACE|NEW|POD|NODE|CONTAINER|JOB|DIR|UID)\b|<[a-z-]+>|[{}]").unwrap();
     let known = Names { pod: Some("bert-training-0-x"), node: Some("gpu-1"), ..BERT };
     for (reason, text) in ADVICE {
         for names in [BERT, known] {

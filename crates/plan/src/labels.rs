@@ -78,18 +78,7 @@ const KIND: &str = "training-job";
 /// Labels of every object, with those of `spec.labels`.
 #[must_use]
 pub fn of(plan: &Plan) -> BTreeMap<String, String> {
-    with_own(
-        plan,
-        [
-            (MANAGED_BY, OPERATOR),
-            (APP, KIND),
-            (TRAINING_JOB, &plan.identity.name),
-            (JOB_NAME, &plan.identity.name),
-            (K8S_NAME, KIND),
-            (K8S_INSTANCE, &plan.identity.name),
-            (UID, &plan.identity.uid),
-        ],
-    )
+    with_own(plan, [(K8S_NAME, KIND), (K8S_INSTANCE, &plan.identity.name)])
 }
 
 /// Whether [`of`] sets the label. Other clients may add any other label.
@@ -102,19 +91,8 @@ pub fn is_common(key: &str) -> bool {
 /// of pods has only these, and those of `spec.labels`.
 #[must_use]
 pub fn of_pod(plan: &Plan, role: RoleName, incarnation: Incarnation) -> BTreeMap<String, String> {
-    with_own(
-        plan,
-        [
-            (MANAGED_BY, OPERATOR),
-            (APP, KIND),
-            (TRAINING_JOB, &plan.identity.name),
-            (JOB_NAME, &plan.identity.name),
-            (UID, &plan.identity.uid),
-            (COMPONENT, role.as_str()),
-            (ROLE, role.as_str()),
-            (INCARNATION, &incarnation.number.to_string()),
-        ],
-    )
+    let number = incarnation.number.to_string();
+    with_own(plan, [(COMPONENT, role.as_str()), (ROLE, role.as_str()), (INCARNATION, &number)])
 }
 
 /// Number of the incarnation of a Job or pod, from its labels. Until 0.3.0 it also reads labels from before 0.2.0.
@@ -184,9 +162,12 @@ pub fn is_refused(key: &str) -> bool {
     is_reserved(key) || key.starts_with("kueue.x-k8s.io/")
 }
 
-/// These labels, with those of `spec.labels`. The operator's take precedence, whatever a refused spec says.
+/// The labels that every object of a job has, and these, with those of `spec.labels`. The operator's take precedence,
+/// whatever a refused spec says.
 fn with_own<const N: usize>(plan: &Plan, labels: [(&str, &str); N]) -> BTreeMap<String, String> {
-    plan.identity.labels.clone().into_iter().chain(owned(labels)).collect()
+    let (job, uid) = (&*plan.identity.name, &*plan.identity.uid);
+    let common = [(MANAGED_BY, OPERATOR), (APP, KIND), (TRAINING_JOB, job), (JOB_NAME, job), (UID, uid)];
+    plan.identity.labels.clone().into_iter().chain(owned(common)).chain(owned(labels)).collect()
 }
 
 fn owned<const N: usize>(labels: [(&str, &str); N]) -> BTreeMap<String, String> {

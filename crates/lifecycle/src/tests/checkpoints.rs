@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::ObservedUpkeep;
 use plan::Upkeep;
 use protocol::checkpoints::{Checkpoints, Kept, Problem, ProblemKind};
+use protocol::gang::GangPast;
 use protocol::report::{LaunchError, LaunchErrorKind};
 
 #[expect(clippy::unnecessary_wraps, reason = "fits where it is used")]
@@ -203,13 +204,8 @@ fn a_job_that_goes_on_does_not_share_its_volume_with_the_upkeep() {
     assert!(matches!(world.spec.checkpoint.storage.as_ref().unwrap().type_, StorageType::Pvc));
 }
 
-/// New pods are given what the first ones knew.
-#[test]
-fn new_pods_know_that_the_wish_was_used() {
-    let mut world = World::to_running();
-    told(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
-    assert_eq!(world.status.checkpoint.as_ref().unwrap().resume_from_used.as_ref().unwrap().0, at(7));
-    told(&mut world, Checkpoints { wish_used: Some(at(90)), ..Checkpoints::default() });
+/// Loses all pods, and returns what the next ones are given.
+fn past_of_new_pods(world: &mut World) -> GangPast {
     world.see(None, []);
     world.step();
     world.children.pods.clear();
@@ -220,7 +216,17 @@ fn new_pods_know_that_the_wish_was_used() {
             _ => None,
         })
     });
-    assert_eq!(past.unwrap().wish_used, Some(at(7)), "the first time counts");
+    past.expect("new pods")
+}
+
+/// New pods are given what the first ones knew.
+#[test]
+fn new_pods_know_that_the_wish_was_used() {
+    let mut world = World::to_running();
+    told(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
+    assert_eq!(world.status.checkpoint.as_ref().unwrap().resume_from_used.as_ref().unwrap().0, at(7));
+    told(&mut world, Checkpoints { wish_used: Some(at(90)), ..Checkpoints::default() });
+    assert_eq!(past_of_new_pods(&mut world).wish_used, Some(at(7)), "the first time counts");
 }
 
 /// The record stays when the annotation is lost, and new pods know of this request and no other.
@@ -246,17 +252,7 @@ fn a_requested_checkpoint_is_recorded_and_used_once() {
         );
     }
     assert_eq!(recorded(&world).used, Some(Time(at(20))));
-    world.see(None, []);
-    world.step();
-    world.children.pods.clear();
-    let past = (0..3).find_map(|_| {
-        world.second += 100;
-        world.step().actions.into_iter().find_map(|action| match action {
-            Action::CreateJobs(_, past) => Some(past),
-            _ => None,
-        })
-    });
-    let past = past.unwrap();
+    let past = past_of_new_pods(&mut world);
     assert_eq!((past.wish_used, past.request.as_deref()), (Some(at(20)), Some("one")));
 }
 
