@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use lifecycle::{self, Event};
 use objects::{self, CoschedulingPodGroup, NativePodGroup, PodGroup, VolcanoPodGroup, labels, names};
 use observe::{
-    Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, ObservedJob, SlimJob, Wanted, digest,
+    Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, ObservedJob, SlimJob, SlimPod, Wanted, digest,
 };
 use plan::{CheckpointVolume, Delivery, GroupKind, Incarnation, Plan, Runtime, Upkeep};
 use protocol::gang::GangPast;
@@ -301,6 +301,18 @@ impl Pass<'_, TrainingJob> {
             is_there |= self.remember(found.filter(|found| is_ours(found, &self.key.uid)).as_ref());
         }
         Ok(is_there)
+    }
+
+    /// A fresh read of the pods of a job of which a Job has failed, which tells one that is gone with its last words from one
+    /// that the watch has not shown yet. Of those that are known the watch knows more.
+    pub(super) async fn find_pods(&self, failed: &ObservedJob) -> Result<(), Error> {
+        let of_job = ListParams::default().labels(&format!("{}={}", labels::UID, self.key.uid));
+        let pods = call("list pods", self.api::<SlimPod>().list(&of_job)).await?;
+        self.context.index.update_known(&self.key, |cell| {
+            cell.children.pods_read_of.insert(failed.role, failed.uid.clone());
+            pods.items.iter().for_each(|pod| cell.find_pod(pod));
+        });
+        Ok(())
     }
 
     /// Files a Job that was just made or read, unless the watch has told more of it already; true if there is one.

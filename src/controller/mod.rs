@@ -392,6 +392,10 @@ impl Pass<'_, TrainingJob> {
         if lifecycle::misses_job(plan, &current, &children) && self.find_jobs(plan).await? {
             children = context.index.children(&self.key);
         }
+        if let Some(job) = lifecycle::misses_pods(&current, &children) {
+            self.find_pods(job).await?;
+            children = context.index.children(&self.key);
+        }
         let agents = context.index.read(&self.key, |cell| {
             let refusal = cell.agents.refusal().map(str::to_owned);
             (cell.agents.answer(), cell.agents.silent_since(), refusal, cell.transfer_answer())

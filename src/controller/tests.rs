@@ -1010,6 +1010,72 @@ async fn pods_of_a_predecessor_are_waited_for() {
     assert!(is_made(), "{:?}", made(&log));
 }
 
+/// A new operator whose watches are behind, or only that of pods.
+#[tokio::test]
+async fn the_last_words_of_pods_that_the_watch_has_not_shown_count() {
+    let labels = json!({
+        "ml.example.com/training-job-uid": "job", "training-job": "x", "ml.example.com/incarnation": "1",
+        "ml.example.com/role": "worker", "batch.kubernetes.io/job-completion-index": "0",
+    });
+    let owner = |kind: &str, version: &str, name: &str, uid: &str| {
+        let owner = json!({ "apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": true });
+        json!([owner])
+    };
+    let failed = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {
+            "name": "x-training", "namespace": "ns", "uid": "uid-of-job", "resourceVersion": "12", "labels": labels,
+            "ownerReferences": owner("TrainingJob", "ml.example.com/v1", "x", "job"),
+        },
+        "spec": { "parallelism": 1 },
+        "status": { "conditions": [{ "type": "Failed", "status": "True", "reason": "BackoffLimitExceeded" }] },
+    });
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "x-training-0-abcde", "namespace": "ns", "uid": "pod", "labels": labels,
+            "ownerReferences": owner("Job", "batch/v1", "x-training", "uid-of-job"),
+        },
+        "status": { "phase": "Failed", "containerStatuses": [{
+            "name": "training", "state": { "terminated": { "exitCode": 3, "finishedAt": "2026-01-02T03:04:05Z" } },
+        }] },
+    });
+    let mut job = job();
+    let status = json!({ "state": "Running", "attempt": 1, "startTime": "2026-01-02T03:00:00Z", "workers": {
+        "desired": 1, "active": 1, "succeeded": 0, "failed": 0, "pending": 0,
+    } });
+    job.status = serde_json::from_value(status).unwrap();
+    for (by_watch, pods, reason) in
+        [(false, vec![pod.clone()], "ExitCode"), (true, vec![pod], "ExitCode"), (true, vec![], "PodsLost")]
+    {
+        let (listed, read) = (pods.clone(), failed.clone());
+        let stored = job.clone();
+        let (client, log) = api(move |request| match request {
+            (Method::GET, path, _) if path.ends_with("/jobs/x-training") => (200, read.clone()),
+            (Method::GET, path, _) if path.ends_with("/trainingjobs/x") => {
+                (200, serde_json::to_value(stored.clone()).unwrap())
+            }
+            (Method::GET, path, _) if path.ends_with("/pods") => {
+                (200, json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": listed }))
+            }
+            request => agrees(request),
+        });
+        let context = context(client, AgentAccess::Off);
+        if by_watch {
+            context.index.job(&Event::Apply(serde_json::from_value(failed.clone()).unwrap()));
+        }
+        for _ in 0..2 {
+            let _ = reconcile_job(&context, &job).await;
+        }
+        let log = log.lock();
+        let mut written = log.iter().filter(|(method, path, _)| *method == Method::PUT && path.ends_with("/status"));
+        let (_, _, first) = written.next().unwrap();
+        let end = &first["status"]["restarts"][0];
+        assert_eq!(end["reason"], reason, "by watch: {by_watch}; {first}");
+        assert_eq!(log.iter().filter(|(_, path, _)| path.ends_with("/pods")).count(), 1, "read once");
+    }
+}
+
 /// Who changes a job in the second in which its TTL ends keeps it.
 #[tokio::test]
 async fn a_ttl_deletes_only_what_was_judged() {

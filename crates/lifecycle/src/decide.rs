@@ -12,8 +12,9 @@ use super::verdict::{Input, Verdict};
 use super::view::{View, has_begun, incarnation};
 use api::{AskedRestart, ConditionType, State, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use observe::Children;
+use observe::{Children, ObservedJob};
 use plan::{Ended, Plan, Role};
+use std::collections::BTreeSet;
 
 /// The most phases of one look: a failed job starts again, an attempt has ended, and the next one starts.
 const PHASES: usize = 3;
@@ -71,6 +72,22 @@ fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &Ended) -> Trai
     let told = Told::is(type_, true, ended.reason.clone(), &ended.message);
     told.write(&mut record.conditions, input.generation, ended.time);
     record
+}
+
+/// The failed Job of this incarnation of which a pod was never seen, unless its pods were read for that: either the pod is
+/// gone with its last words, or the watch of pods is behind.
+#[must_use]
+pub fn misses_pods<'a>(status: &TrainingJobStatus, children: &'a Children) -> Option<&'a ObservedJob> {
+    let current = incarnation(status);
+    let misses = |job: &&ObservedJob| {
+        let pods = children.pods.values().filter(|pod| pod.role == job.role && pod.incarnation == job.incarnation);
+        let seen: BTreeSet<u32> = pods.map(|pod| pod.index).chain(job.completed.iter().copied()).collect();
+        let wanted = job.parallelism.and_then(|pods| usize::try_from(pods).ok()).unwrap_or(0);
+        job.failed.is_some() && job.incarnation == current.number && seen.len() < wanted
+    };
+    let is_read = |job: &&ObservedJob| children.pods_read_of.get(&job.role) == Some(&job.uid);
+    let is_over = status.state.is_some_and(State::is_finished);
+    children.jobs.values().map(|job| &**job).filter(|job| !is_over && !is_read(job)).find(misses)
 }
 
 /// Whether an incarnation has begun of which a Job is not known, or only that of an earlier one: either it was deleted, or

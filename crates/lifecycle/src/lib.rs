@@ -47,7 +47,7 @@ mod view;
 mod waiting;
 
 pub use conditions::{condition, condition_is, set_condition, whole_second};
-pub use decide::{decide, misses_job};
+pub use decide::{decide, misses_job, misses_pods};
 pub use failure::first_cause;
 pub use goodput::goodput;
 pub use history::of as restart_history;

@@ -497,6 +497,31 @@ fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
     assert!(!misses_job(&world.plan(), &world.status, &world.children));
 }
 
+/// A pod whose place is done needs no last words, and one that was looked for once is gone.
+#[test]
+fn a_failed_job_of_which_a_pod_was_never_seen_is_looked_into_once() {
+    let mut world = World::to_running();
+    let misses = |world: &World| misses_pods(&world.status, &world.children).map(|job| job.uid.clone());
+    let failed =
+        || ObservedJob { parallelism: Some(2), failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
+    world.children.pods.clear();
+    world.see(Some(ObservedJob { parallelism: Some(2), ..job(1) }), [running(0, 1)]);
+    assert_eq!(misses(&world), None, "the Job goes on");
+    world.see(Some(failed()), [running(0, 1), running(1, 1)]);
+    assert_eq!(misses(&world), None, "their ends are on their way");
+    world.children.pods.clear();
+    world.see(Some(failed()), [running(0, 1)]);
+    assert_eq!(misses(&world), Some(job(1).uid));
+    world.see(Some(ObservedJob { completed: [1].into(), ..failed() }), [running(0, 1)]);
+    assert_eq!(misses(&world), None, "worker 1 is done");
+    world.see(Some(failed()), [running(0, 1)]);
+    world.children.pods_read_of.insert(RoleName::WORKER, job(1).uid);
+    assert_eq!(misses(&world), None, "it was looked for");
+    world.children.pods_read_of.clear();
+    world.status.incarnation = Some(2);
+    assert_eq!(misses(&world), None, "it is of an earlier incarnation");
+}
+
 /// An operator that starts may see nothing yet of what runs.
 #[test]
 fn a_job_that_ran_has_begun_whatever_the_watches_show() {

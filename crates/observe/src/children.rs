@@ -179,6 +179,8 @@ pub struct Children {
     pub settled: BTreeMap<ChildKey, u64>,
     /// When it was last made sure that the PodGroup is there, which nobody watches.
     pub group_looked_at: Option<Timestamp>,
+    /// Of each role, the UID of the failed Job whose pods were read besides the watch.
+    pub pods_read_of: BTreeMap<RoleName, String>,
     /// What Events said that were read last.
     pub event: Option<ObjectEvent>,
     /// When Events were last read.

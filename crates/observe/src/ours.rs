@@ -118,6 +118,15 @@ impl Cell {
         }
     }
 
+    /// Files a pod that was read besides the watch, unless the watch has shown it: then the watch knows more.
+    pub fn find_pod(&mut self, pod: &SlimPod) {
+        let is_known = |uid: &String| self.children.pods.contains_key(uid) || self.ours.strangers.contains_key(uid);
+        let seen = pod.seen(false).filter(|seen| !is_upkeep(&pod.metadata) && !is_known(&seen.uid));
+        if let Some(seen) = seen {
+            self.put_pod(Box::new(seen), &pod.metadata);
+        }
+    }
+
     /// Notes of which TrainingJob its pods are, by their label.
     pub(super) fn note_name(&mut self, meta: &ObjectMeta) {
         let name = meta.labels.as_ref().and_then(|labels| labels.get(labels::TRAINING_JOB));
