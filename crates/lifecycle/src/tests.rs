@@ -484,6 +484,32 @@ fn a_failed_job_without_one_of_its_pods_lost_that_one() {
     }
 }
 
+/// As after a break of the watch: the Job controller has seen a success whose pod is gone since.
+#[test]
+fn a_worker_that_succeeded_unseen_is_no_loss() {
+    let job = || ObservedJob { completed: [0].into(), ..job(1) };
+    let unseen = || ObservedPod { gone: true, ..running(0, 1) };
+    let mut world = World::to_running();
+    world.second = 20;
+    world.see(Some(job()), [unseen()]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Running));
+    let workers = world.status.workers.unwrap();
+    assert_eq!((workers.active, workers.succeeded, workers.failed), (1, 1, 0));
+    world.second = 30;
+    world.see(Some(job()), [ended(1, 1, 1, 30)]);
+    world.step();
+    let end = &world.status.restarts[0];
+    assert_eq!((end.reason.as_str(), end.worker), ("ExitCode", Some(1)), "of the worker that failed");
+
+    let mut world = World::to_running();
+    world.second = 20;
+    let both = ObservedJob { completed: [0, 1].into(), ..job() };
+    world.see(Some(both), [unseen(), ended(1, 1, 0, 20)]);
+    world.step();
+    assert_eq!(world.status.state, Some(State::Completed));
+}
+
 /// Pods of the second attempt are seen, and of Jobs still the first one's.
 #[test]
 fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {

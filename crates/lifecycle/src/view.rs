@@ -203,7 +203,14 @@ pub(super) fn pods_of(children: &Children, number: u32) -> Vec<&ObservedPod> {
         let before = |resumed| pod.deletion.is_some_and(|deletion| deletion <= resumed);
         job.is_some_and(|job| (job.suspended_by_queue && pod.failed()) || job.resumed.is_some_and(before))
     };
-    children.pods.values().map(|pod| &**pod).filter(|pod| pod.incarnation == number && !is_stopped(pod)).collect()
+    let all = || children.pods.values().map(|pod| &**pod).filter(|pod| pod.incarnation == number);
+    // The watch was broken when it succeeded and went: that its place is done says the Job.
+    let ended_unseen = |pod: &ObservedPod| {
+        let job = children.job(pod.role).filter(|job| job.incarnation == number && job.completed.contains(&pod.index));
+        let is_last = || !all().any(|other| other.place() == pod.place() && other.created > pod.created);
+        pod.gone && !pod.succeeded() && job.is_some() && is_last()
+    };
+    all().filter(|pod| !is_stopped(pod) && !ended_unseen(pod)).collect()
 }
 
 /// The newest pod of each place, in the order of their places.
