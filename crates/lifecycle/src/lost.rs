@@ -46,8 +46,8 @@ impl<'a> View<'a> {
         if going.is_empty() {
             return going;
         }
-        // Of a Job that fails all pods go, after the one by which it failed.
-        let job_fails = self.gang_job().is_none_or(|job| job.failed.is_some());
+        // Of a Job that fails all pods go, after the one by which it failed, and no others are made.
+        let job_fails = self.gang_job().is_none() || self.failed_job().is_some();
         let fails = job_fails || staying.iter().any(|pod| pod.failed());
         if fails || !staying.iter().any(|pod| pod.runs()) || !self.takes_in() { Vec::new() } else { going }
     }

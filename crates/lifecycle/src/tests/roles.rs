@@ -229,6 +229,32 @@ fn a_pod_of_a_role_that_goes_is_replaced_while_its_gang_stays() {
     assert_eq!((world.status.state, world.status.incarnation), (Some(State::Running), Some(1)));
 }
 
+/// As where the operator was too late to take a pod from the count: a Job that has failed makes no pods any more.
+#[test]
+fn of_a_job_that_has_failed_no_pod_is_replaced() {
+    let mut world = to_running();
+    world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![])));
+    world.second = 20;
+    let failed = || {
+        let why = Some(("BackoffLimitExceeded".to_owned(), String::new()));
+        jobs(1).map(|job| ObservedJob { failed: why.clone().filter(|_| job.role == PS), ..job })
+    };
+    let going =
+        |index, gone| of_role(PS, ObservedPod { deletion: Some(at(20)), gone, tracked: true, ..running(index, 1) });
+    see(&mut world, failed(), [going(0, false), going(1, false)]);
+    let verdict = world.step();
+    let releases = verdict.actions.iter().any(|action| matches!(action, Action::ReleasePod { .. }));
+    assert!(!releases, "{:?}", verdict.actions);
+    world.second = 30;
+    see(&mut world, failed(), [going(0, true), going(1, true)]);
+    world.step();
+    assert_eq!(world.condition("Restarting").0, "True");
+    world.second = 100;
+    let verdict = world.step();
+    assert_eq!(world.status.attempt, Some(2), "{:?}", world.status.conditions);
+    assert_eq!(deleted(&verdict), ["x-chief", "x-ps", "x-training"]);
+}
+
 #[test]
 fn whoever_misses_a_job_looks_again() {
     let mut world = to_running();
