@@ -18,6 +18,7 @@ use observe::{self, JobKey, SlimWorkload};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::hash::Hash;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +28,9 @@ use tracing::{debug, warn};
 const KINDS: usize = 5;
 /// Children come in crowds (a gang's pods, each with several changes): a job is woken once for those of this time.
 const GATHER: Duration = Duration::from_millis(200);
-/// The same for what can wait: a gang that starts passes through many states, and only the last of them decides anything.
-const GATHER_ROUTINE: Duration = Duration::from_secs(1);
+/// The same for what can wait: a gang that starts passes through many states, and only the last of them decides anything. A job
+/// is woken by it after one to two of these times, and most gangs have started by then: one write less.
+const GATHER_ROUTINE: Duration = Duration::from_secs(3);
 /// Objects of one page of a list, which is in memory as a whole: each may be of 1.5 MiB, and more where JSON escapes its texts.
 const PAGE: u32 = 25;
 
@@ -76,6 +78,41 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
     }
 }
 
+/// Jobs with nothing but routine news. Each waits from one turn to the next but one.
+struct Routine<T> {
+    /// Of this turn, and of the one before.
+    newer: HashSet<T>,
+    older: HashSet<T>,
+}
+
+impl<T> Default for Routine<T> {
+    fn default() -> Self {
+        Self { newer: HashSet::new(), older: HashSet::new() }
+    }
+}
+
+impl<T: Eq + Hash> Routine<T> {
+    fn insert(&mut self, job: T) {
+        if !self.older.contains(&job) {
+            self.newer.insert(job);
+        }
+    }
+
+    fn remove(&mut self, job: &T) {
+        self.newer.remove(job);
+        self.older.remove(job);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.newer.is_empty() && self.older.is_empty()
+    }
+
+    /// Those that have waited.
+    fn turn(&mut self) -> HashSet<T> {
+        std::mem::replace(&mut self.older, std::mem::take(&mut self.newer))
+    }
+}
+
 async fn forward(
     context: Arc<Context>,
     mut news: SelectAll<BoxStream<'static, News>>,
@@ -83,7 +120,7 @@ async fn forward(
     sync: oneshot::Sender<()>,
 ) {
     let (mut listed, mut sync) = (HashSet::new(), Some(sync));
-    let (mut touched, mut routine) = (HashSet::new(), HashSet::new());
+    let (mut touched, mut routine) = (HashSet::new(), Routine::default());
     let (mut gathering, mut gathering_routine) = (pin!(Fuse::terminated()), pin!(Fuse::terminated()));
     loop {
         let gathered = future::select(gathering.as_mut(), gathering_routine.as_mut());
@@ -120,7 +157,12 @@ async fn forward(
             }
             Either::Left((None, _)) => return,
             Either::Right((Either::Left(_), _)) => context.wake(touched.drain()),
-            Either::Right((Either::Right(_), _)) => context.wake(routine.drain()),
+            Either::Right((Either::Right(_), _)) => {
+                context.wake(routine.turn());
+                if !routine.is_empty() {
+                    gathering_routine.set(tokio::time::sleep(GATHER_ROUTINE).fuse());
+                }
+            }
         }
     }
 }
@@ -299,4 +341,23 @@ fn job_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Guarded
     let owner = observe::owner(object.meta()).map(|owner| &owner.name);
     let name = owner.or_else(|| object.labels().get(labels::TRAINING_JOB))?;
     Some(ObjectRef::new(name).within(&object.namespace()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routine_news_waits_from_one_turn_to_the_next_but_one() {
+        let mut routine = Routine::default();
+        routine.insert("a");
+        assert!(routine.turn().is_empty());
+        routine.insert("a");
+        routine.insert("b");
+        routine.insert("c");
+        routine.remove(&"c");
+        assert_eq!(routine.turn(), HashSet::from(["a"]), "news meanwhile does not make it wait longer");
+        routine.remove(&"b");
+        assert!(routine.is_empty() && routine.turn().is_empty(), "what was woken by other news waits no more");
+    }
 }

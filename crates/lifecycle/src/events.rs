@@ -147,9 +147,11 @@ impl Look<'_, '_> {
             let causes = lost.iter().filter_map(|pod| View::cause_of_loss(pod));
             events.extend(causes.map(|cause| warning("NodeLost", cause.to_string())));
         }
-        let scheduled = self.becomes(C::Scheduled, true).filter(|_| phase.has_nodes());
-        events.extend(scheduled.map(|scheduled| normal("Scheduled", &*scheduled.message)));
         let starts = matches!(phase, Phase::Running) && (view.record.state != Some(State::Running) || has_losses);
+        // Who runs has a node. An elastic gang tells why some have none.
+        let tells_more = || view.input.plan.gang.elastic.is_some();
+        let scheduled = self.becomes(C::Scheduled, true).filter(|_| phase.has_nodes() && (!starts || tells_more()));
+        events.extend(scheduled.map(|scheduled| normal("Scheduled", &*scheduled.message)));
         let started = || normal("Started", format!("every worker runs (attempt {})", view.current.attempt));
         events.extend(starts.then(started));
         events

@@ -273,6 +273,15 @@ fn a_job_goes_through_its_states_each_when_it_is_true() {
     assert!(after.actions.is_empty() && after.events.is_empty());
 }
 
+#[test]
+fn a_gang_that_runs_when_it_is_next_looked_at_tells_that_alone() {
+    let mut world = World::new();
+    world.step();
+    world.see(Some(job(1)), [running(0, 1), running(1, 1)]);
+    assert_eq!(reasons(&world.step()), ["Started"]);
+    assert_eq!(world.condition("Scheduled").0, "True");
+}
+
 /// The state and a condition are all that the status has of such a wait.
 #[test]
 fn a_job_that_waited_for_its_template_is_created_all_the_same() {
