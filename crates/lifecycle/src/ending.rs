@@ -7,7 +7,7 @@ use super::{first_cause, waiting};
 use api::{AttemptEnd, Reason, TrainingJobStatus};
 use failure::restart::{Next, decide, ruled};
 use jiff::Timestamp;
-use observe::ObservedPod;
+use observe::{ObservedJob, ObservedPod};
 
 /// Restarts kept in the status.
 const RESTARTS_KEPT: usize = 10;
@@ -131,7 +131,8 @@ impl<'a> View<'a> {
     fn fails(&self) -> bool {
         // An eviction marks a pod first, and then deletes it.
         let is_marked = |pod: &ObservedPod| pod.disruption.is_some() && pod.deletion.is_none() && self.takes_in();
-        let fails = |pod: &ObservedPod| pod.failed() || (pod.disruption.is_some() && !is_marked(pod));
+        let is_moved = |pod: &ObservedPod| pod.disruption.is_some() && !is_marked(pod) && !pod.succeeded();
+        let fails = |pod: &ObservedPod| pod.failed() || is_moved(pod);
         let (members, _) = self.members();
         self.failed_job().is_some() || self.replaced() || members.iter().any(|pod| fails(pod))
     }
@@ -150,13 +151,15 @@ impl<'a> View<'a> {
     fn ending(&self) -> Phase<'a> {
         let pods = self.ending_pods();
         let alive = pods.iter().any(|pod| pod.is_alive());
-        // Pods that seem to live have ended unseen: the watch of their Job was faster.
-        let lost = || self.pods_lost().filter(|_| !alive);
+        // Pods of that Job that seem to live have ended unseen: the watch of their Job was faster.
+        let lives = |job: &ObservedJob| pods.iter().any(|pod| pod.is_alive() && pod.role == job.role);
+        let lost = || self.failed_jobs().find(|job| !lives(job)).and_then(|job| self.pods_lost(job));
         let of_this_attempt = pods.iter().copied().filter(|pod| !self.is_judged(pod));
         let seen = first_cause(of_this_attempt);
         // The Job controller deletes the pods of a Job that a pod has failed which is not there any more.
         let follows = seen.as_ref().is_some_and(|seen| seen.reason == Reason::PodDeleted);
-        let unseen = if follows && !self.missing(&self.pods).is_empty() { self.pods_lost() } else { None };
+        let unseen = self.failed_jobs().next().filter(|_| follows && !self.missing(&self.pods).is_empty());
+        let unseen = unseen.and_then(|job| self.pods_lost(job));
         let cause = unseen.or(seen).or_else(lost).filter(|_| !self.is_between_attempts());
         let end = cause.map(|cause| self.end_by(&cause)).or_else(|| self.kept().cloned());
         let Some(end) = end else { return Phase::Ending { end: None, follows: false } };
@@ -219,10 +222,10 @@ impl<'a> View<'a> {
             && !self.takes_in()
     }
 
-    /// The Job failed and no pod is left to say why. A pod whose program has failed stays: something outside has taken it, as
+    /// This Job failed and no pod of it is left to say why. A pod whose program has failed stays: something outside has taken it, as
     /// an eviction or a lost node does.
-    fn pods_lost(&self) -> Option<AttemptEnd> {
-        let (reason, message) = self.failed_job()?.failed.as_ref()?;
+    fn pods_lost(&self, job: &ObservedJob) -> Option<AttemptEnd> {
+        let (reason, message) = job.failed.as_ref()?;
         if self.kept().is_some() {
             return None;
         }

@@ -519,6 +519,21 @@ fn a_worker_that_succeeded_unseen_is_no_loss() {
     assert_eq!(world.status.state, Some(State::Completed));
 }
 
+/// As where its node was to be drained, and the program was faster.
+#[test]
+fn a_worker_that_was_to_be_moved_and_succeeded_has_not_failed() {
+    let mut world = World::new();
+    world.step();
+    let moved =
+        observe::Disruption { reason: "EvictionByEvictionAPI".into(), message: "moved".into(), time: Some(at(18)) };
+    world.second = 20;
+    let done = ObservedPod { disruption: Some(Box::new(moved)), deletion: Some(at(18)), ..ended(0, 1, 0, 19) };
+    world.see(Some(ObservedJob { completed: [0].into(), ..job(1) }), [done, running(1, 1)]);
+    world.step();
+    assert_eq!((world.status.state, world.condition("Running").0), (Some(State::Running), "True"));
+    assert!(world.status.restarts.is_empty());
+}
+
 /// Pods of the second attempt are seen, and of Jobs still the first one's.
 #[test]
 fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {

@@ -117,9 +117,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The Job of this incarnation that has failed, or is about to.
+    /// The Jobs of this incarnation that have failed, or are about to.
+    pub(super) fn failed_jobs(&self) -> impl Iterator<Item = &'a ObservedJob> + use<'a, '_> {
+        self.jobs.iter().copied().filter(|job| job.failed.is_some())
+    }
+
+    /// The first of them.
     pub(super) fn failed_job(&self) -> Option<&'a ObservedJob> {
-        self.jobs.iter().copied().find(|job| job.failed.is_some())
+        self.failed_jobs().next()
     }
 
     pub(super) fn has_begun(&self) -> bool {

@@ -255,6 +255,25 @@ fn of_a_job_that_has_failed_no_pod_is_replaced() {
     assert_eq!(deleted(&verdict), ["x-chief", "x-ps", "x-training"]);
 }
 
+/// The pods of the others live on, and say nothing of why.
+#[test]
+fn a_role_of_which_no_pod_is_left_has_lost_them() {
+    let mut world = to_running();
+    world.children.pods.retain(|_, pod| pod.role != PS);
+    let failed = jobs(1).map(|job| match job.role == PS {
+        true => ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job },
+        false => job,
+    });
+    world.second = 20;
+    see(&mut world, failed.clone(), []);
+    world.step();
+    assert_eq!(world.condition("Restarting"), ("True", "PodsLost", world.condition("Restarting").2));
+    world.second = 100;
+    let verdict = world.step();
+    assert_eq!((world.status.attempt, world.status.disruption_count), (Some(2), Some(1)));
+    assert_eq!(deleted(&verdict), ["x-chief", "x-ps", "x-training"]);
+}
+
 #[test]
 fn whoever_misses_a_job_looks_again() {
     let mut world = to_running();

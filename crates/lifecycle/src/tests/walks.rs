@@ -1,7 +1,7 @@
 //! Random walks: what must hold of each decision, whatever is seen in whatever order.
 
-use crate::{Action, Input, Verdict, condition_is, decide};
-use api::{AttemptEnd, Reason, State, TrainingJob, TrainingJobSpec, TrainingJobStatus};
+use crate::{Action, Input, Verdict, condition, condition_is, decide};
+use api::{AttemptEnd, ConditionType, Reason, State, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use jiff::Timestamp;
 use observe::{
     AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, ObjectEvent, ObservedJob, ObservedPod,
@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use text::error_pattern::{ErrorMatch, ErrorPattern};
 
+#[derive(Clone)]
 struct Rng(u64);
 
 impl Rng {
@@ -44,10 +45,16 @@ impl Rng {
     }
 }
 
+fn fetched_model() -> FetchedContent {
+    let (name, key, revision) = ("model".to_owned(), "key".to_owned(), "1".to_owned());
+    FetchedContent { name, key, revision, ..FetchedContent::default() }
+}
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
 
+#[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct World {
     rng: Rng,
@@ -721,7 +728,7 @@ impl World {
                     report.checkpoints = Some(self.checkpoints());
                 }
                 if self.rng.below(4) > 0 {
-                    let model = FetchedContent { name: "model".to_owned(), ..FetchedContent::default() };
+                    let model = fetched_model();
                     report.fetched = vec![model];
                     report.published = Some(Publication::default());
                 }
@@ -788,6 +795,181 @@ impl World {
     }
 }
 
+/// Looks after which a job has come out of whatever befell it, half a minute each: an hour and more.
+const CALM: u32 = 150;
+
+/// What happens when nothing goes wrong any more.
+impl World {
+    /// Whatever befell the job, it runs again, ends, or waits for a person.
+    fn comes_out(mut self) -> Result<(), String> {
+        (self.refused, self.held, self.stopped, self.refusal) = (false, false, false, false);
+        self.spec.suspend = false;
+        self.children.workloads_unlisted = false;
+        self.children.event = None;
+        let is_heard = self.rng.one_in(2);
+        (self.agent, self.silent_since) = (None, None);
+        let mut actions = Vec::new();
+        for _ in 0..CALM {
+            self.children.blocked.clear();
+            self.nodes_and_queue_are_well();
+            self.jobs_as_kubernetes_does();
+            self.agent = self.leader().filter(|_| is_heard);
+            self.second += 30;
+            let plan = self.plan();
+            let verdict = self.decide(&plan, &self.status);
+            self.status = verdict.status;
+            actions = verdict.actions;
+            for action in &actions {
+                self.act(action);
+            }
+            let runs = condition_is(&self.status.conditions, ConditionType::Running, true).is_some();
+            let waits = condition(&self.status.conditions, ConditionType::Scheduled);
+            let for_person = waits.is_some_and(|waits| waits.reason == Reason::NoUsableCheckpoint.as_str());
+            let is_over = self.status.state.is_some_and(State::is_finished);
+            if is_over || for_person || (self.status.state == Some(State::Running) && runs) {
+                return Ok(());
+            }
+        }
+        let (jobs, upkeep): (Vec<_>, _) = (self.children.jobs.values().collect(), &self.children.upkeep);
+        let pods: Vec<_> = self.children.pods.values().collect();
+        Err(format!("heard: {is_heard}, {actions:?}, {:?}, {upkeep:?}, jobs {jobs:?}, pods {pods:?}", self.status))
+    }
+
+    fn nodes_and_queue_are_well(&mut self) {
+        let now = at(self.second);
+        self.children.workload.take_if(|workload| workload.deleting);
+        if let Some(workload) = &mut self.children.workload {
+            (workload.admitted, workload.reserved, workload.evicted, workload.finished) = (true, true, false, false);
+        }
+        self.children.upkeep.take_if(|upkeep| upkeep.deleting);
+        if let Some(upkeep) = &mut self.children.upkeep {
+            upkeep.ended = Some(true);
+            let model = fetched_model();
+            let published = Some(Publication::default());
+            let report = Report { fetched: vec![model], published, ..Report::default() };
+            self.children.upkeep_words = Some((upkeep.uid.clone(), report));
+        }
+        let jobs: BTreeMap<RoleName, u32> =
+            self.children.jobs.values().map(|job| (job.role, job.incarnation)).collect();
+        for pod in self.children.pods.values_mut() {
+            pod.unreachable = None;
+            // Who is marked goes, and so does what has no Job.
+            let is_orphan = jobs.get(&pod.role) != Some(&pod.incarnation);
+            if pod.is_alive() && (pod.disruption.is_some() || is_orphan) {
+                pod.deletion = pod.deletion.or(Some(now));
+            }
+            if pod.deletion.is_some() {
+                pod.gone = true;
+            } else if pod.is_alive() {
+                pod.node.get_or_insert_with(|| "node".into());
+                pod.scheduled_at.get_or_insert(now);
+                (pod.unschedulable, pod.waiting, pod.killed) = (None, None, None);
+                if !pod.runs() {
+                    pod.training = Container::Running { since: Some(now) };
+                }
+            }
+        }
+    }
+
+    /// One sync of each Job: `backoffLimit` is 0, and a pod without the finalizer counts for nothing.
+    fn jobs_as_kubernetes_does(&mut self) {
+        let (has_workload, gang) = (self.children.workload.is_some(), self.plan().gang);
+        let roles: Vec<RoleName> = self.children.jobs.keys().copied().collect();
+        for role in roles {
+            let job = self.children.jobs.get_mut(&role).unwrap();
+            let number = job.incarnation;
+            if job.deleting {
+                self.children.jobs.remove(&role);
+                continue;
+            }
+            let replicas = gang.role(role).map_or(0, |role| role.replicas);
+            if gang.elastic.is_none() {
+                job.parallelism = Some(replicas.into());
+            }
+            if job.suspend && !has_workload {
+                (job.suspend, job.suspended_by_queue, job.resumed) = (false, false, Some(at(self.second)));
+            }
+            if job.complete {
+                job.completed.extend(0..replicas.into());
+            }
+            // What the Job has seen the watch of pods shows in the end.
+            let (is_complete, completed) = (job.complete, job.completed.clone());
+            let of_job = self.children.pods.values_mut().filter(|pod| pod.role == role && pod.incarnation == number);
+            for pod in of_job.filter(|pod| !pod.gone && (is_complete || completed.contains(&pod.index))) {
+                pod.ended = Some(true);
+                pod.training = Container::Terminated {
+                    started: Some(at(self.second)),
+                    finished: Some(at(self.second)),
+                    exit_code: 0,
+                    reason: "Completed".into(),
+                    report: None,
+                    message: None,
+                };
+            }
+            if job.suspend || job.complete {
+                continue;
+            }
+            let wanted = job.parallelism.unwrap_or(2).max(0) as u32;
+            let mut missing = Vec::new();
+            for index in (0..wanted).filter(|index| !job.completed.contains(index)).collect::<Vec<_>>() {
+                let of_place = |pod: &&ObservedPod| pod.role == role && pod.incarnation == number && pod.index == index;
+                let pods = self.children.pods.values().map(|pod| &**pod);
+                let newest = pods.filter(of_place).max_by_key(|pod| (pod.created, !pod.gone));
+                match newest {
+                    Some(pod) if pod.ended == Some(true) => _ = job.completed.insert(index),
+                    Some(pod) if pod.is_alive() => {}
+                    // While it was suspended pods went that count for nothing.
+                    Some(pod) if pod.tracked && pod.deletion.is_none_or(|at| Some(at) > job.resumed) => {
+                        job.failed.get_or_insert_with(|| ("BackoffLimitExceeded".into(), "it has".into()));
+                    }
+                    _ => missing.push(index),
+                }
+            }
+            job.complete = job.failed.is_none() && (0..wanted).all(|index| job.completed.contains(&index));
+            if job.failed.is_some() {
+                let alive = self.children.pods.values_mut().filter(|pod| pod.role == role && pod.incarnation == number);
+                alive.for_each(|pod| pod.deletion = pod.deletion.or(Some(at(self.second))));
+            } else {
+                missing.into_iter().for_each(|index| self.make_pod(role, index, number));
+            }
+        }
+    }
+
+    /// A leader whose gang runs once all members do.
+    fn leader(&self) -> Option<AgentAnswer> {
+        let ours = || self.children.pods.values().filter(|pod| pod.incarnation == self.number() && pod.runs());
+        let pod_uid = ours().map(|pod| pod.uid.clone()).min();
+        pod_uid.as_ref()?;
+        let gang = self.plan().gang;
+        let size = self.status.elastic.as_ref().map_or(gang.workers().replicas, |elastic| elastic.workers);
+        let wanted: u32 = gang.roles.iter().map(|role| u32::from(role.pods(size))).sum();
+        let done: usize = self.children.jobs.values().map(|job| job.completed.len()).sum();
+        let phase = if ours().count() + done >= wanted as usize { GangPhase::Running } else { GangPhase::Gathering };
+        let attempt = self.attempt();
+        let gang = GangStatus { attempt, phase, workers: wanted, ..GangStatus::default() };
+        let report = Report { attempt, ..Report::default() };
+        let status = AgentStatus { pod_uid, gang: Some(gang), report, ..AgentStatus::default() };
+        Some(AgentAnswer { status: Arc::new(status), time: at(self.second), failing_since: None, remaining: None })
+    }
+
+    fn decide(&self, plan: &plan::Plan, status: &TrainingJobStatus) -> Verdict {
+        decide(&Input {
+            plan,
+            generation: Some(1),
+            status,
+            refused: self.refused.then_some("it is refused"),
+            children: &self.children,
+            agent: self.agent.as_ref(),
+            agent_silent_since: self.silent_since,
+            held: self.held.then_some("its search is suspended"),
+            stop: self.stopped.then_some("its search stops it"),
+            agent_refusal: self.refusal.then_some("not believed"),
+            transfer: None,
+            now: at(self.second),
+        })
+    }
+}
+
 /// What must hold of each decision, whatever was seen.
 fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), String> {
     let (old, new) = (&world.status, &verdict.status);
@@ -844,11 +1026,11 @@ fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), Stri
     Ok(())
 }
 
-/// `WALK_STEPS` steps of walks that begin with `WALK_SEED`.
+/// `WALK_STEPS` steps of walks that begin with `WALK_SEED`. After every `WALK_CALM_EVERY` steps, whether the job comes out.
 #[test]
 fn rules_hold_on_random_walks() {
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
-    let (steps, seed) = (number("WALK_STEPS", 10_000), number("WALK_SEED", 1));
+    let (steps, seed, every) = (number("WALK_STEPS", 10_000), number("WALK_SEED", 1), number("WALK_CALM_EVERY", 50));
     let (mut taken, mut walk) = (0, 0);
     while taken < steps {
         walk += 1;
@@ -856,22 +1038,7 @@ fn rules_hold_on_random_walks() {
         for _ in 0..200 {
             world.change();
             let plan = world.plan();
-            let decide = |status: &TrainingJobStatus| {
-                decide(&Input {
-                    plan: &plan,
-                    generation: Some(1),
-                    status,
-                    refused: world.refused.then_some("it is refused"),
-                    children: &world.children,
-                    agent: world.agent.as_ref(),
-                    agent_silent_since: world.silent_since,
-                    held: world.held.then_some("its search is suspended"),
-                    stop: world.stopped.then_some("its search stops it"),
-                    agent_refusal: world.refusal.then_some("not believed"),
-                    transfer: None,
-                    now: at(world.second),
-                })
-            };
+            let decide = |status: &TrainingJobStatus| world.decide(&plan, status);
             let verdict = decide(&world.status);
             let told = |wrong: &str| {
                 let status = serde_json::to_string(&world.status).unwrap();
@@ -887,6 +1054,10 @@ fn rules_hold_on_random_walks() {
             world.status = verdict.status;
             if world.acts(&verdict.actions) {
                 break;
+            }
+            if taken % every == 0 {
+                let stuck = |words| format!("a job comes out: walk {walk} of seed {seed}, after {taken}: {words}");
+                world.clone().comes_out().unwrap_or_else(|words| panic!("{}", stuck(words)));
             }
         }
     }
