@@ -58,8 +58,8 @@ enum News {
 
 pub(super) fn start(context: &Arc<Context>) -> Watches {
     let news: SelectAll<BoxStream<'static, News>> = futures::stream::select_all([
-        children(context, |context, event| context.index.service(event), |_, service| is_kept(service)),
-        children(context, |context, event| context.index.config(event), |_, config| is_kept(config)),
+        children(context, |context, event| context.index.service(event), is_as_it_should_be),
+        children(context, |context, event| context.index.config(event), is_as_it_should_be),
         children(context, |context, event| context.index.claim_event(event), |_, _| false),
         children(context, |context, event| context.index.job(event), |_, job| job.is_starting()),
         children(context, |context, event| context.index.pod(event), |context, pod| context.index.is_starting(pod)),
@@ -177,9 +177,9 @@ fn workloads(context: &Arc<Context>) -> BoxStream<'static, News> {
     futures::stream::once(begun).flatten().boxed()
 }
 
-/// Whether nobody is deleting it: what was changed in it is put right soon enough.
-fn is_kept(object: &impl Resource) -> bool {
-    object.meta().deletion_timestamp.is_none()
+/// Whether nobody deletes a Service or ConfigMap, and nothing was changed in it that is to be put right.
+fn is_as_it_should_be(context: &Context, object: &impl Resource) -> bool {
+    object.meta().deletion_timestamp.is_none() && context.index.has_right_objects(object.meta())
 }
 
 /// What the watch of a kind brings. `is_routine` tells, once an object was filed, whether what follows from it can wait.

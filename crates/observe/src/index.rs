@@ -243,6 +243,24 @@ impl Index {
         })
     }
 
+    /// Whether the Service and the ConfigMap of an object's job, as far as they are known, are as they should be: nothing follows
+    /// from news of either.
+    #[must_use]
+    pub fn has_right_objects(&self, meta: &ObjectMeta) -> bool {
+        let Some(key) = JobKey::of_child(meta) else { return false };
+        let inner = self.lock();
+        inner.cells.get(&key).is_some_and(|cell| {
+            let is_right = |key, child: &Option<ObservedChild>, should| {
+                let is = |child: &ObservedChild| !child.deleting && cell.children.is_right(key, child.digest, should);
+                child.as_ref().is_none_or(is)
+            };
+            cell.wanted.as_ref().is_some_and(|wanted| {
+                is_right(ChildKey::SERVICE, &cell.children.service, wanted.service)
+                    && is_right(ChildKey::CONFIG, &cell.children.config, wanted.config)
+            })
+        })
+    }
+
     /// Files an event of the watch of Jobs.
     pub fn job(&self, event: &Event<SlimJob>) {
         let put = |inner: &mut Inner, job: &SlimJob| {
@@ -483,6 +501,13 @@ mod tests {
         };
         index.update(&key(), |cell| cell.wanted = Some(Arc::new(wanted)));
         index.job(&Event::Apply(self::job("j1")));
+        let of_job = self::job("j1").metadata;
+        assert!(index.has_right_objects(&of_job), "they are about to be made");
+        for (digest, deleting, is_right) in [(0, false, true), (1, false, false), (0, true, false)] {
+            let service = Some(ObservedChild { uid: "s".into(), digest, deleting });
+            index.update(&key(), |cell| cell.children.service = service);
+            assert_eq!(index.has_right_objects(&of_job), is_right, "{digest} {deleting}");
+        }
         let worker = |uid: &str, status: serde_json::Value| {
             let status = serde_json::from_value(status).unwrap();
             SlimPod { status, ..pod(uid) }
