@@ -23,7 +23,7 @@ impl Pass<'_, TrainingJob> {
     pub(super) async fn ensure(&mut self, plan: &Plan, wanted: &Wanted, children: &Children) -> Result<(), Error> {
         let claimed = self.has_claim(plan);
         let is_right = |key, child: &Option<ObservedChild>, should| {
-            child.as_ref().is_some_and(|child| !child.deleting && children.is_right(key, child.digest, should))
+            child.as_ref().is_some_and(|child| children.is_kept_right(key, child, should))
         };
         if is_right(ChildKey::SERVICE, &children.service, wanted.service)
             && is_right(ChildKey::CONFIG, &children.config, wanted.config)

@@ -79,15 +79,17 @@ fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &Ended) -> Trai
 #[must_use]
 pub fn misses_pods<'a>(status: &TrainingJobStatus, children: &'a Children) -> Option<&'a ObservedJob> {
     let current = incarnation(status);
+    let has_failed = |job: &&ObservedJob| job.failed.is_some() && job.incarnation == current.number;
     let misses = |job: &&ObservedJob| {
         let pods = children.pods.values().filter(|pod| pod.role == job.role && pod.incarnation == job.incarnation);
         let seen: BTreeSet<u32> = pods.map(|pod| pod.index).chain(job.completed.iter().copied()).collect();
         let wanted = job.parallelism.and_then(|pods| usize::try_from(pods).ok()).unwrap_or(0);
-        job.failed.is_some() && job.incarnation == current.number && seen.len() < wanted
+        seen.len() < wanted
     };
     let is_read = |job: &&ObservedJob| children.pods_read_of.get(&job.role) == Some(&job.uid);
     let is_over = status.state.is_some_and(State::is_finished);
-    children.jobs.values().map(|job| &**job).filter(|job| !is_over && !is_read(job)).find(misses)
+    let failed = children.jobs.values().map(|job| &**job).filter(|job| !is_over && has_failed(job));
+    failed.filter(|job| !is_read(job)).find(misses)
 }
 
 /// Whether an incarnation has begun of which a Job is not known, or only that of an earlier one: either it was deleted, or

@@ -148,9 +148,9 @@ impl Look<'_, '_> {
             events.extend(causes.map(|cause| warning("NodeLost", cause.to_string())));
         }
         let starts = matches!(phase, Phase::Running) && (view.record.state != Some(State::Running) || has_losses);
-        // Who runs has a node. An elastic gang tells why some have none.
-        let tells_more = || view.input.plan.gang.elastic.is_some();
-        let scheduled = self.becomes(C::Scheduled, true).filter(|_| phase.has_nodes() && (!starts || tells_more()));
+        // Who runs has a node. An elastic gang reports why some have none.
+        let says_more = || view.input.plan.gang.elastic.is_some();
+        let scheduled = self.becomes(C::Scheduled, true).filter(|_| phase.has_nodes() && (!starts || says_more()));
         events.extend(scheduled.map(|scheduled| normal("Scheduled", &*scheduled.message)));
         let started = || normal("Started", format!("every worker runs (attempt {})", view.current.attempt));
         events.extend(starts.then(started));

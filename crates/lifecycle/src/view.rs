@@ -213,9 +213,10 @@ pub(super) fn pods_of(children: &Children, number: u32) -> Vec<&ObservedPod> {
     let ended_unseen = |pod: &ObservedPod| {
         let job = children.job(pod.role).filter(|job| job.incarnation == number && job.completed.contains(&pod.index));
         let is_last = || !all().any(|other| other.place() == pod.place() && other.created > pod.created);
-        pod.gone && !pod.succeeded() && job.is_some() && is_last()
+        job.is_some() && is_last()
     };
-    all().filter(|pod| !is_stopped(pod) && !ended_unseen(pod)).collect()
+    let is_lost = |pod: &ObservedPod| pod.gone && !pod.succeeded();
+    all().filter(|pod| !(is_stopped(pod) || is_lost(pod) && ended_unseen(pod))).collect()
 }
 
 /// The newest pod of each place, in the order of their places.

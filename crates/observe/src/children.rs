@@ -218,6 +218,12 @@ impl Children {
         is_news
     }
 
+    /// Whether a child stays, and says what it should.
+    #[must_use]
+    pub fn is_kept_right(&self, key: ChildKey, child: &ObservedChild, should: u64) -> bool {
+        !child.deleting && self.is_right(key, child.digest, should)
+    }
+
     /// Whether a child says what it should, as far as the API server lets it.
     #[must_use]
     pub fn is_right(&self, key: ChildKey, digest: u64, should: u64) -> bool {

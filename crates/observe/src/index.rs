@@ -251,8 +251,7 @@ impl Index {
         let inner = self.lock();
         inner.cells.get(&key).is_some_and(|cell| {
             let is_right = |key, child: &Option<ObservedChild>, should| {
-                let is = |child: &ObservedChild| !child.deleting && cell.children.is_right(key, child.digest, should);
-                child.as_ref().is_none_or(is)
+                child.as_ref().is_none_or(|child| cell.children.is_kept_right(key, child, should))
             };
             cell.wanted.as_ref().is_some_and(|wanted| {
                 is_right(ChildKey::SERVICE, &cell.children.service, wanted.service)
