@@ -18,6 +18,8 @@ use protocol::gang::{GangPhase, GangStatus};
 pub(super) const EVERY_WORKER_HAS_A_NODE: &str = "every worker has a node";
 /// Seconds after which workers that are too many go although the leader has not said that the gang does without them.
 const UNHEARD: i64 = 180;
+/// Seconds after which it is looked whether the leader has answered since.
+const ASK_AGAIN: i64 = 2;
 
 /// The sizes on record after this look, and why the gang has got another one if it has.
 pub(super) fn decided(view: &View<'_>) -> (Option<ElasticStatus>, Option<String>) {
@@ -155,14 +157,19 @@ impl<'a> View<'a> {
         effects.and(Effects::of(first.map(hasten)))
     }
 
-    /// Seconds for which workers beyond so many are still needed: an attempt runs with them, and would miss them.
+    /// Seconds for which workers beyond so many are still needed: an attempt runs with them, or may begin with them, until the
+    /// leader says that its gang does without them. What it said before it could know the size says nothing.
     fn surplus_is_needed_for(&self, pods: u16) -> Option<i64> {
-        let runs = |gang: &GangStatus| matches!(gang.phase, GangPhase::Running | GangPhase::Stopping);
-        let needs = |gang: &GangStatus| runs(gang) && gang.workers > pods.into();
-        let is_needed = self.gang.is_none_or(needs) && self.pods.iter().any(|pod| pod.runs());
         let changed = self.record.elastic.as_ref()?.changed.as_ref()?.0;
+        let does_without = |gang: &GangStatus| gang.phase == GangPhase::Over || gang.workers <= pods.into();
+        let does_without = self.gang.is_some_and(does_without);
+        // The status keeps whole seconds.
+        let is_new = self.input.agent.is_some_and(|agent| agent.time.as_second() > changed.as_second());
+        let is_needed = !(does_without && is_new) && self.pods.iter().any(|pod| pod.runs());
         let left = UNHEARD - self.since(changed);
-        (is_needed && left > 0).then_some(left)
+        // No pass comes of an answer that is like the last one.
+        let look_again = if does_without { left.min(ASK_AGAIN) } else { left };
+        (is_needed && left > 0).then_some(look_again)
     }
 
     /// Whether the gang was to have this worker when its pod went; else its going is no loss, whether or not a leader is heard.

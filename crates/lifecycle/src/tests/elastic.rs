@@ -39,6 +39,10 @@ fn told(attempt: u32, workers: u32, phase: GangPhase) -> AgentAnswer {
     leader(1, GangStatus { workers, ..gang })
 }
 
+fn told_at(second: i64, answer: AgentAnswer) -> AgentAnswer {
+    AgentAnswer { time: at(second), ..answer }
+}
+
 fn unplaced(index: u32) -> ObservedPod {
     let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
     ObservedPod { unschedulable: Some(Box::new(words)), ..pod(index, 1) }
@@ -100,7 +104,7 @@ fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
     world.see(Some(of(4)), [knows(2)]);
     world.agent = Some(told(1, 4, GangPhase::Stopping));
     assert_eq!(world.step().actions, [Action::Ensure]);
-    world.agent = Some(told(2, 2, GangPhase::Running));
+    world.agent = Some(told_at(30, told(2, 2, GangPhase::Running)));
     assert_eq!(world.step().actions, [Action::Ensure, scale(2)]);
     // They end, and neither the Job nor the gang has failed by that.
     let going = |index| ObservedPod { deletion: Some(at(40)), tracked: true, ..running(index, 1) };
@@ -120,6 +124,25 @@ fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
     world.see(Some(of(2)), [ended(0, 1, 0, 59), ended(1, 1, 0, 59)]);
     world.step();
     assert_eq!((world.status.state, world.status.workers.unwrap().succeeded), (Some(State::Completed), 2));
+}
+
+/// Its last word may be older than the attempt that runs by now.
+#[test]
+fn workers_that_are_too_many_wait_for_a_word_of_the_leader_that_knows_the_size() {
+    for (old, phase) in [(4, GangPhase::Gathering), (1, GangPhase::Running), (1, GangPhase::Gathering)] {
+        let mut world = runs(4);
+        world.spec.num_workers = NonZeroU16::new(1);
+        world.spec.elastic = Some(serde_json::from_value(json!({ "minWorkers": 1, "maxWorkers": 8 })).unwrap());
+        world.agent = Some(told(1, old, phase));
+        world.step();
+        world.second = 11;
+        assert!(!world.step().actions.contains(&scale(1)), "{phase:?} with {old}, before");
+        // It has not heard of it.
+        world.agent = Some(told_at(11, told(1, 4, phase)));
+        assert!(!world.step().actions.contains(&scale(1)), "{phase:?} with four");
+        world.agent = Some(told_at(11, told(1, 1, phase)));
+        assert!(world.step().actions.contains(&scale(1)), "{phase:?} with one");
+    }
 }
 
 /// Of a template's bounds the API server knows nothing.
