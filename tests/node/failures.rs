@@ -303,6 +303,8 @@ async fn waiting_pod(job: &Job) -> String {
 
 async fn evict(job: &Job) -> String {
     let pod = waiting_pod(job).await;
+    // The status follows what goes as usual within seconds, and its history is looked at.
+    job.state(Running).await;
     job.space.api::<Pod>().evict(&pod, &EvictParams::default()).await.unwrap();
     pod
 }
