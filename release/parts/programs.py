@@ -22,6 +22,8 @@ ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 CROSS_PACKAGES = {
     "arm64": ("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
     "amd64": ("gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross")}
+# Where Debian has chroot and mount, and the other root its compilers.
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # Lists of a mirror that is a snapshot have an old date. Their signatures are checked all the same.
 OLD_LISTS = "Acquire::Check-Valid-Until"
 
@@ -129,7 +131,7 @@ def within(root, source, cargo_home, command, variables):
     """Runs a command in another root, with the sources and cargo's folder in it, in mounts of its own."""
     script = ('mount --bind "$1" "$0/source" && mount --bind "$2" "$0/cargo" && mount -t proc proc "$0/proc" && '
               'root=$0 && shift 2 && exec chroot "$root" sh -c \'cd /source && exec "$@"\' sh "$@"')
-    env = {"PATH": "/usr/bin:/bin", "HOME": "/root", **variables}
+    env = {"PATH": PATH, "HOME": "/root", **variables}
     done = subprocess.run(["unshare", "--mount", "sh", "-c", script, root, source, cargo_home, *command], env=env,
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:

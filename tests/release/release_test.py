@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "devcluster"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "release"))
 
 from lib import shipping
-from parts import manifests, where
+from parts import manifests, programs, where
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = json.loads(subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"], cwd=ROOT,
@@ -194,6 +194,12 @@ class Release(unittest.TestCase):
         accepts = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json"
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v2/{path}", headers={"Accept": accepts})
         return urllib.request.urlopen(request, timeout=30)
+
+
+class Programs(unittest.TestCase):
+    def test_another_root_is_entered_by_programs_that_are_found(self):
+        for name in ("sh", "mount", "chroot", "unshare"):
+            self.assertTrue(shutil.which(name, path=programs.PATH), name)
 
 
 class Where(unittest.TestCase):
