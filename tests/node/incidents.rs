@@ -130,6 +130,16 @@ fn incidents() -> Vec<Incident> {
             seen: &["emptyDir", "checkpoint.storage"],
         },
         Incident {
+            title: "5b a loss that no longer falls",
+            name: "flat",
+            fields: one(json!({
+                "command": shell("step=0; while sleep 1; do step=$((step + 1)); echo \"step $step/1000 loss 0.5\"; done"),
+                "monitoring": { "plateauSeconds": 60 },
+            })),
+            typed: &["why", "NAME"],
+            seen: &["the loss has not been lower than 0.5", "plateauSeconds is 60"],
+        },
+        Incident {
             title: "13 three failures at one step",
             name: "again",
             fields: one(json!({ "command": python(raises), "failurePolicy": { "backoffLimit": 5 } })),
@@ -153,6 +163,7 @@ async fn each_incident_is_seen_by_one_command() {
     for incident in incidents().into_iter().filter(|incident| incident.title.contains(&only)) {
         rows.push(meet(&space, incident).await);
     }
+    rows.push(lost_node(&space).await);
     rows.push(broken_operator(&space).await);
     let head = "| incident | typed | seen | seconds |\n|---|---|---|---|";
     let _ = writeln!(std::io::stderr(), "{head}\n{}", rows.join("\n"));
@@ -185,6 +196,20 @@ async fn shows(space: &Space, title: &str, typed: &[&str], seen: &[&str], begun:
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     panic!("{title}: {typed:?} does not show {seen:?} within {LIMIT:?}, but\n{last}");
+}
+
+/// A node whose power goes. Its pod stays, since nobody can say that its processes have ended.
+async fn lost_node(space: &Space) -> String {
+    space.world.cluster.devcluster(&["node", "add", "1"]);
+    let fields = json!({
+        "numWorkers": 1, "command": shell("echo step 1; sleep 10000"),
+        "scheduling": { "nodeSelector": { "kubernetes.io/hostname": "node1" } },
+    });
+    let job = space.submit("node", fields).await;
+    job.state(api::State::Running).await;
+    let begun = Instant::now();
+    space.world.cluster.devcluster(&["node", "lose", "1"]);
+    shows(space, "14 a lost node", &["why", "node"], &["node1", "its node has not answered"], begun).await
 }
 
 /// An operator that cannot start, by a wrong setting.
