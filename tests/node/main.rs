@@ -12,6 +12,7 @@
     reason = "numbers of tests are small, their tables are long"
 )]
 
+mod alerts;
 mod checkpoints;
 mod data;
 mod delivery;

@@ -18,11 +18,11 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use testkit::cluster::{self, Cluster, tools};
+use testkit::prometheus::{self, Prometheus};
 use testkit::wait::{SOON, eventually};
-use testkit::{ask, cache, free_port, root};
+use testkit::{ask, free_port, root};
 
 /// What NVIDIA's exporter says of a worker's GPU, with the labels that it has in Kubernetes.
 const DCGM: [(&str, &str); 6] = [
@@ -192,53 +192,12 @@ fn dashboards_are_whole() {
 
 // ---- what needs programs
 
-/// The folder of `prometheus` and `promtool`.
-fn prometheus() -> &'static Path {
-    static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("TRAININGJOB_TEST_PROMETHEUS") {
-            return folder.into();
-        }
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let has_both = |folder: &PathBuf| folder.join("prometheus").exists() && folder.join("promtool").exists();
-        if let Some(folder) = std::env::split_paths(&path).find(has_both) {
-            return folder;
-        }
-        let folder = cache().join("prometheus");
-        if !has_both(&folder) {
-            unpack(&cache(), &folder);
-        }
-        folder
-    })
-}
-
-/// Unpacks Debian's package, without installing it: that would start a service.
-fn unpack(cache: &Path, folder: &Path) {
-    let new = cache.join(format!("prometheus.{}", std::process::id()));
-    fs::create_dir_all(&new).unwrap();
-    let script = "apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; } &&
-        dpkg -x prometheus_*.deb all && mv all/usr/bin/prometheus all/usr/bin/promtool . && rm -r all *.deb";
-    let done = Command::new("sh").args(["-c", script]).current_dir(&new).output().unwrap();
-    if !done.status.success() {
-        let _ = fs::remove_dir_all(&new);
-        panic!(
-            "no Prometheus: put prometheus and promtool on PATH, or name their folder in TRAININGJOB_TEST_PROMETHEUS. \
-             Debian's could not be had: {}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-    }
-    // Another test program may have been quicker.
-    if fs::rename(&new, folder).is_err() {
-        fs::remove_dir_all(&new).unwrap();
-    }
-}
-
 fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 fn promtool(args: &[&str]) {
-    let output = Command::new(prometheus().join("promtool")).args(args).current_dir(root("")).output().unwrap();
+    let output = Command::new(prometheus::folder().join("promtool")).args(args).current_dir(root("")).output().unwrap();
     assert!(output.status.success(), "promtool {args:?}: {}", said(&output));
 }
 
@@ -468,7 +427,7 @@ impl World {
         Process::start(&mut command, &self.folder.join("agent.log"))
     }
 
-    fn prometheus(&self, port: u16, operator: u16, agent: u16, dcgm: u16) -> Process {
+    fn prometheus(&self, operator: u16, agent: u16, dcgm: u16) -> Prometheus {
         let config = json!({
             "global": { "scrape_interval": "1s", "evaluation_interval": "5s" },
             "rule_files": [root("deploy/monitoring/rules.yaml")],
@@ -493,13 +452,7 @@ impl World {
                 },
             ],
         });
-        let path = self.folder.join("prometheus.yaml");
-        fs::write(&path, config.to_string()).unwrap();
-        let mut command = Command::new(prometheus().join("prometheus"));
-        command.arg(format!("--config.file={}", path.display()));
-        command.arg(format!("--storage.tsdb.path={}", self.folder.join("prometheus").display()));
-        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-        Process::start(&mut command, &self.folder.join("prometheus.log"))
+        Prometheus::start(&config, &self.folder)
     }
 
     fn jobs(&self) -> Api<TrainingJob> {
@@ -609,27 +562,19 @@ impl World {
 }
 
 /// Waits until this alert fires for the job, or fires no more.
-async fn until_alert(prometheus: u16, name: &str, job: &str, fires: bool) {
+async fn until_alert(prometheus: &Prometheus, name: &str, job: &str, fires: bool) {
     let what = if fires { "to fire" } else { "to resolve" };
     eventually(&format!("{name} of {job} {what}"), SOON, async || {
-        let alerts: Value = serde_json::from_str(&get(prometheus, "/api/v1/alerts")?).ok()?;
-        let is_it = |alert: &Value| {
-            let labels = &alert["labels"];
-            labels["alertname"] == name && labels["training_job"] == job && alert["state"] == "firing"
-        };
-        (list(&alerts["data"]["alerts"]).iter().any(is_it) == fires).then_some(())
+        (prometheus.fires(name, Some(job))? == fires).then_some(())
     })
     .await;
 }
 
 /// Waits until the query of the autoscaler's example gives this number of workers for the jobs of the test.
-async fn until_workers(prometheus: u16, number: &str) {
+async fn until_workers(prometheus: &Prometheus, number: &str) {
     let query = autoscaler_query().replace("ml-training", "train");
     eventually(&format!("the autoscaler to read {number}"), SOON, async || {
-        let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let answer = get(prometheus, &format!("/api/v1/query?query={query}"))?;
-        let answer: Value = serde_json::from_str(&answer).ok()?;
-        let [one] = list(&answer["data"]["result"]) else { return None };
+        let [one] = &prometheus.query(&query)?[..] else { return None };
         (one["value"][1] == number).then_some(())
     })
     .await;
@@ -639,10 +584,11 @@ async fn until_workers(prometheus: u16, number: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_query_gives_data() {
     let world = World::new().await;
-    let [operator, agent, port] = [free_port(), free_port(), free_port()];
+    let [operator, agent] = [free_port(), free_port()];
     // The kind that it watches is not there yet: a watch that breaks.
     let _operator = world.operator(operator);
-    let _prometheus = world.prometheus(port, operator, agent, dcgm_exporter());
+    let prometheus = world.prometheus(operator, agent, dcgm_exporter());
+    let port = prometheus.port;
     eventually("a broken watch", SOON, async || {
         get(operator, "/metrics")?.contains("trainingjob_watch_errors_total{").then_some(())
     })
@@ -736,9 +682,8 @@ async fn every_query_gives_data() {
 
     // The job that failed is told of, with nothing made up between the operator and the alert.
     let alert = eventually("the alert", SOON, async || {
-        let alerts: Value = serde_json::from_str(&get(port, "/api/v1/alerts")?).ok()?;
-        let is_it = |alert: &&Value| alert["labels"]["alertname"] == "TrainingJobFailed" && alert["state"] == "firing";
-        list(&alerts["data"]["alerts"]).iter().find(is_it).cloned()
+        let is_it = |alert: &Value| alert["labels"]["alertname"] == "TrainingJobFailed" && alert["state"] == "firing";
+        prometheus.alerts()?.into_iter().find(is_it)
     })
     .await;
     assert_eq!(alert["labels"]["training_job"], "fails");
@@ -751,20 +696,20 @@ async fn every_query_gives_data() {
     }
 
     // Alerts fire and resolve with what the operator and the agents see.
-    until_alert(port, "TrainingJobNodeSilent", "silent", true).await;
-    until_alert(port, "TrainingJobRestartsNearLimit", "worn", true).await;
-    until_alert(port, "TrainingJobGpuLost", "runs", true).await;
+    until_alert(&prometheus, "TrainingJobNodeSilent", "silent", true).await;
+    until_alert(&prometheus, "TrainingJobRestartsNearLimit", "worn", true).await;
+    until_alert(&prometheus, "TrainingJobGpuLost", "runs", true).await;
     world.silence("silent", false).await;
     world.jobs().delete("worn", &Default::default()).await.unwrap();
     drop(agent_process);
-    until_alert(port, "TrainingJobNodeSilent", "silent", false).await;
-    until_alert(port, "TrainingJobRestartsNearLimit", "worn", false).await;
-    until_alert(port, "TrainingJobGpuLost", "runs", false).await;
+    until_alert(&prometheus, "TrainingJobNodeSilent", "silent", false).await;
+    until_alert(&prometheus, "TrainingJobRestartsNearLimit", "worn", false).await;
+    until_alert(&prometheus, "TrainingJobGpuLost", "runs", false).await;
 
     // Two workers with a GPU each wait in the queue, and then none does.
-    until_workers(port, "6").await;
+    until_workers(&prometheus, "6").await;
     world.jobs().delete("queued", &Default::default()).await.unwrap();
-    until_workers(port, "8").await;
+    until_workers(&prometheus, "8").await;
 
     // A series goes with its job.
     world.jobs().delete("runs", &Default::default()).await.unwrap();

@@ -70,6 +70,8 @@ TRIALS = (
     Trial("examples", "every example that runs as it is shipped", "node", ("examples::",), {},
           ("release-image", "examples-image", "kueue")),
     Trial("incidents", "what an engineer on call types and sees", "node", ("each_incident",), {}, ("release-image",)),
+    Trial("alerts", "every alert fires and resolves by the series of real nodes", "node", ("every_alert",), {},
+          ("release-image",)),
     Trial("frameworks", "TensorFlow, Paddle, MXNet and the newest XGBoost", "node", ("frameworks::",),
           {}, ("release-image", "small-frameworks", "large-frameworks")),
     Trial("clients", "the clients of the hub and of object stores, with our servers and our agent",

@@ -20,6 +20,7 @@ pub mod packages;
 pub mod pod;
 pub mod ports;
 pub mod process;
+pub mod prometheus;
 pub mod room;
 pub mod servers;
 pub mod support;
