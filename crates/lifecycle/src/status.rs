@@ -268,6 +268,7 @@ impl Writing<'_, '_> {
         self.set(C::Running, false, reason.clone(), PROGRAMS_HAVE_ENDED);
         self.set(C::Succeeded, true, reason.clone(), message);
         self.close([C::Restarting, C::Stopping, C::ProgressStalled], reason);
+        self.clear([C::Suspended], reason);
     }
 
     /// The state stays as it is until the result is published. Its time does not count: no GPU is held.
@@ -280,6 +281,7 @@ impl Writing<'_, '_> {
         self.set(C::Scheduled, true, Reason::Scheduled, EVERY_WORKER_HAS_A_NODE);
         self.set(C::Running, false, Reason::Publishing, PROGRAMS_HAVE_ENDED);
         self.close([C::Restarting, C::ProgressStalled], &Reason::Publishing);
+        self.clear([C::Suspended], &Reason::Publishing);
         if let Some(Why { reason, message }) = self.view.words_on_publication(work) {
             self.set(C::ResultPublished, false, reason, &message);
         }
@@ -296,6 +298,7 @@ impl Writing<'_, '_> {
         self.end();
         self.set(C::Failed, true, reason.clone(), message);
         self.close([C::Running, C::Restarting, C::ProgressStalled], &Reason::Failed);
+        self.clear([C::Suspended], &Reason::Failed);
     }
 
     fn end(&mut self) {

@@ -992,6 +992,8 @@ fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), Stri
     rule(new.state != Some(State::Completed) || is("Succeeded"), "a completed job has succeeded")?;
     rule(new.state != Some(State::Failed) || is("Failed"), "a failed job has failed")?;
     rule(!ended(new) || new.completion_time.is_some(), "an end has a time")?;
+    let goes_on = ["Running", "Restarting", "Suspended"].iter().any(|type_| is(type_));
+    rule(!ended(new) || !goes_on, "what has ended does not run, wait or rest")?;
     let attempts: Vec<u32> = new.restarts.iter().map(|end| end.attempt).collect();
     rule(attempts.len() <= 10 && attempts.is_sorted_by(|a, b| a < b), "one end for each attempt, the last ten")?;
     for (at, action) in verdict.actions.iter().enumerate() {
