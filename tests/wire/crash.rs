@@ -332,12 +332,8 @@ impl<'a> Life<'a> {
             runtime(world, &namespace, "theirs", &json!({ "framework": "none" })).await;
         }
         if trial.scenario == Scenario::Data {
-            let cache = json!({
-                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "cache" },
-                "spec": { "accessModes": ["ReadWriteMany"], "resources": { "requests": { "storage": "1Gi" } } },
-            });
             let url = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
-            world.send("POST", &url, &cache).await.expect("a claim");
+            world.send("POST", &url, &kubelet::cache_claim()).await.expect("a claim");
         }
         let (away, operators, first) = (AtomicBool::new(false), Mutex::default(), AtomicUsize::default());
         Self { world, trial, namespace, away, operators, first }
@@ -588,10 +584,7 @@ impl<'a> Life<'a> {
                 json!({ "runtimeRef": named, "checkpoint": { "enabled": false }, "roles": [{ "name": "actor" }] })
             }
             Scenario::Ttl => json!({ "ttlSecondsAfterFinished": 1 }),
-            Scenario::Data => json!({
-                "model": "s3://bucket/model", "cache": { "pvcName": "cache" }, "output": "s3://bucket/results",
-                "checkpoint": { "storage": { "type": "pvc" } },
-            }),
+            Scenario::Data => kubelet::data_fields(),
             _ => json!({}),
         };
         spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -649,7 +642,7 @@ impl<'a> Life<'a> {
         loop {
             let pod = self.until("a pod that moves data", |space| {
                 let is_next = |pod: &&Value| {
-                    pod["metadata"]["labels"]["component"] == "upkeep"
+                    kubelet::moves_data(pod)
                         && pod["status"]["phase"] == "Running"
                         && !done.contains(&pod["metadata"]["uid"].to_string())
                 };
@@ -657,16 +650,7 @@ impl<'a> Life<'a> {
             });
             let pod = pod.await?;
             done.insert(pod["metadata"]["uid"].to_string());
-            let mut words = json!({ "version": 1, "phase": "Exited" });
-            if pod["metadata"]["labels"]["ml.example.com/task"] == "fetch" {
-                words["fetched"] = json!([{ "name": "model", "key": "k", "revision": "r", "files": 1, "bytes": 2 }]);
-            } else {
-                words["published"] = json!({ "record": {
-                    "version": 1, "uri": "s3://bucket/results/x", "name": "x", "digest": "d", "fileCount": 1, "bytes": 2,
-                    "published": "2026-11-26T20:00:00Z",
-                } });
-            }
-            kubelet::end(&self.world.admin, &pod, 0, &words).await;
+            kubelet::has_moved_data(&self.world.admin, &pod).await;
         }
     }
 

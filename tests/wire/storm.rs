@@ -1,5 +1,6 @@
 //! A storm: many jobs on simulated nodes, whose programs fail, whose pods are evicted and deleted, whose nodes are lost
-//! and whose operators are killed, at random and all the time. Then it is calm, and every job has to end as it should.
+//! and whose operators are killed, at random and all the time. A third of them fetch their model and publish their result, and
+//! the pods that do it fail and go as well. Then it is calm, and every job has to end as it should.
 //!
 //! `STORM_JOBS` and `STORM_SECONDS` make it longer. `STORM_SEED` has it make other choices, and always the same ones with the
 //! same seed; `random` draws one. The seed is printed.
@@ -20,6 +21,8 @@ use testkit::support::{World, jobs_url, kubelet, outcome};
 
 /// Each has an operator of its own.
 const JOBS_OF_A_NAMESPACE: usize = 10;
+/// So often a pod that moves a job's data fails or goes. After more the operator waits for ten minutes.
+const FAULTS_OF_MOVES: u32 = 2;
 /// After the storm: as long as the longest back-off, and what waits for it.
 const CALM: Duration = Duration::from_secs(300);
 
@@ -40,6 +43,8 @@ fn seed() -> u64 {
 struct Sea {
     name: String,
     jobs: BTreeMap<String, Plan>,
+    /// How often a pod that moved the data of a job failed or went.
+    unmoved: BTreeMap<String, u32>,
     agents: Arc<Agents>,
     operator: Option<Operator>,
     back: Instant,
@@ -52,6 +57,7 @@ struct Sea {
 struct Plan {
     workers: i64,
     backoff_limit: i64,
+    moves_data: bool,
 }
 
 impl Sea {
@@ -59,20 +65,26 @@ impl Sea {
         let name = format!("storm-{number}");
         world.namespace(&name).await;
         let agents = Agents::new(&world.witness);
-        let (plans, back) = (BTreeMap::new(), Instant::now());
-        let mut sea = Self { name, jobs: plans, agents, operator: None, back, gone: 0, kills: 0 };
+        let claims = format!("/api/v1/namespaces/{name}/persistentvolumeclaims");
+        world.send("POST", &claims, &kubelet::cache_claim()).await.expect("a claim");
+        let (jobs_of_it, unmoved, back) = (BTreeMap::new(), BTreeMap::new(), Instant::now());
+        let mut sea = Self { name, jobs: jobs_of_it, unmoved, agents, operator: None, back, gone: 0, kills: 0 };
         sea.come_back(world);
         for job in 0..jobs {
-            let plan = Plan { workers: random.random_range(1..=4), backoff_limit: random.random_range(2..=12) };
+            let (workers, backoff_limit) = (random.random_range(1..=4), random.random_range(2..=12));
+            let plan = Plan { workers, backoff_limit, moves_data: job % 3 == 1 };
             let name = format!("job-{job}");
             let labels = json!({
                 "storm/workers": plan.workers.to_string(), "storm/backoff-limit": plan.backoff_limit.to_string(),
             });
-            let spec = json!({
+            let mut spec = json!({
                 "model": "m", "dataset": "d", "numWorkers": plan.workers, "gpusPerWorker": 0,
                 "image": "training.test/training:1", "failurePolicy": { "backoffLimit": plan.backoff_limit },
                 "podTemplate": { "metadata": { "labels": labels } },
             });
+            if plan.moves_data {
+                spec.as_object_mut().unwrap().extend(kubelet::data_fields().as_object().unwrap().clone());
+            }
             let object = json!({
                 "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": name }, "spec": spec,
             });
@@ -82,8 +94,30 @@ impl Sea {
         sea
     }
 
-    fn pods(&self, world: &World) -> Vec<Value> {
-        world.witness.read(&self.name, |space| space.of(Kind::Pod).filter(|pod| runs(pod)).cloned().collect())
+    /// The pods that run of the gangs, and those that move data.
+    fn pods(&self, world: &World) -> (Vec<Value>, Vec<Value>) {
+        let all: Vec<Value> =
+            world.witness.read(&self.name, |space| space.of(Kind::Pod).filter(|pod| runs(pod)).cloned().collect());
+        all.into_iter().partition(|pod| !kubelet::moves_data(pod))
+    }
+
+    /// Some of the pods that move data have done it, and some fail or go.
+    async fn move_data(&mut self, world: &World, pods: &[Value], random: &mut StdRng) {
+        for pod in pods {
+            let faults = self.unmoved.entry(job_of(pod)).or_default();
+            match random.random_range(0..100) {
+                0..10 if *faults < FAULTS_OF_MOVES => {
+                    *faults += 1;
+                    kubelet::exit(&world.admin, pod, 1).await;
+                }
+                10..20 if *faults < FAULTS_OF_MOVES => {
+                    *faults += 1;
+                    kubelet::delete(&world.admin, pod).await;
+                }
+                20..50 => kubelet::has_moved_data(&world.admin, pod).await,
+                _ => {}
+            }
+        }
     }
 
     /// The agents look at each other.
@@ -93,8 +127,9 @@ impl Sea {
 
     /// Something happens.
     async fn blow(&mut self, world: &World, random: &mut StdRng) {
-        let pods = self.pods(world);
+        let (pods, movers) = self.pods(world);
         self.look(&pods);
+        self.move_data(world, &movers, random).await;
         let Some(pod) = pods.choose(random) else { return };
         match random.random_range(0..100) {
             0..40 => self.agents.fail(&world.admin, pod, random.random_range(1..=136)).await,
@@ -121,7 +156,7 @@ impl Sea {
             }
             _ => _ = self.agents.complete(&world.admin, pod).await,
         }
-        let pods = self.pods(world);
+        let (pods, _) = self.pods(world);
         self.look(&pods);
     }
 
@@ -173,6 +208,9 @@ impl Sea {
                 && gang.ended.last().is_none_or(|end| i64::from(end.attempt) < i64::from(gang.attempt));
             match status["state"].as_str() {
                 Some("Completed") if !ended_well => says("it is Completed, and its programs were not".to_owned()),
+                Some("Completed") if plan.moves_data && status["result"].is_null() => {
+                    says("it is Completed, and its result is not published".to_owned());
+                }
                 Some("Completed") => {}
                 // The tenth interruption in a row is no restart any more.
                 Some("Failed") if failures == plan.backoff_limit || disruptions >= 9 => {}
@@ -251,12 +289,15 @@ async fn storm() {
         let mut unfinished = Vec::new();
         for sea in &mut seas {
             sea.come_back(&world);
-            let (jobs, pods) = (sea.unfinished(&world), sea.pods(&world));
+            let (jobs, (pods, movers)) = (sea.unfinished(&world), sea.pods(&world));
             sea.look(&pods);
+            for pod in &movers {
+                kubelet::has_moved_data(&world.admin, pod).await;
+            }
             for pod in jobs.iter().filter_map(|job| pods.iter().find(|pod| job_of(pod) == *job)) {
                 sea.agents.complete(&world.admin, pod).await;
             }
-            sea.look(&sea.pods(&world));
+            sea.look(&sea.pods(&world).0);
             unfinished.extend(jobs.into_iter().map(|job| format!("{}/{job}", sea.name)));
         }
         if unfinished.is_empty() {
@@ -285,11 +326,12 @@ async fn storm() {
         .sum();
     println!(
         "{jobs} jobs, {faults} faults in {:.0} s, {} kills of operators, {attempts} attempts; {} pods made again for {} that \
-         went; all at an end {:.0} s later",
+         went, and of those that moved data {} failed or went; all at an end {:.0} s later",
         (calm - began).as_secs_f64(),
         seas.iter().map(|sea| sea.kills).sum::<u32>(),
         seas.iter().map(|sea| world.witness.read(&sea.name, |space| space.ever(Kind::Pod))).sum::<usize>() - first_pods,
         seas.iter().map(|sea| sea.gone).sum::<usize>(),
+        seas.iter().flat_map(|sea| sea.unmoved.values()).sum::<u32>(),
         calm.elapsed().as_secs_f64()
     );
     assert!(wrong.is_empty(), "STORM_SEED={seed}: {} things are wrong:\n{}", wrong.len(), wrong.join("\n"));

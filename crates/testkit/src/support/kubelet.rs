@@ -140,6 +140,41 @@ pub async fn exit(client: &Client, pod: &Value, code: i32) {
     end(client, pod, code, &message).await;
 }
 
+/// Whether this pod fetches data, or publishes a result.
+pub fn moves_data(pod: &Value) -> bool {
+    pod["metadata"]["labels"]["component"] == "upkeep"
+}
+
+/// The agent of a pod that fetches or publishes has done it.
+pub async fn has_moved_data(client: &Client, pod: &Value) {
+    let mut words = json!({ "version": 1, "phase": "Exited" });
+    if pod["metadata"]["labels"]["ml.example.com/task"] == "fetch" {
+        words["fetched"] = json!([{ "name": "model", "key": "k", "revision": "r", "files": 1, "bytes": 2 }]);
+    } else {
+        words["published"] = json!({ "record": {
+            "version": 1, "uri": "s3://bucket/results/x", "name": "x", "digest": "d", "fileCount": 1, "bytes": 2,
+            "published": "2026-11-26T20:00:00Z",
+        } });
+    }
+    end(client, pod, 0, &words).await;
+}
+
+/// A claim for the cache of what is fetched.
+pub fn cache_claim() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "cache" },
+        "spec": { "accessModes": ["ReadWriteMany"], "resources": { "requests": { "storage": "1Gi" } } },
+    })
+}
+
+/// The fields of a job whose model is fetched into that cache, and whose result is published.
+pub fn data_fields() -> Value {
+    json!({
+        "model": "s3://bucket/model", "cache": { "pvcName": "cache" }, "output": "s3://bucket/results",
+        "checkpoint": { "storage": { "type": "pvc" } },
+    })
+}
+
 /// As `kubectl drain` does.
 pub async fn evict(client: &Client, pod: &Value) {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
