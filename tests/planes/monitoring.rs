@@ -19,7 +19,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use testkit::cluster::{self, Cluster, tools};
+use testkit::cluster::{self, Cluster, DENIES, tools};
 use testkit::prometheus::{self, Prometheus};
 use testkit::wait::{SOON, eventually};
 use testkit::{ask, free_port, root};
@@ -332,23 +332,6 @@ fn dcgm_exporter() -> u16 {
     });
     port
 }
-
-/// The operator may not write the status of the job `denied`.
-const DENIES: &str = r#"
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: { name: denied }
-spec:
-  matchConstraints:
-    resourceRules:
-      - { apiGroups: [ml.example.com], apiVersions: [v1], operations: [UPDATE], resources: [trainingjobs/status] }
-  validations: [{ expression: "object.metadata.name != 'denied'" }]
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: { name: denied }
-spec: { policyName: denied, validationActions: [Deny] }
-"#;
 
 /// A program of a worker: it tells its progress, saves once, and warns of what may end it.
 const PROGRAM: &str = r#"

@@ -9,6 +9,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+/// A policy: the operator may not write the status of the job `denied`.
+pub const DENIES: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: { name: denied }
+spec:
+  matchConstraints:
+    resourceRules:
+      - { apiGroups: [ml.example.com], apiVersions: [v1], operations: [UPDATE], resources: [trainingjobs/status] }
+  validations: [{ expression: "object.metadata.name != 'denied'" }]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: { name: denied }
+spec: { policyName: denied, validationActions: [Deny] }
+"#;
+
 /// The folder of the programs that clusters are made of, kubectl among them; built now if nobody has.
 pub fn tools() -> &'static Path {
     static TOOLS: OnceLock<PathBuf> = OnceLock::new();
