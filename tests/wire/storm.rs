@@ -67,8 +67,8 @@ impl Sea {
         let agents = Agents::new(&world.witness);
         let claims = format!("/api/v1/namespaces/{name}/persistentvolumeclaims");
         world.send("POST", &claims, &kubelet::cache_claim()).await.expect("a claim");
-        let (jobs_of_it, unmoved, back) = (BTreeMap::new(), BTreeMap::new(), Instant::now());
-        let mut sea = Self { name, jobs: jobs_of_it, unmoved, agents, operator: None, back, gone: 0, kills: 0 };
+        let (plans, unmoved, back) = (BTreeMap::new(), BTreeMap::new(), Instant::now());
+        let mut sea = Self { name, jobs: plans, unmoved, agents, operator: None, back, gone: 0, kills: 0 };
         sea.come_back(world);
         for job in 0..jobs {
             let (workers, backoff_limit) = (random.random_range(1..=4), random.random_range(2..=12));
