@@ -27,7 +27,7 @@ use testkit::cluster::DENIES;
 use testkit::process::{Process, Signal};
 use testkit::prometheus::Prometheus;
 use testkit::root;
-use testkit::servers::{BUCKET, Fault, KEY, SECRET};
+use testkit::servers::{BUCKET, Fault, SECRET};
 
 /// How many times faster the alerts on jobs are than as they are shipped.
 const FASTER: u64 = 20;
@@ -349,16 +349,7 @@ impl<'a> Trial<'a> {
         let bucket = Bucket::open(self.space).await;
         let backup = merged(kept()["checkpoint"].clone(), &json!({ "backup": bucket.backup("late") }));
         let late = self.submit("late", "copies", json!({ "checkpoint": backup })).await;
-        let secret = |key: &str| {
-            json!({
-                "metadata": { "name": "data-keys" },
-                "stringData": {
-                    "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": key, "AWS_REGION": "us-east-1",
-                    "AWS_ENDPOINT_URL": bucket.url(),
-                },
-            })
-        };
-        self.space.create::<Secret>(secret("wrong")).await;
+        self.space.create::<Secret>(bucket.data_keys("data-keys", "wrong")).await;
         // A job asks the store before it begins.
         late.state(Running).await;
         bucket.proxy.set(|asked| if asked.target.contains("late") { Fault::Answer(503) } else { Fault::Pass });
@@ -369,7 +360,7 @@ impl<'a> Trial<'a> {
         self.submit("result", "", merged(kept(), &output)).await;
         let copied = async || bucket.proxy.set(|_| Fault::Pass);
         let published = async || {
-            let patch = Patch::Merge(secret(SECRET));
+            let patch = Patch::Merge(bucket.data_keys("data-keys", SECRET));
             self.space.api::<Secret>().patch("data-keys", &PatchParams::default(), &patch).await.unwrap();
             let (done, said) = self.space.plugin(&["restart", "result"]).await;
             assert!(done, "{said}");

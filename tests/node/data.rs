@@ -28,14 +28,7 @@ async fn a_model_is_fetched_once_and_before_the_workers_are_made() {
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
     });
     space.create::<PersistentVolumeClaim>(claim).await;
-    let secret = json!({
-        "metadata": { "name": "data-keys" },
-        "stringData": {
-            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": bucket.url(),
-        },
-    });
-    space.create::<Secret>(secret).await;
+    space.create::<Secret>(bucket.data_keys("data-keys", SECRET)).await;
     let fields = |more: Value| {
         let all = json!({
             "model": format!("s3://{BUCKET}/models/base"), "credentialsSecret": "data-keys",

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
 use std::path::Path;
 use testkit::root;
-use testkit::servers::{KEY, SECRET};
+use testkit::servers::SECRET;
 
 const EXAMPLES_IMAGE: &str = "localhost/trainingjob-examples:cpu";
 /// The images that the files name.
@@ -145,14 +145,7 @@ async fn s3_backup() {
     let beside = bucket.server.object("x");
     let buckets = beside.parent().and_then(Path::parent).expect("a folder of buckets");
     std::fs::create_dir_all(buckets.join("ml-backups")).unwrap();
-    let secret = json!({
-        "metadata": { "name": "backup-credentials" },
-        "stringData": {
-            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": bucket.url(),
-        },
-    });
-    space.create::<Secret>(secret).await;
+    space.create::<Secret>(bucket.data_keys("backup-credentials", SECRET)).await;
     let job = apply(&space, "s3-backup", "circles").await;
     job.state(Running).await;
     job.state(Completed).await;

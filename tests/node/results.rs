@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use protocol::result::{RECORD_NAME, ResultRecord};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs;
-use testkit::servers::{BUCKET, Fault, KEY, SECRET};
+use testkit::servers::{BUCKET, Fault, SECRET};
 
 /// What both workers do. One of them writes.
 const WRITES: &str = r#"
@@ -34,16 +34,7 @@ async fn a_result_is_published_and_another_job_reads_it() {
     let space = world.space("results", json!({})).await;
     let bucket = Bucket::open(&space).await;
     // With a wrong key first.
-    let secret = |key: &str| {
-        json!({
-            "metadata": { "name": "data-keys" },
-            "stringData": {
-                "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": key, "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": bucket.url(),
-            },
-        })
-    };
-    space.create::<Secret>(secret("wrong")).await;
+    space.create::<Secret>(bucket.data_keys("data-keys", "wrong")).await;
     let fields = json!({
         "credentialsSecret": "data-keys", "output": format!("s3://{BUCKET}/results"), "command": ["sh", "-c", WRITES],
         "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } },
@@ -61,7 +52,7 @@ async fn a_result_is_published_and_another_job_reads_it() {
     }
 
     // The Secret is corrected, and the result is published without another run of the program.
-    let patch = Patch::Merge(secret(SECRET));
+    let patch = Patch::Merge(bucket.data_keys("data-keys", SECRET));
     space.api::<Secret>().patch("data-keys", &PatchParams::default(), &patch).await.unwrap();
     let (done, said) = space.plugin(&["restart", "tuned"]).await;
     assert!(done, "{said}");
@@ -106,14 +97,7 @@ async fn a_store_that_is_away_keeps_a_result_waiting() {
     let Some(world) = world() else { return };
     let space = world.space("waits", json!({})).await;
     let bucket = Bucket::open(&space).await;
-    let keys: Value = json!({
-        "metadata": { "name": "data-keys" },
-        "stringData": {
-            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": bucket.url(),
-        },
-    });
-    space.create::<Secret>(keys).await;
+    space.create::<Secret>(bucket.data_keys("data-keys", SECRET)).await;
     let fields = json!({
         "credentialsSecret": "data-keys", "output": format!("s3://{BUCKET}/results"), "command": ["sh", "-c", WRITES],
         "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } },

@@ -39,6 +39,17 @@ impl Bucket {
         self.proxy.url()
     }
 
+    /// A Secret for `credentialsSecret`: what reaches this bucket, with this secret key.
+    pub fn data_keys(&self, name: &str, key: &str) -> Value {
+        json!({
+            "metadata": { "name": name },
+            "stringData": {
+                "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": key, "AWS_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": self.url(),
+            },
+        })
+    }
+
     /// What the fields of a store and of a backup have in common.
     fn access(&self) -> Value {
         json!({ "endpoint": self.url(), "region": "us-east-1", "credentialsSecret": "s3-keys" })
