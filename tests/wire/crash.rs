@@ -495,10 +495,11 @@ impl<'a> Life<'a> {
             }
             Roles => {
                 self.runs(1).await?;
+                let workers = [self.running(1, 0).await?, self.running(1, 1).await?];
                 self.exit_of("actor", 1, 0, 1).await?;
-                // As their agents do.
-                for worker in 0..2 {
-                    self.exit(1, worker, 143).await?;
+                // As their agents do. With the first of them their Job has failed, which deletes the other.
+                for pod in &workers {
+                    kubelet::exit(&self.world.admin, pod, 143).await;
                 }
                 self.complete(2).await?;
                 self.exit_of("actor", 2, 0, 0).await?;

@@ -218,7 +218,8 @@ impl Sea {
             }
             let jobs: Vec<_> = space.of(Kind::Job).filter(|job| owner(job) == Some(name)).collect();
             if jobs.len() > 1 {
-                says(format!("{} Jobs are left", jobs.len()));
+                let metadata: Vec<_> = jobs.iter().map(|job| &job["metadata"]).collect();
+                says(format!("{} Jobs are left: {}", jobs.len(), json!(metadata)));
             }
             if let Err(broken) = outcome::invariants(&alone(space, name), true) {
                 says(broken);
@@ -308,8 +309,13 @@ async fn storm() {
     }
     let mut wrong = Vec::new();
     for sea in &seas {
-        let none_runs = |space: &Space| (!space.of(Kind::Pod).any(runs)).then_some(());
-        world.witness.until(&sea.name, "no pod to run", none_runs).await.unwrap();
+        // What the operator deletes goes when the garbage collector has come to it.
+        let at_rest = |space: &Space| {
+            let goes = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
+            (!space.of(Kind::Pod).any(runs) && !space.now.values().any(goes)).then_some(())
+        };
+        sea.operator.as_ref().expect("all came back").idle().await.unwrap();
+        world.witness.until(&sea.name, "no pod to run, and all that was deleted to be gone", at_rest).await.unwrap();
         sea.operator.as_ref().expect("all came back").idle().await.unwrap();
         wrong.extend(world.witness.read(&sea.name, |space| sea.wrong(space)));
     }
