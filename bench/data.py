@@ -6,8 +6,8 @@
     bench/data.py --large 500 --small 200 --rounds 1
 
 Each is measured on loopback, and through a relay that gives each connection a delay of 20 ms and all of them together
-1 Gbit/s. The relay stands in for `tc netem`, which a kernel may lack. The agent hashes every byte. rclone
-compares sizes and, where the store gives one, an MD5. s5cmd compares nothing.
+1 Gbit/s. The relay stands in for `tc netem`, which a kernel may lack. The agent hashes every byte. rclone compares
+each file with the MD5 that it stored when it uploaded it, and then without. s5cmd compares nothing.
 """
 
 import argparse
@@ -103,20 +103,30 @@ def clients():
 def commands(others, agent, url, room, keys, prefix):
     """Client -> whether it compares content, and its command that writes below `room/out`."""
     out = room / "out"
-    flags = f":s3,provider=Other,env_auth=true,endpoint='{url}',region=us-east-1:{BUCKET}/{prefix}"
+    copy = [others["rclone"], "copy", "--config", "/dev/null", "--transfers", "8", "--multi-thread-streams", "8",
+            remote(url, prefix), out]
     endpoint = secret(room, keys, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, AWS_REGION="us-east-1",
                       AWS_ENDPOINT_URL=url)
     return {
         "agent fetch": ("SHA-256", [agent, "fetch", "--into", out, "--credentials", endpoint, f"s3://{BUCKET}/{prefix}"]),
-        "rclone": ("MD5 if known", [others["rclone"], "copy", "--config", "/dev/null", "--transfers", "8",
-                                    "--multi-thread-streams", "8", flags, out]),
+        "rclone": ("MD5", copy),
+        "rclone --ignore-checksum": ("size", [*copy, "--ignore-checksum"]),
         "s5cmd": ("no", [others["s5cmd"], "--endpoint-url", url, "cp", f"s3://{BUCKET}/{prefix}/*", f"{out}/"]),
     }
+
+
+def remote(url, prefix):
+    """A prefix of the bucket, as rclone writes it."""
+    return f":s3,provider=Other,env_auth=true,endpoint='{url}',region=us-east-1:{BUCKET}/{prefix}"
 
 
 def measure(command, room):
     shutil.rmtree(room / "out", ignore_errors=True)
     (room / "out").mkdir()
+    return client(command, room)
+
+
+def client(command, room):
     env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1", "HOME": str(room)}
     ended = Running(room, *command, env=env).wait(LIMIT)
     if ended.code != 0:
@@ -124,14 +134,17 @@ def measure(command, room):
     return ended
 
 
-def fill(store, name, count, size):
-    folder = store / BUCKET / name
+def fill(rclone, room, url, name, count, size):
+    """Uploads files, so that the store has their hashes."""
+    folder = room / "up" / name
     folder.mkdir(parents=True)
     block = os.urandom(MB)
     for number in range(count):
         with open(folder / f"file-{number:05}", "wb") as file:
             for _ in range(size):
                 file.write(number.to_bytes(8, "little") + block[8:])
+    client([rclone, "copy", "--config", "/dev/null", folder, remote(url, name)], room)
+    shutil.rmtree(folder)
 
 
 def main():
@@ -150,8 +163,7 @@ def main():
     others = clients()
     with tempfile.TemporaryDirectory(prefix="trainingjob-bench-", dir=ROOT / "target") as temporary:
         room = Path(temporary)
-        fill(room / "store", "large", 1, args.large)
-        fill(room / "store", "small", args.small, 1)
+        (room / "store" / BUCKET).mkdir(parents=True)
         port = free_port()
         server = subprocess.Popen([Path(gateway) / "versitygw", "--access", KEY, "--secret", SECRET, "--region",
                                    "us-east-1", "--quiet", "--port", f"127.0.0.1:{port}", "posix", room / "store"],
@@ -159,6 +171,8 @@ def main():
         relay = Relay(port)
         try:
             until("the server", lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+            for prefix, count, size in (("large", 1, args.large), ("small", args.small, 1)):
+                fill(others["rclone"], room, f"http://127.0.0.1:{port}", prefix, count, size)
             print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors\n")
             print("| Content | Network | Client | Compares | Seconds | MB/s | agent / client | CPU s | MiB |")
             print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")

@@ -431,14 +431,30 @@ impl<'a> Transfer<'a> {
     /// Writes a block, and notes the part that it completes.
     async fn write(&self, index: usize, item: &Item, target: &Arc<Target>, block: &mut Block) -> Result<()> {
         let (start, bytes) = block.empty();
-        let target = Arc::clone(target);
-        let written = self.on_disk(item, move || target.write(start, &bytes).map(|()| bytes)).await?;
-        let part = block.written(written);
+        let bytes = self.put(item, target, start, bytes).await?;
+        let part = block.written(bytes);
         if let Some((start, length, crc)) = part.filter(|_| item.size > PART) {
+            let part = Arc::clone(target);
+            drop(tokio::task::spawn_blocking(move || part.begin_to_sync(start..start + length)));
             self.note(&Line::Part(index, start, length, crc))?;
             self.check_lease().await?;
         }
         Ok(())
+    }
+
+    /// Writes bytes to their place, and gives them back. Those that wait to be hashed are, beside the connections.
+    async fn put<B>(&self, item: &Item, target: &Arc<Target>, at: u64, bytes: B) -> Result<B>
+    where
+        B: AsRef<[u8]> + Send + 'static,
+    {
+        let writer = Arc::clone(target);
+        let (bytes, is_behind) =
+            self.on_disk(item, move || writer.write(at, bytes.as_ref()).map(|is_behind| (bytes, is_behind))).await?;
+        if is_behind {
+            let hasher = Arc::clone(target);
+            drop(tokio::task::spawn_blocking(move || hasher.catch_up()));
+        }
+        Ok(bytes)
     }
 
     /// Fetches a file from a server that knows no ranges, from the start each time.
@@ -474,8 +490,7 @@ impl<'a> Transfer<'a> {
             };
             let piece = piece?;
             let length = piece.len().min(usize::try_from(item.size - *at).unwrap_or(usize::MAX));
-            let (start, piece, target) = (*at, piece.slice(..length), Arc::clone(target));
-            self.on_disk(item, move || target.write(start, &piece)).await?;
+            self.put(item, target, *at, piece.slice(..length)).await?;
             self.arrived(length as u64);
             *at += length as u64;
             self.check_lease().await?;
