@@ -7,10 +7,11 @@
 
 Each is measured on loopback, and through a relay that gives each connection a delay of 20 ms and all of them together
 1 Gbit/s. The relay stands in for `tc netem`, which a kernel may lack. The agent hashes every byte. rclone compares
-each file with the MD5 that it stored when it uploaded it, and then without. s5cmd compares nothing.
+each file with the MD5 that the store has as its ETag, and then without. s5cmd compares nothing.
 """
 
 import argparse
+import hashlib
 import os
 import queue
 import shutil
@@ -103,8 +104,9 @@ def clients():
 def commands(others, agent, url, room, keys, prefix):
     """Client -> whether it compares content, and its command that writes below `room/out`."""
     out = room / "out"
+    remote = f":s3,provider=Other,env_auth=true,endpoint='{url}',region=us-east-1:{BUCKET}/{prefix}"
     copy = [others["rclone"], "copy", "--config", "/dev/null", "--transfers", "8", "--multi-thread-streams", "8",
-            remote(url, prefix), out]
+            remote, out]
     endpoint = secret(room, keys, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, AWS_REGION="us-east-1",
                       AWS_ENDPOINT_URL=url)
     return {
@@ -115,18 +117,9 @@ def commands(others, agent, url, room, keys, prefix):
     }
 
 
-def remote(url, prefix):
-    """A prefix of the bucket, as rclone writes it."""
-    return f":s3,provider=Other,env_auth=true,endpoint='{url}',region=us-east-1:{BUCKET}/{prefix}"
-
-
 def measure(command, room):
     shutil.rmtree(room / "out", ignore_errors=True)
     (room / "out").mkdir()
-    return client(command, room)
-
-
-def client(command, room):
     env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1", "HOME": str(room)}
     ended = Running(room, *command, env=env).wait(LIMIT)
     if ended.code != 0:
@@ -134,17 +127,19 @@ def client(command, room):
     return ended
 
 
-def fill(rclone, room, url, name, count, size):
-    """Uploads files, so that the store has their hashes."""
-    folder = room / "up" / name
+def fill(store, name, count, size):
+    """Files of a store, with the ETags that they had if they had been uploaded in one piece each."""
+    folder = store / BUCKET / name
     folder.mkdir(parents=True)
     block = os.urandom(MB)
     for number in range(count):
-        with open(folder / f"file-{number:05}", "wb") as file:
+        path, md5 = folder / f"file-{number:05}", hashlib.md5()
+        with open(path, "wb") as file:
             for _ in range(size):
-                file.write(number.to_bytes(8, "little") + block[8:])
-    client([rclone, "copy", "--config", "/dev/null", folder, remote(url, name)], room)
-    shutil.rmtree(folder)
+                piece = number.to_bytes(8, "little") + block[8:]
+                file.write(piece)
+                md5.update(piece)
+        os.setxattr(path, "user.etag", md5.hexdigest().encode())
 
 
 def main():
@@ -163,7 +158,8 @@ def main():
     others = clients()
     with tempfile.TemporaryDirectory(prefix="trainingjob-bench-", dir=ROOT / "target") as temporary:
         room = Path(temporary)
-        (room / "store" / BUCKET).mkdir(parents=True)
+        fill(room / "store", "large", 1, args.large)
+        fill(room / "store", "small", args.small, 1)
         port = free_port()
         server = subprocess.Popen([Path(gateway) / "versitygw", "--access", KEY, "--secret", SECRET, "--region",
                                    "us-east-1", "--quiet", "--port", f"127.0.0.1:{port}", "posix", room / "store"],
@@ -171,8 +167,6 @@ def main():
         relay = Relay(port)
         try:
             until("the server", lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
-            for prefix, count, size in (("large", 1, args.large), ("small", args.small, 1)):
-                fill(others["rclone"], room, f"http://127.0.0.1:{port}", prefix, count, size)
             print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors\n")
             print("| Content | Network | Client | Compares | Seconds | MB/s | agent / client | CPU s | MiB |")
             print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
