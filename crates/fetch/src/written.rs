@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 const PIECE: usize = 1024 * 1024;
 /// What one call writes, in bytes. A larger piece gets larger folios of the page cache, which took up to five times as
 /// long to fill in a virtual machine that gives its free memory back (Linux 6.18).
-const WRITE: usize = 128 * 1024;
+const WRITE: usize = 32 * 1024;
 /// What is hashed at most before others may begin, or start over, in bytes.
 const TURN: u64 = 16 * 1024 * 1024;
 
