@@ -41,9 +41,9 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
             .get("parameters")
             .is_none_or(|parameters| parameters.as_object().is_none_or(serde_json::Map::is_empty))
         {
-            let why =
-                "has no parameters to search: add them to spec.hyperParameterTuningConfig of the result, or train once";
-            ours.notes.lost(field, why);
+            let note = "has no parameters to search, so every trial would be the same: the job trains once. With some it would be a \
+search: add this block to the result with them";
+            ours.notes.note(field, note);
         } else {
             let note = "the job starts no workers: it is a search, whose trials are TrainingJobs (kubectl trainingjob tune NAME)";
             ours.notes.note(field, note);

@@ -77,6 +77,69 @@ fn omes_jobs_lose_nothing_with_the_namespace() {
     assert_eq!((&spec(3)["framework"], &spec(3)["procsPerWorker"]), (&json!("mpi"), &json!(4)));
 }
 
+/// Each block of OME's documentation by itself, with a runtime beside it.
+#[test]
+fn no_block_of_omes_documentation_loses_anything() {
+    let (_, text) = fixtures().into_iter().find(|(name, _)| name == "ome-blocks").unwrap();
+    let mut runtimes = documents(&text).unwrap();
+    runtimes.retain(|document| document["kind"] == "ClusterTrainingRuntime");
+    // Its `auto` counts processors where there are no GPUs.
+    runtimes[0]["spec"]["mlPolicy"]["torch"]["numProcPerNode"] = json!(1);
+    let named = |runtime: &Value, name: &str| {
+        let mut runtime = runtime.clone();
+        runtime["metadata"]["name"] = json!(name);
+        runtime.to_string()
+    };
+    let beside = ["pytorch-runtime", "pytorch-distributed-runtime"].map(|name| named(&runtimes[0], name));
+    let beside = format!("{}\n---\n{}\n---\n{}\n---\n", beside[0], beside[1], named(&runtimes[1], "mpi-runtime"));
+    let image = json!("pytorch/pytorch:latest");
+    let blocks = [
+        json!({ "runtimeRef": { "name": "pytorch-runtime", "kind": "ClusterTrainingRuntime", "apiGroup": "ome.io" } }),
+        json!({ "trainer": {
+            "image": image, "command": ["python"], "args": ["-m", "torch.distributed.launch"],
+            "env": [{ "name": "NCCL_DEBUG", "value": "INFO" }], "numNodes": 2, "numProcPerNode": "4",
+            "resourcesPerNode": { "limits": { "nvidia.com/gpu": 4 }, "requests": { "memory": "16Gi" } },
+        } }),
+        json!({ "modelConfig": { "inputModel": "base", "outputModel": {
+            "storageUri": "oci://bucket/models/tuned", "parameters": { "region": "us-phoenix-1" } } } }),
+        json!({ "datasets": {
+            "storageUri": "oci://bucket/sets", "storageKey": "a-secret",
+            "parameters": { "format": "jsonl", "compression": "gzip" } } }),
+        json!({ "hyperParameterTuningConfig": {
+            "method": "random", "maxTrials": 20, "metric": { "name": "accuracy", "goal": "maximize" },
+            "parameters": { "dropout": { "type": "double", "values": [0.1, 0.2] } } } }),
+        json!({ "trainer": { "numProcPerNode": "gpu", "command": ["python"], "args": ["train.py"] } }),
+        json!({
+            "runtimeRef": { "name": "mpi-runtime" },
+            "trainer": { "numProcPerNode": 4, "command": ["mpirun"], "args": ["python", "train.py"] } }),
+        json!({ "trainer": { "numNodes": 4, "numProcPerNode": "2" } }),
+        json!({ "trainer": {
+            "numNodes": 2, "numProcPerNode": "4", "env": [{ "name": "MODEL_PARALLEL_SIZE", "value": "8" }] } }),
+    ];
+    let whole = |spec: Value| {
+        let mut job = json!({ "apiVersion": "ome.io/v1beta1", "kind": "TrainingJob", "metadata": { "name": "block" } });
+        job["spec"] = json!({ "runtimeRef": { "name": "pytorch-runtime" } });
+        job["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        job
+    };
+    let documents_folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/documents/others");
+    let manifests = ["ome-llama-finetune", "ome-simple-finetune", "ome-large-model-training"];
+    let manifests = manifests.map(|name| fs::read_to_string(documents_folder.join(format!("{name}.yaml"))).unwrap());
+    let with_status = {
+        let mut job = whole(json!({}));
+        job["status"] = json!({ "jobsStatus": [{ "name": "block-job-0", "ready": 1, "succeeded": 0 }] });
+        job
+    };
+    let blocks =
+        blocks.map(|spec| whole(spec).to_string()).into_iter().chain([with_status.to_string()]).chain(manifests);
+    let answers = Answers { oci_namespace: Some("mytenancy".into()), ..Answers::default() };
+    for block in blocks {
+        let converted =
+            convert(&format!("{beside}{block}"), &answers).unwrap_or_else(|wrong| panic!("{wrong}: {block}"));
+        assert!(!converted.lost && converted.jobs.len() == 1, "{block}\n{}", converted.text);
+    }
+}
+
 /// A job that acts as it did is told apart from one that does not.
 #[test]
 fn these_lose_nothing() {
@@ -103,7 +166,7 @@ fn these_lose_nothing() {
 #[test]
 fn an_unknown_field_is_told_wherever_it_stands() {
     /// What is left out with words of its own, or is looked at only in part.
-    const LEFT_OUT: [&str; 13] = [
+    const LEFT_OUT: [&str; 14] = [
         ".env[",
         ".volumeMounts[",
         ".volumes[",
@@ -116,6 +179,8 @@ fn an_unknown_field_is_told_wherever_it_stands() {
         // What describes a model for others than its program.
         "base: metadata",
         "base: spec.modelFormat",
+        // A search of nothing.
+        "llama: spec.hyperParameterTuningConfig",
         // What an API server has added.
         "stored: metadata.managedFields",
         "stored: spec.selector",
