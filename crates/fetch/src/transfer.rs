@@ -451,8 +451,8 @@ impl<'a> Transfer<'a> {
         let (bytes, is_behind) =
             self.on_disk(item, move || writer.write(at, bytes.as_ref()).map(|is_behind| (bytes, is_behind))).await?;
         if is_behind {
-            let hasher = Arc::clone(target);
-            drop(tokio::task::spawn_blocking(move || hasher.catch_up()));
+            let target = Arc::clone(target);
+            drop(tokio::task::spawn_blocking(move || target.catch_up()));
         }
         Ok(bytes)
     }

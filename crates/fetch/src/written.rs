@@ -10,13 +10,14 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// What is read at once to hash it, in bytes.
 const PIECE: usize = 1024 * 1024;
 /// What one call writes, in bytes. A larger piece gets larger folios of the page cache, which took up to five times as
 /// long to fill in a virtual machine that gives its free memory back (Linux 6.18).
 const WRITE: usize = 32 * 1024;
-/// What is hashed at most before others may begin, or start over, in bytes.
+/// After how many bytes a hasher beside the connections looks whether it is still wanted.
 const TURN: u64 = 16 * 1024 * 1024;
 
 /// Ranges that never overlap and never touch, by start.
@@ -124,7 +125,7 @@ impl Target {
         self.ranges.lock().missing(self.size, most)
     }
 
-    /// Writes bytes. Those that follow what is hashed are hashed at once, others by [`Self::catch_up`]. Gives whether
+    /// Writes bytes. Those that follow what is hashed are hashed at once, others by [`Self::catch_up`]. Returns whether
     /// some wait for that, and nobody does it.
     pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<bool> {
         let mut end = at;
@@ -145,10 +146,12 @@ impl Target {
         }))
     }
 
-    /// Hashes what is there from the start on, from the page cache, unless another does. What cannot be read is left to
-    /// [`Self::finish`].
-    pub fn catch_up(&self) {
-        while let Some(mut hashing) = self.hashing.try_lock() {
+    /// Hashes what is there from the start on, from the page cache, unless another does. It stops when nobody else holds
+    /// the target any more. What cannot be read is left to [`Self::finish`].
+    pub fn catch_up(self: Arc<Self>) {
+        while Arc::strong_count(&self) > 1
+            && let Some(mut hashing) = self.hashing.try_lock()
+        {
             let frontier = self.ranges.lock().frontier();
             let until = frontier.min(hashing.at.saturating_add(TURN));
             if hashing.at >= until || hashing.catch_up(&self.file, until).is_err() {
@@ -224,12 +227,12 @@ mod tests {
     fn pieces_in_any_order_are_hashed_once() {
         let bytes: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
         let size = bytes.len() as u64;
-        let target = Target::new(tempfile::tempfile().unwrap(), size, true, Ranges::default());
+        let target = Arc::new(Target::new(tempfile::tempfile().unwrap(), size, true, Ranges::default()));
         let pieces: Vec<(usize, &[u8])> = bytes.chunks(7_000).enumerate().collect();
         for step in [2, 3, 5] {
             for (index, piece) in pieces.iter().filter(|(index, _)| index % 30 % step == 0) {
                 if target.write(*index as u64 * 7_000, piece).unwrap() {
-                    target.catch_up();
+                    Arc::clone(&target).catch_up();
                 }
                 assert_eq!(target.hashing.lock().at, target.ranges.lock().frontier());
             }
