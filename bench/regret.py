@@ -13,6 +13,7 @@ The regret is the true value at the best trial that was observed, less the best 
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -50,7 +51,8 @@ class Row:
 
 
 ROWS = tuple(Row(function, parallel, **kind) for parallel in (1, 4, 8) for function, kind in (
-    ("branin", {}), ("hartmann6", {}), ("mixed", {}), ("mixed", {"noise": 0.1}), ("mixed", {"failures": 0.2})))
+    ("branin", {}), ("hartmann6", {}), ("mixed", {}), ("mixed", {"noise": 0.1}), ("mixed", {"failures": 0.2}),
+    ("ackley5", {}), ("levy4", {}), ("rosenbrock3", {})))
 
 
 class Branin:
@@ -118,7 +120,62 @@ class Mixed:
                 + 4 * (given["dropout"] - self.dropout) ** 2 + 0.01 * (given["warmup"] - self.warmup) ** 2 + extra)
 
 
-FUNCTIONS = {"branin": Branin, "hartmann6": Hartmann6, "mixed": Mixed}
+class Moved:
+    """A function of some numbers with its best value, 0, at one place of the box, which the seed draws."""
+
+    SIZE, LOW, HIGH = 0, 0.0, 0.0
+    AT = 0.0  # where the function itself has its best value, on each axis
+
+    def __init__(self, rng):
+        margin = (self.HIGH - self.LOW) / 10
+        self.best = [rng.uniform(self.LOW + margin, self.HIGH - margin) for _ in range(self.SIZE)]
+        self.order = rng.sample(range(self.SIZE), self.SIZE)
+        self.mirrored = [rng.random() < 0.5 for _ in range(self.SIZE)]
+        self.parameters = {f"x{axis}": {"type": "double", "min": self.LOW, "max": self.HIGH}
+                           for axis in range(self.SIZE)}
+
+    def regret(self, given):
+        away = [given[f"x{axis}"] - best for axis, best in zip(self.order, self.best, strict=True)]
+        return self.value([self.AT + (-x if mirrored else x) for x, mirrored in zip(away, self.mirrored, strict=True)])
+
+
+class Ackley5(Moved):
+    """Five numbers, a narrow funnel among many hills."""
+
+    SIZE, LOW, HIGH = 5, -10, 10
+
+    @staticmethod
+    def value(at):
+        far = math.sqrt(sum(x * x for x in at) / len(at))
+        waves = sum(math.cos(2 * math.pi * x) for x in at) / len(at)
+        return 20 - 20 * math.exp(-0.2 * far) + math.e - math.exp(waves)
+
+
+class Levy4(Moved):
+    """Four numbers, wavy valleys."""
+
+    SIZE, LOW, HIGH, AT = 4, -5, 5, 1.0
+
+    @staticmethod
+    def value(at):
+        w = [1 + (x - 1) / 4 for x in at]
+        middle = sum((x - 1) ** 2 * (1 + 10 * math.sin(math.pi * x + 1) ** 2) for x in w[:-1])
+        return (math.sin(math.pi * w[0]) ** 2 + middle
+                + (w[-1] - 1) ** 2 * (1 + math.sin(2 * math.pi * w[-1]) ** 2))
+
+
+class Rosenbrock3(Moved):
+    """Three numbers that depend on each other: a bent valley."""
+
+    SIZE, LOW, HIGH, AT = 3, -2, 2, 1.0
+
+    @staticmethod
+    def value(at):
+        return sum(100 * (y - x * x) ** 2 + (1 - x) ** 2 for x, y in itertools.pairwise(at))
+
+
+FUNCTIONS = {"branin": Branin, "hartmann6": Hartmann6, "mixed": Mixed, "ackley5": Ackley5, "levy4": Levy4,
+             "rosenbrock3": Rosenbrock3}
 
 
 def main():
