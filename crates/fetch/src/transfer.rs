@@ -452,7 +452,8 @@ impl<'a> Transfer<'a> {
             self.on_disk(item, move || writer.write(at, bytes.as_ref()).map(|is_behind| (bytes, is_behind))).await?;
         if is_behind {
             let target = Arc::clone(target);
-            drop(tokio::task::spawn_blocking(move || target.catch_up()));
+            // A fetch that is given up lets go of it.
+            drop(tokio::task::spawn_blocking(move || target.catch_up(|| Arc::strong_count(&target) > 1)));
         }
         Ok(bytes)
     }

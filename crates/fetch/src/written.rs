@@ -10,7 +10,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 /// What is read at once to hash it, in bytes.
 const PIECE: usize = 1024 * 1024;
@@ -126,7 +125,7 @@ impl Target {
     }
 
     /// Writes bytes. Those that follow what is hashed are hashed at once, others by [`Self::catch_up`]. Returns whether
-    /// some wait for that, and nobody does it.
+    /// bytes wait for a call of it.
     pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<bool> {
         let mut end = at;
         for piece in bytes.chunks(WRITE) {
@@ -134,10 +133,11 @@ impl Target {
             end += piece.len() as u64;
         }
         let hashing = self.hashing.try_lock();
-        let mut ranges = self.ranges.lock();
-        ranges.add(at..end);
-        let frontier = ranges.frontier();
-        drop(ranges);
+        let frontier = {
+            let mut ranges = self.ranges.lock();
+            ranges.add(at..end);
+            ranges.frontier()
+        };
         Ok(hashing.is_some_and(|mut hashing| {
             if hashing.at == at {
                 hashing.update(bytes);
@@ -146,10 +146,10 @@ impl Target {
         }))
     }
 
-    /// Hashes what is there from the start on, from the page cache, unless another does. It stops when nobody else holds
-    /// the target any more. What cannot be read is left to [`Self::finish`].
-    pub fn catch_up(self: Arc<Self>) {
-        while Arc::strong_count(&self) > 1
+    /// Hashes what is there from the start on, from the page cache, unless another thread does, and as long as it
+    /// `is_wanted`. What cannot be read is left to [`Self::finish`].
+    pub fn catch_up(&self, is_wanted: impl Fn() -> bool) {
+        while is_wanted()
             && let Some(mut hashing) = self.hashing.try_lock()
         {
             let frontier = self.ranges.lock().frontier();
@@ -227,12 +227,14 @@ mod tests {
     fn pieces_in_any_order_are_hashed_once() {
         let bytes: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
         let size = bytes.len() as u64;
-        let target = Arc::new(Target::new(tempfile::tempfile().unwrap(), size, true, Ranges::default()));
+        let target = Target::new(tempfile::tempfile().unwrap(), size, true, Ranges::default());
         let pieces: Vec<(usize, &[u8])> = bytes.chunks(7_000).enumerate().collect();
         for step in [2, 3, 5] {
             for (index, piece) in pieces.iter().filter(|(index, _)| index % 30 % step == 0) {
                 if target.write(*index as u64 * 7_000, piece).unwrap() {
-                    Arc::clone(&target).catch_up();
+                    target.catch_up(|| false);
+                    assert!(target.hashing.lock().at < target.ranges.lock().frontier(), "it is not wanted");
+                    target.catch_up(|| true);
                 }
                 assert_eq!(target.hashing.lock().at, target.ranges.lock().frontier());
             }

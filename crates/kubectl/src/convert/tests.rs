@@ -92,11 +92,10 @@ fn no_block_of_omes_documentation_loses_anything() {
     };
     let beside = ["pytorch-runtime", "pytorch-distributed-runtime"].map(|name| named(&runtimes[0], name));
     let beside = format!("{}\n---\n{}\n---\n{}\n---\n", beside[0], beside[1], named(&runtimes[1], "mpi-runtime"));
-    let image = json!("pytorch/pytorch:latest");
     let blocks = [
         json!({ "runtimeRef": { "name": "pytorch-runtime", "kind": "ClusterTrainingRuntime", "apiGroup": "ome.io" } }),
         json!({ "trainer": {
-            "image": image, "command": ["python"], "args": ["-m", "torch.distributed.launch"],
+            "image": "pytorch/pytorch:latest", "command": ["python"], "args": ["-m", "torch.distributed.launch"],
             "env": [{ "name": "NCCL_DEBUG", "value": "INFO" }], "numNodes": 2, "numProcPerNode": "4",
             "resourcesPerNode": { "limits": { "nvidia.com/gpu": 4 }, "requests": { "memory": "16Gi" } },
         } }),
