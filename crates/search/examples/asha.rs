@@ -6,8 +6,10 @@
 //! them:
 //!
 //! ```sh
-//! gzip -dc digits.csv.gz | cargo run --release --package search --example asha -- 20
+//! gzip -dc digits.csv.gz | cargo run --release --package search --example asha -- 20 2 4
 //! ```
+//!
+//! The numbers are those of seeds, `minStep` and `factor`.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -28,10 +30,11 @@ const PARALLEL: usize = 4;
 const EPOCHS: u64 = 27;
 const PIXELS: usize = 64;
 const CLASSES: usize = 10;
-const ASHA: Asha = Asha { min_step: 1, factor: 3 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let seeds: u64 = std::env::args().nth(1).map_or(Ok(20), |seeds| seeds.parse())?;
+    let given: Vec<u64> = std::env::args().skip(1).map(|number| number.parse()).collect::<Result<_, _>>()?;
+    let number = |at: usize, default: u64| given.get(at).copied().unwrap_or(default);
+    let (seeds, asha) = (number(0, 20), Asha { min_step: number(1, 2), factor: number(2, 4) });
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let images: Vec<Image> = text.lines().map(image).collect::<Result<_, _>>()?;
@@ -40,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut saved, mut within) = (Vec::new(), 0);
     for seed in 0..seeds {
         let (all, best) = search(&space, &images, seed, None)?;
-        let (fewer, best_stopped) = search(&space, &images, seed, Some(ASHA))?;
+        let (fewer, best_stopped) = search(&space, &images, seed, Some(asha))?;
         let (share, ratio) = (1.0 - fewer as f64 / all as f64, best_stopped / best);
         println!("{seed:4}  {all:6}  {fewer:19}  {:4.0}%  {best:13.4}  {best_stopped:19.4}  {ratio:.4}", share * 100.0);
         saved.push(share);
