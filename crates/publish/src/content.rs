@@ -296,12 +296,14 @@ mod tests {
     #[test]
     fn what_no_store_can_hold_is_refused_by_name() {
         let refusal = |make: &dyn Fn(&Path)| {
+            // What lies beside the root is of this test, too.
             let room = tempfile::tempdir().unwrap();
-            fs::create_dir_all(room.path().join("a/.trainingjob")).unwrap();
-            fs::create_dir_all(room.path().join(".trainingjob")).unwrap();
-            fs::write(room.path().join("file"), "x").unwrap();
-            make(&room.path().join("a"));
-            let error = paths(room.path()).unwrap_err();
+            let root = room.path().join("root");
+            fs::create_dir_all(root.join("a/.trainingjob")).unwrap();
+            fs::create_dir_all(root.join(".trainingjob")).unwrap();
+            fs::write(root.join("file"), "x").unwrap();
+            make(&root.join("a"));
+            let error = paths(&root).unwrap_err();
             assert!(error.is_final(), "{error}");
             error.to_string()
         };
