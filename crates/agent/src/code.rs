@@ -28,7 +28,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Time after which the wait is logged.
 const SAY_AFTER: Duration = Duration::from_secs(5);
 
-/// Unpacking in the background.
+/// Held while the code of this pod is replaced. An attempt that was stopped may still unpack when the next one begins.
+static REPLACING: Mutex<()> = Mutex::new(());
+
+/// Unpacking in the background. What is dropped leaves the code as it is.
 pub struct Unpacking {
     outcome: Arc<Mutex<Option<Result<PathBuf, LaunchError>>>>,
     cancelled: Arc<AtomicBool>,
@@ -74,17 +77,20 @@ fn provide(
     words: &Arc<Words>,
 ) -> Result<PathBuf, String> {
     let (folder, mark) = (state.join(FOLDER), state.join(format!("{FOLDER}.digest")));
+    let replacing = REPLACING.lock();
     if folder.is_dir() && fs::read_to_string(&mark).is_ok_and(|known| known == digest) {
         return Ok(folder);
     }
+    drop(replacing);
     let archive = wait_for(parts, digest, cancelled, words)?;
+    let _replacing = REPLACING.lock();
     let unusable = |error: io::Error| format!("the code {digest} can't be unpacked in {}: {error}", state.display());
     // Neither a reader nor the next agent of this pod ever finds half of it.
     let [new, old] = ["new", "old"].map(|name| state.join(format!("{FOLDER}.{name}")));
     let replace = || {
         remove(&new)?;
         remove(&old)?;
-        unpack(&archive, &new)?;
+        unpack(&archive, &new, cancelled)?;
         let _ = fs::remove_file(&mark);
         match fs::rename(&folder, &old) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -164,14 +170,18 @@ fn hex(hash: &[u8]) -> String {
     })
 }
 
-/// Unpacks files and folders, and nothing else: no link leads out of the folder, and no name does.
-fn unpack(archive: &[u8], folder: &Path) -> io::Result<()> {
+/// Unpacks files and folders, and nothing else: no link leads out of the folder, and no name does. Fails once it is
+/// cancelled.
+fn unpack(archive: &[u8], folder: &Path, cancelled: &AtomicBool) -> io::Result<()> {
     let refused = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     fs::create_dir_all(folder)?;
     let (mut files, mut left) = (0, MAX_UNPACKED);
     // One byte more than may be shows that there is more.
     let mut archive = Archive::new(GzDecoder::new(archive).take(MAX_UNPACKED * 2));
     for entry in archive.entries()? {
+        if cancelled.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the attempt was stopped"));
+        }
         let mut entry = entry?;
         let name = entry.path()?.into_owned();
         if !name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
@@ -242,6 +252,41 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_that_is_stopped_while_its_code_is_unpacked_leaves_the_next_one_whole() {
+        const FILES: usize = 3000;
+        let place = tempfile::tempdir().unwrap();
+        let (parts, state) = (place.path().join("parts"), place.path().join("state"));
+        fs::create_dir_all(&parts).unwrap();
+        fs::create_dir_all(&state).unwrap();
+        let names: Vec<String> = (0..FILES).map(|file| format!("part{}/{file}.py", file % 40)).collect();
+        let of = |content| {
+            archive(&names.iter().map(|name| (name.as_str(), EntryType::Regular, content)).collect::<Vec<_>>())
+        };
+        let wake = Arc::new(Wake::new().unwrap());
+        let start = |code: &[u8]| {
+            write(&parts, code, PART_BYTES);
+            Unpacking::start(&parts, &state, &digest(code), &wake, &words()).unwrap()
+        };
+        let until = |what: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !what() {
+                assert!(begun.elapsed() < Duration::from_secs(120));
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let (stopped, next) = (of("1"), of("2"));
+        let first = start(&stopped);
+        until(&|| state.join("code.new").exists());
+        drop(first);
+        let second = start(&next);
+        until(&|| second.done().is_some());
+        let folder = second.done().unwrap().unwrap();
+        let whole = || names.iter().all(|name| fs::read_to_string(folder.join(name)).is_ok_and(|text| text == "2"));
+        assert!(whole());
+        assert_eq!(fs::read_to_string(state.join("code.digest")).unwrap(), digest(&next));
+    }
+
+    #[test]
     fn the_archive_that_is_asked_for_replaces_the_one_before() {
         let place = tempfile::tempdir().unwrap();
         let (parts, state) = (place.path().join("parts"), place.path().join("state"));
@@ -274,6 +319,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_outside_the_folder() {
+        let never = AtomicBool::new(false);
         let outside = [
             [("../x", EntryType::Regular, "1")],
             [("/tmp/x", EntryType::Regular, "1")],
@@ -284,13 +330,13 @@ mod tests {
         for entries in outside {
             let place = tempfile::tempdir().unwrap();
             let folder = place.path().join("code");
-            let error = unpack(&archive(&entries), &folder).unwrap_err();
+            let error = unpack(&archive(&entries), &folder, &never).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{entries:?}: {error}");
             assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "{entries:?}");
         }
         // The same name twice replaces nothing.
         let place = tempfile::tempdir().unwrap();
         let twice = archive(&[("a", EntryType::Regular, "1"), ("a", EntryType::Regular, "2")]);
-        assert!(unpack(&twice, place.path()).is_err());
+        assert!(unpack(&twice, place.path(), &never).is_err());
     }
 }
