@@ -31,7 +31,7 @@ const SAY_AFTER: Duration = Duration::from_secs(5);
 /// Held while the code of this pod is replaced. An attempt that was stopped may still unpack when the next one begins.
 static REPLACING: Mutex<()> = Mutex::new(());
 
-/// Unpacking in the background. What is dropped leaves the code as it is.
+/// Unpacking in the background. What is dropped before it is unpacked leaves the code as it is.
 pub struct Unpacking {
     outcome: Arc<Mutex<Option<Result<PathBuf, LaunchError>>>>,
     cancelled: Arc<AtomicBool>,
@@ -174,14 +174,16 @@ fn hex(hash: &[u8]) -> String {
 /// cancelled.
 fn unpack(archive: &[u8], folder: &Path, cancelled: &AtomicBool) -> io::Result<()> {
     let refused = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let go_on = || match cancelled.load(Ordering::Relaxed) {
+        true => Err(io::Error::other("the attempt was stopped")),
+        false => Ok(()),
+    };
     fs::create_dir_all(folder)?;
     let (mut files, mut left) = (0, MAX_UNPACKED);
     // One byte more than may be shows that there is more.
     let mut archive = Archive::new(GzDecoder::new(archive).take(MAX_UNPACKED * 2));
     for entry in archive.entries()? {
-        if cancelled.load(Ordering::Relaxed) {
-            return Err(io::Error::other("the attempt was stopped"));
-        }
+        go_on()?;
         let mut entry = entry?;
         let name = entry.path()?.into_owned();
         if !name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
@@ -208,7 +210,7 @@ fn unpack(archive: &[u8], folder: &Path, cancelled: &AtomicBool) -> io::Result<(
             _ => return Err(refused(format!("{} is neither a file nor a folder", name.display()))),
         }
     }
-    Ok(())
+    go_on()
 }
 
 #[cfg(test)]
@@ -315,6 +317,21 @@ mod tests {
             read(&parts, &digest(&one)).unwrap_err().split(' ').take(4).collect::<Vec<_>>().join(" "),
             "the archive here is"
         );
+    }
+
+    #[test]
+    fn an_attempt_that_is_stopped_leaves_the_code_even_if_its_archive_is_empty() {
+        let place = tempfile::tempdir().unwrap();
+        let (parts, state) = (place.path().join("parts"), place.path().join("state"));
+        fs::create_dir_all(&parts).unwrap();
+        fs::create_dir_all(&state).unwrap();
+        let (code, empty) = (archive(&[("a.py", EntryType::Regular, "1")]), archive(&[]));
+        write(&parts, &code, PART_BYTES);
+        let folder = provide(&parts, &state, &digest(&code), &AtomicBool::new(false), &words()).unwrap();
+        write(&parts, &empty, PART_BYTES);
+        let stopped = provide(&parts, &state, &digest(&empty), &AtomicBool::new(true), &words()).unwrap_err();
+        assert!(stopped.ends_with("the attempt was stopped"), "{stopped}");
+        assert_eq!(fs::read_to_string(folder.join("a.py")).unwrap(), "1");
     }
 
     #[test]
