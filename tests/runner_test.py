@@ -643,7 +643,7 @@ fn says_which() {
 fn passes() {}
 #[test]
 #[ignore = "soak: takes hours"]
-fn takes_hours() {}
+fn takes_hours() { println!("took {} hours", 1 + 1); }
 """,
     "tests/dies.rs": """
 #[test]
@@ -806,9 +806,12 @@ class Checkouts(unittest.TestCase):
         self.assertEqual(libtest.list_of(kept.tests["which"], root),
                          {"passes": None, "says_which": None, "takes_hours": "soak: takes hours"})
         trial = soak.Trial("hours", "", "which", ("takes_hours",))
-        made, _ = self.run_suite(root, suite.trial_run(trial, {}), suite.Run("which", ("no_such_test",)))
+        made, said = self.run_suite(root, suite.trial_run(trial, {}), suite.Run("which", ("no_such_test",)))
         self.assertEqual([(ended.passed, ended.failed) for ended in made.ended], [(1, 0), (0, 1)])
         self.assertEqual(made.failures[0][2], "it ran no test")
+        self.assertIn("soak-hours takes_hours printed:\n    took 2 hours", said)
+        _, said = self.run_suite(root, suite.Run("which", ("--ignored",)))
+        self.assertNotIn("took 2 hours", said)
 
 
 # Appended to the runner's own tables, which they replace.

@@ -24,6 +24,7 @@ class Run:
     arguments: tuple = ()
     env: dict = field(default_factory=dict)
     label: str = ""  # what it is called in the tables, if not by its program
+    shows: bool = False  # what its tests print, also of those that pass: a trial prints its figures
 
     @property
     def name(self):
@@ -145,7 +146,8 @@ class Suite:
             raise Failure(f"cargo built no test program {program.name}: correct tests/runner/lanes.py")
         if not program.has_harness:
             return [file, *run.arguments]
-        return [file, *libtest.ARGUMENTS, "--test-threads", threads, *run.arguments]
+        shown = ["--show-output"] if run.shows else []
+        return [file, *libtest.ARGUMENTS, *shown, "--test-threads", threads, *run.arguments]
 
     def read(self, process, run, report, copy):
         """Reads the events of a program. It is read as bytes: what a child of it prints may be no text."""
@@ -155,6 +157,8 @@ class Suite:
             test = report.feed(text, time.monotonic() - BEGIN)
             if test is not None and test.result == "failed":
                 self.show_failure(run, test)
+            elif test is not None and run.shows and test.output:
+                say(f"{test.full_name} printed:\n{quoted(test.output)}")
 
     def show_failure(self, run, test):
         """The harness's folder of the test is the same one."""
@@ -246,13 +250,14 @@ def with_slice(run, chosen, listed):
 
 def slice_run(chosen):
     """The slice as a run of its own."""
-    return Run(chosen.program, ("--include-ignored", *chosen.tests), chosen.env, f"slice-{chosen.name}")
+    return Run(chosen.program, ("--include-ignored", *chosen.tests), chosen.env, f"slice-{chosen.name}", shows=True)
 
 
 def trial_run(trial, listed):
     """How a trial of the soak runs its program, of which this is the list of tests; None if there is none for it."""
     env = {"TRAININGJOB_SOAK": 1, **trial.env}
     if trial.tests:
-        return Run(trial.program, ("--include-ignored", *trial.tests), env, f"soak-{trial.name}")
+        return Run(trial.program, ("--include-ignored", *trial.tests), env, f"soak-{trial.name}", shows=True)
     names = soak.names_of(trial, libtest.of_soak(listed), soak.TRIALS)
-    return Run(trial.program, ("--ignored", "--exact", *names), env, f"soak-{trial.name}") if names else None
+    arguments = ("--ignored", "--exact", *names)
+    return Run(trial.program, arguments, env, f"soak-{trial.name}", shows=True) if names else None
