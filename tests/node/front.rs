@@ -149,13 +149,13 @@ async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() 
     assert_eq!(generation(of().unwrap()), before);
 
     // The same by the plugin, of a job that is stopped, and of one that is done.
-    let (exit, text) = plugin(&space, &["resubmit", "synced", "--set", "env[0].value=c"]).await;
+    let (exit, text) = space.plugin_code(&["resubmit", "synced", "--set", "env[0].value=c"]).await;
     assert!(exit == Some(1) && text.contains("stop it first"), "{text}");
-    let (exit, text) = plugin(&space, &["stop", "synced", "--wait"]).await;
+    let (exit, text) = space.plugin_code(&["stop", "synced", "--wait"]).await;
     assert_eq!(exit, Some(0), "{text}");
-    let (exit, text) = plugin(&space, &["resubmit", "synced", "--set", "env[0].value=c"]).await;
+    let (exit, text) = space.plugin_code(&["resubmit", "synced", "--set", "env[0].value=c"]).await;
     assert!(exit == Some(0) && text.contains("to resume it"), "{text}");
-    let (exit, text) = plugin(&space, &["resume", "synced"]).await;
+    let (exit, text) = space.plugin_code(&["resume", "synced"]).await;
     assert_eq!(exit, Some(0), "{text}");
     let (attempt, _) = job.runs_next(2, 2).await;
     assert!(attempt > 2);
@@ -168,49 +168,41 @@ async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() 
     space.end().await;
 }
 
-/// The plugin with the namespace before what belongs to the program.
-async fn plugin(space: &Space, args: &[&str]) -> (Option<i32>, String) {
-    let mut args: Vec<&str> = args.to_vec();
-    let end = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
-    args.splice(end..end, ["-n", space.name.as_str()]);
-    space.plugin_code(&args).await
-}
-
 #[tokio::test]
 async fn one_line_trains_a_folder_and_new_code_runs_in_the_same_pods() {
     let Some(world) = world() else { return };
     let space = world.space("front", json!({})).await;
     let (place, code) = place("front");
-    let (exit, text) = plugin(&space, &line(&code, "ours", &[])).await;
+    let (exit, text) = space.plugin_code(&line(&code, "ours", &[])).await;
     assert_eq!(exit, Some(0), "{text}");
     assert!(text.contains("weight 3.000") && text.contains("ours is Completed"), "{text}");
     assert!(text.contains("is created in namespace"), "{text}");
 
     // The same job by kubectl: what `--dry-run` prints is all that it needs.
-    let (exit, yaml) = plugin(&space, &line(&code, "plain", &["--dry-run", "-o", "yaml"])).await;
+    let (exit, yaml) = space.plugin_code(&line(&code, "plain", &["--dry-run", "-o", "yaml"])).await;
     assert_eq!(exit, Some(0), "{yaml}");
     apply(world, &space, "plain", &yaml);
 
     // A failure is the exit code of the command.
-    let (exit, text) =
-        plugin(&space, &line(&code, "fails", &["--set", "failurePolicy.restartPolicy=Never", "--env", "STEPS=x"]))
-            .await;
+    let (exit, text) = space
+        .plugin_code(&line(&code, "fails", &["--set", "failurePolicy.restartPolicy=Never", "--env", "STEPS=x"]))
+        .await;
     assert_eq!(exit, Some(3), "{text}");
     assert!(text.contains("fails is Failed, PythonException") && text.contains("trainingjob why fails"), "{text}");
-    let (exit, text) = plugin(&space, &["wait", "fails", "--timeout", "5s"]).await;
+    let (exit, text) = space.plugin_code(&["wait", "fails", "--timeout", "5s"]).await;
     assert_eq!(exit, Some(3), "{text}");
-    let (exit, text) = plugin(&space, &["wait", "fails", "--for", "failed"]).await;
+    let (exit, text) = space.plugin_code(&["wait", "fails", "--for", "failed"]).await;
     assert_eq!(exit, Some(0), "{text}");
 
     // New code, in the same pods.
     let mut run = line(&code, "dev", &["--detach", "--env", "STEPS=100000", "--env", "PAUSE=0.05"]);
-    let (exit, text) = plugin(&space, &run.split_off(0)).await;
+    let (exit, text) = space.plugin_code(&run.split_off(0)).await;
     assert_eq!(exit, Some(0), "{text}");
     let job = space.watch("dev").await;
     job.reaches(State::Running).await;
-    let (exit, text) = plugin(&space, &["wait", "dev", "--for", "running", "--timeout", "60s"]).await;
+    let (exit, text) = space.plugin_code(&["wait", "dev", "--for", "running", "--timeout", "60s"]).await;
     assert_eq!(exit, Some(0), "{text}");
-    let (exit, text) = plugin(&space, &["wait", "dev", "--timeout", "1s"]).await;
+    let (exit, text) = space.plugin_code(&["wait", "dev", "--timeout", "1s"]).await;
     assert_eq!(exit, Some(4), "{text}");
     let uids = |space: &Space| {
         let space = space.clone();
@@ -234,7 +226,7 @@ async fn one_line_trains_a_folder_and_new_code_runs_in_the_same_pods() {
     // A file that must not be sent was not.
     let parts = space.api::<ConfigMap>().get("dev-code-0").await.unwrap();
     assert!(parts.binary_data.unwrap()["code-0"].0.len() < 200 << 10);
-    let (exit, _) = plugin(&space, &["stop", "dev", "--wait"]).await;
+    let (exit, _) = space.plugin_code(&["stop", "dev", "--wait"]).await;
     assert_eq!(exit, Some(0));
     fs::remove_dir_all(&place).unwrap();
     space.end().await;
@@ -245,7 +237,7 @@ async fn renew(space: &Space, name: &'static str, place: &Path, version: u32) ->
     fs::write(place.join("lib/model/slope.py"), SLOPE.replace("= 1\n", &format!("= {version}\n"))).unwrap();
     let begun = Instant::now();
     let (of_command, code) = (space.clone(), place.to_str().unwrap().to_owned());
-    let command = tokio::spawn(async move { plugin(&of_command, &["restart", name, "--code", &code]).await });
+    let command = tokio::spawn(async move { of_command.plugin_code(&["restart", name, "--code", &code]).await });
     let wanted = format!("version {version} ");
     eventually("the first line of the new code of both workers", SOON, async || {
         let pods = space.pods().await;
@@ -268,21 +260,21 @@ async fn the_time_of_one_line() {
     let space = world.space("front-time", json!({})).await;
     let (place, code) = place("front-time");
     // One that warms the node up.
-    let (exit, text) = plugin(&space, &line(&code, "warm", &[])).await;
+    let (exit, text) = space.plugin_code(&line(&code, "warm", &[])).await;
     assert_eq!(exit, Some(0), "{text}");
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let name = format!("plain{round}");
-        let (exit, yaml) = plugin(&space, &line(&code, &name, &["--dry-run", "-o", "yaml"])).await;
+        let (exit, yaml) = space.plugin_code(&line(&code, &name, &["--dry-run", "-o", "yaml"])).await;
         assert_eq!(exit, Some(0), "{yaml}");
         plain.push(apply(world, &space, &name, &yaml));
         let begun = Instant::now();
-        let (exit, text) = plugin(&space, &line(&code, &format!("ours{round}"), &[])).await;
+        let (exit, text) = space.plugin_code(&line(&code, &format!("ours{round}"), &[])).await;
         ours.push(begun.elapsed());
         assert_eq!(exit, Some(0), "{text}");
     }
     let (exit, text) =
-        plugin(&space, &line(&code, "dev", &["--detach", "--env", "STEPS=100000", "--env", "PAUSE=0.05"])).await;
+        space.plugin_code(&line(&code, "dev", &["--detach", "--env", "STEPS=100000", "--env", "PAUSE=0.05"])).await;
     assert_eq!(exit, Some(0), "{text}");
     space.watch("dev").await.reaches(State::Running).await;
     let mut renewed = Vec::new();
@@ -294,7 +286,7 @@ async fn the_time_of_one_line() {
     }
     println!("kubectl apply to Succeeded: {plain:.1?}; kubectl trainingjob run to its exit: {ours:.1?}");
     println!("a changed file among {FILES} to the first line of the new code in both workers: {renewed:.1?}");
-    let (exit, text) = plugin(&space, &["stop", "dev", "--wait"]).await;
+    let (exit, text) = space.plugin_code(&["stop", "dev", "--wait"]).await;
     assert_eq!(exit, Some(0), "{text}");
     fs::remove_dir_all(&place).unwrap();
     space.end().await;

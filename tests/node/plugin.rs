@@ -1,13 +1,82 @@
 //! `kubectl trainingjob` beside real pods: what it asks their agents, and what it finds in their logs.
 
 use crate::training::Training;
-use crate::world::{Space, world};
+use crate::world::{SOON, Space, world};
+use kube::ResourceExt;
 use serde_json::json;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use testkit::process::{Signal, strike};
+use testkit::wait::eventually;
 
 async fn says(space: &Space, args: &[&str]) -> String {
     let (is_well, text) = space.plugin(args).await;
     assert!(is_well, "{args:?}: {text}");
     text
+}
+
+/// A command, files and a port of the worker that is named.
+async fn reaches_into_a_worker(space: &Space) {
+    let (exit, text) = space
+        .plugin_code(&[
+            "exec",
+            "asked",
+            "-w",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            "echo $NODE_RANK of $NNODES at $MASTER_ADDR; exit 7",
+        ])
+        .await;
+    assert_eq!(exit, Some(7), "{text}");
+    assert!(text.starts_with("1 of 2 at asked-"), "{text}");
+    assert_eq!(says(space, &["shell", "asked"]).await, "");
+
+    let place = tempfile::tempdir().unwrap();
+    let [ours, theirs] = ["ours", "theirs"].map(|name| place.path().join(name).to_str().unwrap().to_owned());
+    fs::write(&ours, "a note").unwrap();
+    says(space, &["cp", "asked", "-w", "1", &ours, ":/tmp/note"]).await;
+    says(space, &["cp", "asked", "-w", "1", ":/tmp/note", &theirs]).await;
+    assert_eq!(fs::read_to_string(&theirs).unwrap(), "a note");
+    let (is_well, text) = space.plugin(&["exec", "asked", "--", "cat", "/tmp/note"]).await;
+    assert!(!is_well && text.contains("No such file"), "worker 0 got it, too: {text}");
+
+    let mut forward =
+        space.plugin_command(&["port-forward", "asked", "-w", "1", ":8080"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(forward.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let port =
+        line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+    let port: u16 = port.parse().unwrap_or_else(|_| panic!("{line}"));
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    connection.read_to_string(&mut metrics).unwrap();
+    assert!(metrics.starts_with("HTTP/1.0 200") && metrics.contains("trainingjob_"), "{metrics}");
+    end(&mut forward, Signal::TERM);
+    let is_closed = async || TcpStream::connect(("127.0.0.1", port)).is_err().then_some(());
+    eventually("kubectl to end with the plugin", SOON, is_closed).await;
+}
+
+/// Ends a command by a signal, and returns its exit code.
+fn end(command: &mut Child, signal: Signal) -> Option<i32> {
+    strike(command, signal);
+    command.wait().unwrap().code()
+}
+
+/// The two pods of `check --ports` are gone after Ctrl-C.
+async fn leaves_no_pods_of_a_check(space: &Space, image: &str) {
+    let pods = async || -> usize {
+        space.pods().await.iter().filter(|pod| pod.name_any().starts_with("trainingjob-ports-")).count()
+    };
+    let check = ["check", "--ports", "--image", image];
+    let mut check = space.plugin_command(&check).stdout(Stdio::null()).spawn().unwrap();
+    eventually("a pod of the check", SOON, async || (pods().await > 0).then_some(())).await;
+    assert_eq!(end(&mut check, Signal::INT), Some(130));
+    eventually("no pod of the check", SOON, async || (pods().await == 0).then_some(())).await;
 }
 
 #[tokio::test]
@@ -22,6 +91,9 @@ async fn the_plugin_answers_of_a_job_that_trains_and_of_one_that_has_ended() {
     let image = job.status().agent_image.unwrap();
     let (_, text) = space.plugin(&["check", "--ports", "--image", &image]).await;
     assert!(text.contains("ports: a pod reaches another one on 29500 and 50000 ("), "{text}");
+
+    leaves_no_pods_of_a_check(&space, &image).await;
+    reaches_into_a_worker(&space).await;
 
     let stacks = says(&space, &["stacks", "asked"]).await;
     for worker in 0..2 {

@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use testkit::cluster::Cluster;
+use testkit::cluster::{Cluster, tools};
 use testkit::evidence::Guard;
 pub use testkit::job::{condition, index, training, worker};
 use testkit::wait::eventually;
@@ -182,20 +182,27 @@ impl Space {
         }
     }
 
-    /// What `kubectl trainingjob` prints here, to both of its outputs, and whether it exits with 0.
-    pub async fn plugin(&self, args: &[&str]) -> (bool, String) {
-        let mut command = Command::new(binary("kubectl-trainingjob"));
-        command.args(args).args(["-n", &self.name]);
-        command.env("KUBECONFIG", self.world.cluster.kubeconfig()).stdin(Stdio::null());
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
-        (output.status.success(), text)
-    }
-
-    /// The same with its exit code, of arguments that name the namespace.
-    pub async fn plugin_code(&self, args: &[&str]) -> (Option<i32>, String) {
+    /// `kubectl trainingjob` in this namespace, which is named before what belongs to a program.
+    pub fn plugin_command(&self, args: &[&str]) -> Command {
+        let mut args = args.to_vec();
+        let end = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
+        args.splice(end..end, ["-n", &self.name]);
+        let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new(binary("kubectl-trainingjob"));
         command.args(args).env("KUBECONFIG", self.world.cluster.kubeconfig()).stdin(Stdio::null());
+        command.env("PATH", format!("{}:{path}", tools().display()));
+        command
+    }
+
+    /// What `kubectl trainingjob` prints here, to both of its outputs, and whether it exits with 0.
+    pub async fn plugin(&self, args: &[&str]) -> (bool, String) {
+        let (code, text) = self.plugin_code(args).await;
+        (code == Some(0), text)
+    }
+
+    /// The same with its exit code.
+    pub async fn plugin_code(&self, args: &[&str]) -> (Option<i32>, String) {
+        let mut command = self.plugin_command(args);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
         (output.status.code(), text)

@@ -11,7 +11,7 @@ use plan::template::TRAINING;
 use protocol::code::FOLDER;
 use protocol::role::{Place, RoleName};
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::process::{Command, ExitCode};
 
 /// Which worker is meant.
@@ -59,10 +59,46 @@ fn prelude() -> String {
     format!("[ ! -r {state}/env ] || . {state}/env; [ ! -d {code} ] || cd {code}; ")
 }
 
+/// What a command in a container reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Nothing,
+    Stream,
+    Terminal,
+}
+
+impl Input {
+    fn here() -> Self {
+        if io::stdin().is_terminal() && io::stdout().is_terminal() {
+            Self::Terminal
+        } else if is_null() {
+            Self::Nothing
+        } else {
+            Self::Stream
+        }
+    }
+}
+
+/// Whether the standard input is `/dev/null`, as in cron.
+#[cfg(unix)]
+fn is_null() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path| std::fs::metadata(path).map(|file| file.rdev()).ok();
+    device("/dev/stdin").is_some_and(|stdin| Some(stdin) == device("/dev/null"))
+}
+
+#[cfg(not(unix))]
+fn is_null() -> bool {
+    false
+}
+
 /// Arguments of kubectl that run a command in a container with the environment of its program.
-fn exec_args(pod: &str, command: &[String], is_terminal: bool) -> Vec<String> {
-    let mut args = vec!["exec".to_owned(), "-i".to_owned()];
-    args.extend(is_terminal.then(|| "-t".to_owned()));
+///
+/// An input that ends at once is not passed on: containerd may miss its end, and the command would wait for ever.
+fn exec_args(pod: &str, command: &[String], input: Input) -> Vec<String> {
+    let mut args = vec!["exec".to_owned()];
+    args.extend((input != Input::Nothing).then(|| "-i".to_owned()));
+    args.extend((input == Input::Terminal).then(|| "-t".to_owned()));
     args.extend([pod, "-c", TRAINING, "--", "sh", "-c"].map(str::to_owned));
     if command.is_empty() {
         args.push(prelude() + "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi");
@@ -81,8 +117,7 @@ fn exec_args(pod: &str, command: &[String], is_terminal: bool) -> Vec<String> {
 pub async fn exec(cluster: &Cluster, at: &Where, job: &str, one: &One, command: &[String]) -> anyhow::Result<ExitCode> {
     let job = cluster.find(job).await?;
     let pod = pod(cluster, &job, one.place()).await?;
-    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    kubectl(at, &job, exec_args(&pod, command, is_terminal))
+    kubectl(at, &job, exec_args(&pod, command, Input::here()))
 }
 
 /// Forwards ports of this machine to a worker.
@@ -121,12 +156,22 @@ pub async fn copy(cluster: &Cluster, at: &Where, job: &str, one: &One, sides: [&
 
 /// Runs kubectl on the same cluster, and returns its exit code.
 fn kubectl(at: &Where, job: &TrainingJob, args: Vec<String>) -> anyhow::Result<ExitCode> {
-    let status = Command::new("kubectl")
-        .args(global(at, &job.namespace().unwrap_or_default()))
-        .args(args)
-        .status()
-        .context("can't run kubectl, which this command needs on PATH")?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+    let mut command = Command::new("kubectl");
+    command.args(global(at, &job.namespace().unwrap_or_default())).args(args);
+    replace(command).context("can't run kubectl, which this command needs on PATH")
+}
+
+/// Becomes the command, so that a signal that ends this program leaves none behind.
+#[cfg(unix)]
+fn replace(mut command: Command) -> io::Result<ExitCode> {
+    use std::os::unix::process::CommandExt;
+    Err(command.exec())
+}
+
+#[cfg(not(unix))]
+fn replace(mut command: Command) -> io::Result<ExitCode> {
+    let code = command.status()?.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 fn global(at: &Where, namespace: &str) -> Vec<OsString> {
@@ -147,10 +192,12 @@ mod tests {
     #[test]
     fn a_command_has_the_environment_of_the_program() {
         let command = ["nvidia-smi".to_owned(), "-q d".to_owned()];
-        let args = exec_args("x-training-1-abcde", &command, true);
+        let args = exec_args("x-training-1-abcde", &command, Input::Terminal);
         insta::assert_snapshot!(args.join(" | "), @r#"exec | -i | -t | x-training-1-abcde | -c | training | -- | sh | -c | [ ! -r /trainingjob/state/env ] || . /trainingjob/state/env; [ ! -d /trainingjob/state/code ] || cd /trainingjob/state/code; exec "$@" | sh | nvidia-smi | -q d"#);
-        let shell = exec_args("p", &[], false);
-        assert!(!shell.contains(&"-t".to_owned()));
+        let shell = exec_args("p", &[], Input::Stream);
+        assert_eq!(shell[1..3], ["-i", "p"]);
+        let from_cron = exec_args("p", &command, Input::Nothing);
+        assert_eq!(from_cron[1..3], ["p", "-c"]);
         assert!(shell.last().unwrap().ends_with("then exec bash; else exec sh; fi"));
         // What a real shell makes of it.
         let folder = std::env::temp_dir().join(format!("enter-{}", std::process::id()));

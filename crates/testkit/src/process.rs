@@ -1,9 +1,10 @@
 //! Processes of this machine, those in containers too, and signals that reach no other process than the one that was meant.
 
 pub use rustix::process::Signal;
-use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Child;
 
 /// A process that has not ended.
 #[derive(Clone, Debug)]
@@ -60,6 +61,14 @@ impl Process {
         let opened = opened.filter(|_| self.is_alive());
         opened.is_some_and(|process| pidfd_send_signal(process, signal).is_ok())
     }
+}
+
+/// Sends a signal to a child that was not waited for, so that its PID is still its own.
+///
+/// # Panics
+/// If the kernel refuses it.
+pub fn strike(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("a child can be struck");
 }
 
 /// Field 22 of /proc/PID/stat; none of a process that has ended and is only remembered.
