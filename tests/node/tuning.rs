@@ -72,6 +72,8 @@ async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
     let space = world.space("tuning", json!({})).await;
     let spec = search(&json!({}), &json!(["python3", "-c", PROGRAM]));
     space.create::<TuningJob>(json!({ "metadata": { "name": "digits" }, "spec": spec })).await;
+    let watcher = space.clone();
+    let watched = tokio::spawn(async move { watcher.plugin(&["tune", "digits", "--watch", "-o", "json"]).await });
     until(&space, "digits", "an ended trial", |status| status.succeeded + status.failed >= 2).await;
     kill_operator(&space).await;
     let status =
@@ -98,6 +100,17 @@ async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
     let least = status.trials.iter().filter_map(|row| row.value).fold(f64::INFINITY, f64::min);
     assert!((best.value - least).abs() < 1e-12);
     replay(&space.api::<TuningJob>().get("digits").await.unwrap());
+
+    // What a person sees: each change until the end, and then the best one.
+    let (is_well, text) = watched.await.unwrap();
+    assert!(is_well, "{text}");
+    let seen: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let states: Vec<&Value> = seen.iter().map(|search| &search["state"]).collect();
+    assert!(states.contains(&&json!("Running")) && states.last() == Some(&&json!("Completed")), "{states:?}");
+    let (is_well, text) = space.plugin(&["tune", "digits"]).await;
+    assert!(is_well && text.contains(&best.name), "{text}");
+    let (is_well, csv) = space.plugin(&["tune", "digits", "-o", "csv"]).await;
+    assert!(is_well && csv.lines().count() == 9 && csv.lines().next().unwrap().contains("learning_rate"), "{csv}");
 
     // More trials continue it.
     let more = json!({ "spec": { "maxTrials": 10 } });
