@@ -504,6 +504,11 @@ async fn errors_tell_the_remedy() {
         let error = refused(&kubeconfig(Some("plugin-viewer")), &["top", "-A"]);
         assert!(error.starts_with("error: you may not list TrainingJobs in all namespaces: "), "{error}");
 
+        let checked = run(&kubeconfig(Some("plugin-viewer")), &["check", "-n", &ns, "-o", "json"]);
+        let lines = json_of(&String::from_utf8(checked.stdout).unwrap());
+        let mine = lines.as_array().unwrap().iter().find(|line| line["subject"] == "your rights").unwrap();
+        assert_eq!(mine["outcome"], "ok", "{mine}");
+
         let error = refused(&kubeconfig(Some("plugin-viewer")), &["checkpoints", "kept", "-n", &ns]);
         assert!(error.starts_with("error: you may not create Job kept-checkpoints-"), "{error}");
         assert!(error.contains("Ask for the role `edit` in that namespace"), "{error}");

@@ -363,8 +363,14 @@ fn mine(seen: &Seen) -> Line {
     let subject = "your rights";
     match &seen.mine {
         Err(why) => Line::not_checked(subject, why.as_str()),
-        Ok(Rights { denied, asked }) if denied.is_empty() => {
-            Line::ok(subject, format!("all {asked} rights of the plugin's commands in namespace {}", seen.namespace))
+        Ok(Rights { denied, granted }) if denied.is_empty() => {
+            let all = granted.len();
+            Line::ok(subject, format!("all {all} rights of the plugin's commands in namespace {}", seen.namespace))
+        }
+        Ok(rights) if rights.are_of_a_viewer() => {
+            let says =
+                format!("you may read in namespace {}; commands that change something need edit", seen.namespace);
+            Line::ok(subject, says)
         }
         Ok(Rights { denied, .. }) => {
             let remedy = format!("ask for the role edit in namespace {} (view is enough to read)", seen.namespace);
@@ -377,7 +383,9 @@ fn operators_rights(seen: &Seen) -> Line {
     let subject = "operator's rights";
     match &seen.operators_rights {
         Err(why) => Line::not_checked(subject, why.as_str()),
-        Ok(Rights { denied, asked }) if denied.is_empty() => Line::ok(subject, format!("all {asked} are granted")),
+        Ok(Rights { denied, granted }) if denied.is_empty() => {
+            Line::ok(subject, format!("all {} are granted", granted.len()))
+        }
         // An operator for one namespace has no ClusterRole.
         Ok(Rights { denied, .. }) if denied.iter().all(Right::is_of_cluster) => Line::ok(
             subject,

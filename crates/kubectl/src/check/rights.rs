@@ -26,10 +26,17 @@ pub struct Right {
 /// Rights that were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// How many.
-    pub asked: usize,
-    /// Those that are not granted.
+    /// Those that are granted.
+    pub granted: Vec<Right>,
+    /// Those that are not.
     pub denied: Vec<Right>,
+}
+
+impl Rights {
+    /// Whether they allow all that only reads, and nothing that changes something, as the role `view` does.
+    pub fn are_of_a_viewer(&self) -> bool {
+        self.denied.iter().all(Right::changes) && !self.granted.iter().any(Right::changes)
+    }
 }
 
 impl fmt::Display for Right {
@@ -50,6 +57,10 @@ impl Right {
     /// Whether the resource has no namespace.
     pub fn is_of_cluster(&self) -> bool {
         ["nodes", "clustertrainingruntimes", "resourceflavors", "priorityclasses"].contains(&self.resource.as_str())
+    }
+
+    fn changes(&self) -> bool {
+        !["get", "list", "watch"].contains(&self.verb.as_str())
     }
 
     fn attributes(&self, namespace: &str) -> ResourceAttributes {
@@ -140,13 +151,14 @@ async fn ask<F>(all: Vec<Right>, may: impl Fn(&Right) -> F) -> anyhow::Result<Ri
 where
     F: Future<Output = anyhow::Result<bool>>,
 {
-    let asked = all.len();
     let questions = all.into_iter().map(|right| {
         let question = may(&right);
-        async move { question.await.map(|allowed| (!allowed).then_some(right)) }
+        async move { question.await.map(|allowed| (right, allowed)) }
     });
-    let answers: Vec<Option<Right>> = stream::iter(questions).buffered(AT_ONCE).try_collect().await?;
-    Ok(Rights { asked, denied: answers.into_iter().flatten().collect() })
+    let answers: Vec<(Right, bool)> = stream::iter(questions).buffered(AT_ONCE).try_collect().await?;
+    let (granted, denied): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(_, allowed)| *allowed);
+    let [granted, denied] = [granted, denied].map(|some| some.into_iter().map(|(right, _)| right).collect());
+    Ok(Rights { granted, denied })
 }
 
 /// The rights in the operator's rules.

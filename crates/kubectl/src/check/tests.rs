@@ -40,8 +40,8 @@ fn healthy() -> Seen {
         operators: Ok(vec![from_value(operator).unwrap()]),
         pods: Ok(Vec::new()),
         lease: Ok(Some(from_value(lease).unwrap())),
-        mine: Ok(Rights { asked: 20, denied: Vec::new() }),
-        operators_rights: Ok(Rights { asked: 60, denied: Vec::new() }),
+        mine: Ok(granted(20)),
+        operators_rights: Ok(granted(60)),
         server: ("1".into(), "35".into()),
         nodes: Ok(vec![from_value(node).unwrap()]),
         classes: Ok(vec![from_value(class).unwrap()]),
@@ -124,6 +124,24 @@ fn a_rollout_that_stands_still_has_its_cause() {
     let words = "pod trainingjob-system/trainingjob-operator-b does not run (CrashLoopBackOff): Error: LOG_LEVEL \"loud\" is not a level";
     assert_eq!((line.outcome, line.says.as_str()), (Outcome::Failed, words));
     assert!(line.remedy.unwrap().ends_with("kubectl logs trainingjob-operator-b -n trainingjob-system --previous"));
+}
+
+/// Rights that are all granted.
+fn granted(count: usize) -> Rights {
+    Rights { granted: vec![Right::new("create", "", "pods/exec"); count], denied: Vec::new() }
+}
+
+#[test]
+fn a_viewer_lacks_no_right_and_half_an_editor_does() {
+    let [read, change] = [Right::new("list", "", "pods"), Right::new("create", "", "pods/exec")];
+    let other = Right::new("delete", "batch", "jobs");
+    let outcome = |granted: &[&Right], denied: &[&Right]| {
+        let [granted, denied] = [granted, denied].map(|some| some.iter().copied().cloned().collect());
+        mine(&Seen { mine: Ok(Rights { granted, denied }), ..healthy() }).outcome
+    };
+    assert_eq!(outcome(&[&read], &[&change, &other]), Outcome::Ok);
+    assert_eq!(outcome(&[&read, &change], &[&other]), Outcome::Failed);
+    assert_eq!(outcome(&[], &[&read, &change, &other]), Outcome::Failed);
 }
 
 /// A user may read little: that is no failure.
