@@ -3,7 +3,7 @@
 
 A pod's address says whose agent it is: 100.64.0.0 and what follows answer at once, with a step that grows every
 SECONDS; 100.96.0.0 and what follows take what they are asked and never answer; 100.112.0.0 and what follows tell ten
-reasons, epochs and metrics that nobody has heard of, others each time. NETWORK is run first, in a network
+reasons, epochs and metrics that no program has, and different ones each time. NETWORK is run first, in a network
 namespace where nothing else is: it makes all of these addresses its own. PODS is a file with the UID of the pod at
 each address, and the key by which it proves its answers, as JSON: {"ADDRESS": ["UID", "KEY"]}; it is read again when
 this process is sent SIGHUP.

@@ -1,4 +1,4 @@
-"""What the API server's audit log says: who asked for what, and when each job's children appeared."""
+"""What the API server's audit log says: the requests of each client, and when each job's children appeared."""
 
 import collections
 import json

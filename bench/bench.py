@@ -129,7 +129,7 @@ class Bench:
         return event.writes
 
     def quiet(self):
-        """Until nobody has written for a while."""
+        """Until no client has written for a while."""
         def last():
             return max((e.done for e in self.audit.more() if e.namespace == "bench" and self.is_work(e)), default=0)
         wait(lambda: time.time() - last() > CALM, 300, "the writes to end", every=1)

@@ -75,7 +75,7 @@ def openssl(*arguments):
 
 @contextlib.contextmanager
 def there(place, source):
-    """Certificates where a program looks for them whatever it is told; what others left there stays."""
+    """Certificates where a program looks for them, whatever its flags say. Those of others stay there."""
     missing = [name for name in ("tls.crt", "tls.key") if not (place / name).exists()]
     place.mkdir(parents=True, exist_ok=True)
     for name in missing:

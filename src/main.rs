@@ -112,14 +112,14 @@ async fn main() -> anyhow::Result<()> {
     let identity = args.identity.clone().unwrap_or_else(own_name);
     let version = client.apiserver_version().await.context("the API server does not tell its version")?;
     let restart_rules = Runtime::has_restart_rules(&version.major, &version.minor);
-    // Outside a cluster nobody's pods can use its account.
+    // Outside a cluster no pods can use the operator's account.
     let own_namespace = in_cluster().then(|| args.lease_namespace.clone());
     let default_ttl_seconds = args.default_ttl_seconds_after_finished;
     let runtime = Runtime { restart_rules, own_namespace, default_ttl_seconds, ..runtime(&client, &args).await? };
     info!(version = env!("CARGO_PKG_VERSION"), identity, agent_image = runtime.agent_image, "operator");
     let agent_access = args.agent_access.unwrap_or(if in_cluster() { AgentAccess::Direct } else { AgentAccess::Proxy });
     let operator_key = match agent_access {
-        // Nobody is asked, and the answers' keys have to be no more than there.
+        // No agent is asked, so the answer keys only have to exist.
         AgentAccess::Off => Options::default().operator_key,
         AgentAccess::Direct | AgentAccess::Proxy => controller::operator_key(&client, &args.lease_namespace).await?,
     };
@@ -148,8 +148,8 @@ async fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     metrics.standby();
-    // Poll and renew often enough that a standby takes over within 15 s of the leader's death: 9 s until the lease is
-    // seen to be dead, up to 2.25 s until the next look, and 1.5 s since the leader's last renewal.
+    // A standby has to take over within 15 s of the leader's death. The lease is seen to be dead after 9 s. The next
+    // look follows within 2.25 s, and the leader's last renewal may be 1.5 s old.
     let election = LeaderElection::new(client, &args.lease_namespace, &args.lease_name, &identity)
         .with_lease_duration(Duration::from_secs(9))
         .with_renew_deadline(Duration::from_secs(6))
@@ -168,7 +168,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Tells `/healthz` each second that this thread is at work.
+/// Reports to `/healthz` each second that this thread is at work.
 async fn beat(metrics: Arc<Metrics>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
@@ -177,9 +177,10 @@ async fn beat(metrics: Arc<Metrics>) {
     }
 }
 
-/// A standby has nothing to finish; a leader ends through its work.
+/// Waits until a standby may end. It has nothing to finish; a leader ends through its work.
 ///
-/// Whether it has led, not whether it still does: its work ends before the lease is given back.
+/// Checks whether the replica has led, not whether it still leads, because its work ends before the lease is given
+/// back.
 async fn standby_stopped(stopping: impl Future<Output = ()>, leads: &AtomicBool) {
     stopping.await;
     if !leads.load(Ordering::Relaxed) {
@@ -209,10 +210,10 @@ fn own_name() -> String {
     format!("{host}-{}", std::process::id())
 }
 
-/// Looks at its own pod, half a second apart, until the operator goes on without the digest of its image.
+/// Reads of the operator's own pod, half a second apart, before it starts without the digest of its image.
 const LOOKS: u32 = 20;
 
-/// The agent comes with the operator's image: of its own pod, unless told otherwise.
+/// The agent comes from the image of the operator's own pod, unless `--agent-image` is set.
 async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
     if let Some(image) = &args.agent_image {
         return Ok(Runtime { agent_image: image.clone(), ..Runtime::default() });

@@ -91,7 +91,7 @@ fn shape(text: &str) -> BTreeMap<&str, Field<'_>> {
     text.lines().skip(1).map(field).collect()
 }
 
-/// What of `now` an object of `before` could not have, or a client of `before` could not read.
+/// What in `now` an object of `before` could not have, or a client of `before` could not read.
 fn broken(before: &str, now: &str) -> Vec<String> {
     let (before, now) = (shape(before), shape(now));
     let mut broken = Vec::new();
@@ -162,7 +162,8 @@ fn what_breaks_a_client_is_found() {
     assert_eq!(broken(before, &more), Vec::<String>::new());
 }
 
-/// `kubectl apply` keeps the whole CRD in an annotation of at most 262,144 bytes; a quarter of them is for what comes yet.
+/// `kubectl apply` keeps the whole CRD in an annotation of at most 262,144 bytes. A quarter of them is reserved for
+/// later.
 #[test]
 fn the_crd_is_small() {
     for crd in [api::crd(), api::tuning_crd()] {
@@ -201,7 +202,7 @@ fn every_default_is_told_and_few_are_in_the_schema() {
     }
     let mut found = Vec::new();
     defaults_of(spec, "", &mut found);
-    // A template has no say in the first, and the others belong to one wish as a whole.
+    // A template has no say in the first, and the others are set together.
     assert_eq!(found, ["successPolicy.earlyStopping.minDelta", "successPolicy.earlyStopping.mode", "suspend"]);
 }
 
@@ -215,7 +216,7 @@ fn defaults_of(schema: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// In a list of forty nobody counts.
+/// No user counts the entries of a list of forty.
 #[test]
 fn a_refusal_in_a_list_names_the_entry() {
     for rule in RULES {
@@ -229,7 +230,7 @@ fn a_refusal_in_a_list_names_the_entry() {
     }
 }
 
-/// What a refusal says before and after the entry that it names; of one that names none, all and nothing.
+/// The text of a refusal before and after the entry that it names. If it names none, all of the text and nothing.
 fn around_the_entry(rule: &Rule) -> [String; 2] {
     match rule.wrong.split_once('{') {
         Some((before, rest)) => {
@@ -285,7 +286,7 @@ fn only_some_fields_may_change() {
             assert_eq!(said, refusals(refused.as_deref(), &state, may_change), "{what}, {state}");
         }
     }
-    // What was suspended may be running again by now: its status is late.
+    // A suspended job may be running again by now, because its status is late.
     let resumed = |image: &str, suspend: bool| {
         let mut object = job("x", json!({ "image": image, "suspend": suspend }));
         object["status"] = json!({ "state": "Suspended", "startTime": "2027-01-01T00:00:00Z" });
@@ -295,7 +296,7 @@ fn only_some_fields_may_change() {
     assert_eq!(offline(&resumed("b", false), Some(&resumed("a", true))), Vec::<String>::new());
 }
 
-/// Statuses, and whether a program can't run in them.
+/// Statuses, and whether no program can run in them.
 fn situations() -> Vec<(Value, bool)> {
     let started = |state: &str| json!({ "state": state, "startTime": "2027-01-01T00:00:00Z" });
     vec![
@@ -311,7 +312,7 @@ fn situations() -> Vec<(Value, bool)> {
     ]
 }
 
-/// What is said of these fields.
+/// The refusals of changes to these fields.
 fn refusals(fields: Option<&str>, status: &Value, may_change: bool) -> BTreeSet<String> {
     let fields = fields.into_iter().flat_map(|fields| fields.split(' '));
     let (changeable, fixed): (Vec<&str>, Vec<&str>) = fields.partition(|field| api::is_changeable(field));
@@ -386,7 +387,8 @@ async fn parameters_of_a_template_are_checked() {
     }
 }
 
-/// The templates of the installation are admitted, and with an image, a command and checkpoints elsewhere jobs can run with each.
+/// The installation's templates are admitted. With an image, a command and checkpoints elsewhere, jobs can run with
+/// each.
 #[tokio::test]
 async fn jobs_with_the_templates_of_the_installation_can_run() {
     let client = server().await;
@@ -419,7 +421,7 @@ async fn jobs_with_the_templates_of_the_installation_can_run() {
     }
 }
 
-/// Manifests of other kinds: those that show what `convert` has to know, and those of the documents that the project began with.
+/// Manifests of other kinds: those that show what `convert` has to know, and those of the project's first documents.
 #[tokio::test]
 async fn what_is_converted_is_admitted_strictly() {
     let client = server().await;
@@ -464,9 +466,9 @@ async fn the_api_server_names_the_entry() {
     let client = server().await;
     let mut wrong = Vec::new();
     let line_break = json!({ "env": [{ "name": "A\nB" }] });
-    // A message has no line break: then it says less.
+    // A message has no line break, so that it says less.
     let less = ("a variable of env holds a character", line_break);
-    // Of a map, the path has the key, too.
+    // The path of a map's entry has the key, too.
     let key = ("spec.resources.limits[x/y]", json!({ "resources": { "limits": { "x/y": "-1" } } }));
     let cases = wrong_entries().into_iter().map(|(spec, words)| (words, spec)).chain([less, key]);
     for (words, spec) in cases {
@@ -478,14 +480,14 @@ async fn the_api_server_names_the_entry() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A default that the API server wrote into the job could not be told from a wish.
+/// A default that the API server wrote into the job could not be distinguished from a user's value.
 #[tokio::test]
 async fn a_job_is_stored_as_it_was_written() {
     let client = server().await;
     let stored = create(&client, &job("defaults", json!({})), true).await.unwrap();
     let bare = json!({ "model": "resnet50", "dataset": "cifar10", "numWorkers": 2, "suspend": false });
     assert_eq!(stored["spec"], bare);
-    // What is null counts as not written, and early stopping is one wish as a whole.
+    // A null field counts as not written, and early stopping is set as a whole.
     let partly = json!({
         "image": null, "networking": null, "framework": null, "failurePolicy": { "backoffLimit": null },
         "checkpoint": { "frequency": 2, "storage": { "type": "pvc" } }, "monitoring": {},
@@ -497,19 +499,19 @@ async fn a_job_is_stored_as_it_was_written() {
     (expected["monitoring"], expected["failurePolicy"]) = (json!({}), json!({}));
     expected["successPolicy"] = json!({ "earlyStopping": { "mode": "min", "patience": 3, "minDelta": 0 } });
     assert_eq!(stored["spec"], expected);
-    // The types write down no more than that either.
+    // The types write no more than that either.
     let typed: TrainingJob = serde_json::from_value(job("typed", json!({ "monitoring": {} }))).unwrap();
     let mut written = serde_json::to_value(typed.spec).unwrap();
     assert_eq!(written.as_object_mut().unwrap().remove("scheduling"), Some(json!({})));
     assert_eq!(written, bare);
 }
 
-/// The namespace of the jobs that were there before the CRD had its present form.
+/// The namespace of the jobs that existed before the CRD had its present form.
 const UPGRADED: &str = "upgraded";
 
-/// Jobs that the CRD of before took.
+/// Jobs that the previous CRD accepted.
 fn old_jobs() -> Vec<Value> {
-    // What had no field then could not be stored.
+    // A field that did not exist then could not be stored.
     let is_old = |job: &Value| {
         let checkpoint = &job["spec"]["checkpoint"];
         let new = ["retention", "keepBest", "resumeFrom", "resumeArgs", "backup"];
@@ -546,7 +548,7 @@ fn list(jobs: &[Value]) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": jobs }).to_string()
 }
 
-/// Has jobs stored by the CRD of before, and then gives the API server the present one.
+/// Stores jobs under the previous CRD, and then gives the API server the present one.
 async fn upgrade(cluster: &Cluster, client: &Client) {
     cluster.apply_crd(&old_crd());
     until("TrainingJobs are served", SOON, || cluster.try_kubectl(&["get", "trainingjobs", "-A"], "").ok());
@@ -564,7 +566,7 @@ async fn upgrade(cluster: &Cluster, client: &Client) {
     });
 }
 
-/// The people who made them apply the same files after an upgrade, by whatever way.
+/// Their owners apply the same files after an upgrade, by whatever way.
 #[tokio::test]
 async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
     let (client, cluster, jobs) = (server().await, cluster(), old_jobs());
@@ -582,7 +584,7 @@ async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
     }
 }
 
-/// What was stored with every default written down means what it meant, to the last name and hash.
+/// Jobs that were stored with every default written down keep their meaning, to the last name and hash.
 #[test]
 fn jobs_stored_with_all_their_defaults_have_the_same_plan() {
     let old = old_crd();
@@ -633,13 +635,14 @@ async fn updates_change_what_may_change_and_nothing_else() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The job as the operator would have it once its programs run.
+/// The job as the operator would write it once its programs run.
 async fn run(client: &Client, url: &str, mut made: Value) -> Value {
     made["status"] = json!({ "state": "Running", "startTime": "2027-01-01T00:00:00Z" });
     send(client, "PUT", &format!("{url}/status"), &made).await.unwrap()
 }
 
-/// A program, its resources and its placement may change until it starts, while it is suspended, and once it has failed.
+/// A program, its resources and its placement may change until it starts, while it is suspended, and once it has
+/// failed.
 #[tokio::test]
 async fn what_may_change_while_no_program_runs() {
     let client = server().await;
@@ -679,7 +682,7 @@ async fn what_may_change_while_no_program_runs() {
     send(&client, "DELETE", &url, &Value::Null).await.unwrap();
 }
 
-/// A list of which each entry has a name of its own has no order.
+/// A list in which each entry has a name of its own has no order.
 #[tokio::test]
 async fn another_order_of_variables_is_no_change() {
     let client = server().await;
@@ -695,7 +698,7 @@ async fn another_order_of_variables_is_no_change() {
     send(&client, "DELETE", &url, &Value::Null).await.unwrap();
 }
 
-/// The API server stops rules that take too long: a job with all that the schema allows must not be in their way.
+/// The API server stops rules that take too long. A job with all that the schema allows must not reach that limit.
 #[tokio::test]
 async fn the_largest_job_is_within_the_budget_of_the_rules() {
     let client = server().await;
@@ -787,7 +790,7 @@ async fn an_elastic_job_is_scaled_within_its_bounds() {
     }
 }
 
-/// What the template says the API server sees in the job's status alone.
+/// The API server sees the template's values in the job's status alone.
 #[tokio::test]
 async fn a_job_that_is_elastic_by_its_template_is_scaled() {
     let client = server().await;
@@ -802,7 +805,7 @@ async fn a_job_that_is_elastic_by_its_template_is_scaled() {
     jobs.delete(name, &Default::default()).await.unwrap();
 }
 
-/// The controller manager adds the roles of deploy/admin to Kubernetes' own, by which people have their rights.
+/// The controller manager adds the roles of deploy/admin to Kubernetes' own, which give users their rights.
 #[tokio::test]
 async fn people_who_may_edit_scale_jobs() {
     let client = server().await;
@@ -831,7 +834,7 @@ async fn people_who_may_edit_scale_jobs() {
     jobs.delete("scaled-by-people", &Default::default()).await.unwrap();
 }
 
-/// Of an Indexed Job that is not done, both numbers at once: so the Job of an elastic gang follows.
+/// Both numbers of an unfinished Indexed Job may change at once, as the Job of an elastic gang needs it.
 #[tokio::test]
 async fn the_number_of_a_jobs_pods_may_change() {
     let client = server().await;
@@ -841,7 +844,7 @@ async fn the_number_of_a_jobs_pods_may_change() {
     owner.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
     let runtime = Runtime { agent_image: "operator:1".into(), ..Runtime::default() };
     let mut objects = objects::objects(&plan::resolve(&owner, &runtime).plan, Incarnation::FIRST, &GangPast::default());
-    // It has no owner here, and would be collected.
+    // Its owner does not exist here, so that it would be collected.
     objects.jobs[0].metadata.owner_references = None;
     let jobs: Api<Job> = Api::namespaced(client.clone(), "api");
     let made = jobs.create(&PostParams::default(), &objects.jobs[0]).await.unwrap();
@@ -860,7 +863,7 @@ async fn the_number_of_a_jobs_pods_may_change() {
     jobs.delete(&made.name_any(), &Default::default()).await.unwrap();
 }
 
-/// Every field of the status survives: none is pruned for want of a schema.
+/// Every field of the status survives. None is pruned for want of a schema.
 #[tokio::test]
 async fn a_status_comes_back_as_written() {
     let client = server().await;
@@ -1235,7 +1238,7 @@ struct Change {
     what: String,
     old: Value,
     new: Value,
-    /// The fields that are told to be immutable, with blanks between.
+    /// The fields that are reported as immutable, with blanks between.
     refused: Option<String>,
 }
 
@@ -1263,7 +1266,7 @@ fn changes() -> Vec<Change> {
             object
         };
         let [old, new] = [one, other].map(|value| base(json!({ field: value })));
-        // Of these, some fields may.
+        // Some fields of these may change.
         let refused = (!mutable).then_some(match field {
             "failurePolicy" => "failurePolicy.backoffLimit",
             "checkpoint" => "checkpoint.frequency",
@@ -1272,7 +1275,7 @@ fn changes() -> Vec<Change> {
             _ => field,
         });
         push(format!("{field}: changed"), old.clone(), new, refused);
-        // What is required is in the base; what the default is the same as is no change.
+        // Required fields are in the base. Writing the default's value is no change.
         if base(json!({}))["spec"].get(field).is_none() {
             let refused = match field {
                 "scheduling" => Some("scheduling.gang scheduling.queue"),
@@ -1317,7 +1320,7 @@ fn changes() -> Vec<Change> {
         object
     };
     push("numWorkers: changed, elastic".into(), elastic(2), elastic(4), None);
-    // To write a default down, and to leave it out again, changes nothing.
+    // Writing a default down, and leaving it out again, changes nothing.
     let retention = |count: u32| job("x", json!({ "checkpoint": { "frequency": 1, "retention": count } }));
     push("retention: changed".into(), retention(3), retention(9), None);
     push("retention: removed".into(), retention(9), job("x", json!({ "checkpoint": { "frequency": 1 } })), None);
@@ -1333,7 +1336,7 @@ fn changes() -> Vec<Change> {
     let mut all = base();
     for (path, default) in api::defaults::all() {
         let mut bare = base();
-        // Objects that are there or not.
+        // Objects that are present or not.
         let apart = [("elastic", json!({ "maxWorkers": 4 })), ("runtimeRef", json!({ "name": "a" }))];
         let apart = apart.into_iter().find(|(object, _)| path.split('.').next() == Some(object));
         let is_apart = apart.is_some();
@@ -1374,7 +1377,7 @@ fn changes() -> Vec<Change> {
     changes
 }
 
-/// A job with the least spec and these fields.
+/// A job with the minimal spec and these fields.
 fn job(name: &str, fields: Value) -> Value {
     let mut spec = json!({ "model": "resnet50", "dataset": "cifar10", "numWorkers": 2 });
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -1386,8 +1389,8 @@ fn job(name: &str, fields: Value) -> Value {
 /// A group with a resource, the name that it is limited to, and a verb.
 type Right = (String, String, String);
 
-/// The rights that the tables of docs/install.md give: of all namespaces that the operator works in, of those what the
-/// install for one namespace lacks, and of its own namespace.
+/// The rights in the tables of docs/install.md. The first are those in all namespaces where the operator works, the
+/// second are those of them that the install for one namespace lacks, and the third are those in its own namespace.
 fn documented() -> [BTreeSet<Right>; 3] {
     let page = read("docs/install.md");
     let (_, section) = page.split_once("**What the operator may do**").unwrap();
@@ -1426,7 +1429,7 @@ fn documented() -> [BTreeSet<Right>; 3] {
     rights
 }
 
-/// What a service account may do in a namespace, and every service account besides.
+/// The rights of a service account in a namespace, beyond those of every service account.
 fn rights_of(account: &str, namespace: &str) -> BTreeSet<Right> {
     let user = format!("--as=system:serviceaccount:{account}");
     let listed = cluster().kubectl(&["auth", "can-i", "--list", "--no-headers", &user, "--namespace", namespace]);
@@ -1444,7 +1447,7 @@ fn rights_of(account: &str, namespace: &str) -> BTreeSet<Right> {
     rights
 }
 
-/// The accounts of both installs may do what the tables say, and nothing else, as the API server tells it.
+/// By the API server's answer, the accounts of both installs may do what the tables say, and nothing else.
 #[tokio::test]
 async fn every_account_may_do_what_the_docs_say() {
     server().await;
@@ -1470,7 +1473,7 @@ async fn every_account_may_do_what_the_docs_say() {
         ("ml-training-operator:trainingjob-operator", "ml-training-operator", own),
         ("ml-training-operator:trainingjob-operator", "ml-training", team),
         ("ml-training-operator:trainingjob-operator", "kube-system", BTreeSet::new()),
-        // Those of workers, TensorBoard and upkeep, where nobody names one.
+        // The account of workers, TensorBoard and upkeep, where the spec names none.
         ("ml-training:default", "ml-training", BTreeSet::new()),
     ] {
         let mut more = BTreeSet::new();
@@ -1488,7 +1491,7 @@ async fn every_account_may_do_what_the_docs_say() {
 
 // ---- how
 
-/// Messages of the CEL rules that refuse the object, defaults applied.
+/// Messages of the CEL rules that refuse the object, after its defaults are applied.
 fn offline(object: &Value, old: Option<&Value>) -> Vec<String> {
     static SCHEMA: OnceLock<(Value, CompiledSchema)> = OnceLock::new();
     let (schema, rules) = SCHEMA.get_or_init(|| {
@@ -1500,7 +1503,7 @@ fn offline(object: &Value, old: Option<&Value>) -> Vec<String> {
     refused.err().map(|errors| errors.iter().map(|error| error.message.clone()).collect()).unwrap_or_default()
 }
 
-/// The CRD as it was when all defaults stood in it.
+/// The CRD from the time when all defaults stood in it.
 fn old_crd() -> Value {
     parse(&root().join("tests/fixtures/crd-with-defaults.yaml"))
 }
@@ -1558,14 +1561,14 @@ fn url(namespace: &str) -> String {
     format!("/apis/ml.example.com/v1/namespaces/{namespace}/trainingjobs")
 }
 
-/// Creates as `kubectl create --validate=strict` does; the error is what kubectl prints.
+/// Creates as `kubectl create --validate=strict` does. The error is what kubectl prints.
 async fn create(client: &Client, object: &Value, dry_run: bool) -> Result<Value, String> {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or("api");
     let dry_run = if dry_run { "&dryRun=All" } else { "" };
     send(client, "POST", &format!("{}?fieldValidation=Strict{dry_run}", url(namespace)), object).await
 }
 
-/// Has the API server try the creation of an object of this kind.
+/// Makes the API server try the creation of an object of this kind.
 async fn created_by(client: &Client, plural: &str, object: &Value) -> Result<Value, String> {
     let url = url("api").replace("/trainingjobs", &format!("/{plural}"));
     send(client, "POST", &format!("{url}?fieldValidation=Strict&dryRun=All"), object).await

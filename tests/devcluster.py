@@ -409,7 +409,7 @@ class Taints(unittest.TestCase):
 
 
 class Unpacked(unittest.TestCase):
-    """A node gets all images that it is told to have, also if its cluster has unpacked some of them before."""
+    """A node gets all images that are given to it, also if its cluster has unpacked some of them before."""
 
     def test_each_store_has_all_of_its_images(self):
         with tempfile.TemporaryDirectory() as folder:

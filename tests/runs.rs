@@ -1,8 +1,8 @@
-//! Two runs of a program, one after the other, in one container: nothing of the first shows in the second, and no signal
-//! that comes between two is lost.
+//! Two consecutive runs of a program in one container: nothing of the first shows in the second, and no signal that
+//! arrives between them is lost.
 //!
-//! It is a program of its own without the test harness: the agent must be the process's first thread, for the kernel drops
-//! a SIGCHLD that another thread would ignore, and it reaps every child of its process.
+//! It is a program of its own without the test harness. The agent must be the process's first thread, because the
+//! kernel drops a SIGCHLD that another thread would ignore. The agent also reaps every child of its process.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -31,8 +31,8 @@ use text::error_pattern::ErrorPattern;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The first run says and does what could leak, and is ended for its loss. The second says little and waits until it has been
-/// looked at.
+/// The first run prints and does what could leak, and is ended for its loss. The second run prints little and waits
+/// until the test has looked at it.
 const SCRIPT: &str = r#"
 cd "$ROOM"
 dirname "$TRAININGJOB_PROGRESS_FILE" > folder-$ATTEMPT
@@ -110,7 +110,7 @@ fn main() {
     println!("two runs in one container: ok");
 }
 
-/// The last words of a run; a thread of their own writes them, soon.
+/// The final report of a run, which a thread of its own writes soon.
 fn report(room: &Room, attempt: u32) -> Report {
     until("the last words of a run", DEADLINE, || {
         let report = Report::parse(&fs::read_to_string(room.path("message")).ok()?)?;
@@ -118,7 +118,7 @@ fn report(room: &Room, attempt: u32) -> Report {
     })
 }
 
-/// What those who ask see of the second run, and what the program's straggler of the first can still do.
+/// What a client sees of the second run, and what the program's straggler of the first can still do.
 fn look_at_the_second(room: &Path, port: u16) {
     let status = until("a word of the second run", DEADLINE, || {
         let (_, body) = request(("127.0.0.1", port), "GET", "/status", "")?;

@@ -157,12 +157,12 @@ def reachable(cluster):
 
 
 def stop_apiserver(cluster):
-    """From now on nobody reaches the API server."""
+    """From now on no client reaches the API server."""
     process.stop(cluster, "kube-apiserver")
 
 
 def start_apiserver_again(cluster):
-    """It is back, and so is whoever has ended without it; returns when it is ready."""
+    """Starts it again, and the programs that ended without it. Returns when it is ready."""
     for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler"):
         process.start_again(cluster, name)
     api = client(cluster, timeout=3)

@@ -1,7 +1,7 @@
 """Kueue, the queue manager for Jobs: its own program with its own webhooks, as a process beside the control plane.
 
 Objects and webhooks are those of its module, with two changes: webhooks are called at an address on loopback, since no
-Service leads there, and of the kinds it can manage it is told of Jobs alone.
+Service leads there, and Jobs are the only kind that it is configured to manage.
 """
 
 import json

@@ -82,7 +82,7 @@ def make_bridge(cluster, index):
     bridge = f"{cluster.bridge}{index}"
     inside = ("nsenter", f"--net=/run/netns/{cluster.netns}", "ip")
     # Without an address of its own it takes the lowest of the pods' that are there, another one as they come and go,
-    # and for a minute those who know the last one reach neither DNS nor the API server.
+    # and for a minute pods that know the last one reach neither DNS nor the API server.
     octets = [int(part) for part in address(cluster, index).split(".")]
     hardware = ":".join(f"{octet:02x}" for octet in [0x0A, 0x58, *octets])
     run(*inside, "link", "add", bridge, "address", hardware, "type", "bridge")
@@ -120,7 +120,7 @@ def start_kubelet(cluster, index, runtime, taints=()):
         "containerRuntimeEndpoint": f"unix://{containerd.socket(home)}",
         "clusterDNS": [cluster.ip], "clusterDomain": "cluster.local", "resolvConf": resolv_conf(cluster),
         "tlsCertFile": str(certificate), "tlsPrivateKeyFile": str(key),
-        "containerLogMaxSize": "200Mi",  # `kubectl logs` shows the newest file only, and nobody loses a cause here
+        "containerLogMaxSize": "200Mi",  # `kubectl logs` shows the newest file only: no cause is lost here
         "maxPods": 200, "podLogsDir": str(home / "logs"), "serializeImagePulls": False,
         "localStorageCapacityIsolation": False,  # on disks without a partition cAdvisor finds no file system
         "evictionHard": {"memory.available": "50Mi"},  # a developer's disk is often nearly full; pods need little of it
@@ -148,7 +148,7 @@ def offer_gpus(cluster, api, name):
 
 
 def lose(cluster, index):
-    """The node dies as if its power went: no pod is told, nothing is cleaned up."""
+    """The node dies as if its power went: no pod gets a signal, and nothing is cleaned up."""
     name = f"node{index}"
     if index not in cluster.nodes:
         raise Failure(f"{cluster.name} has no {name}")
@@ -161,7 +161,7 @@ def lose(cluster, index):
 
 
 def cut(cluster, index):
-    """Nobody hears the node any more, and its programs run on: its kubelet is stopped, its pods' network is down."""
+    """The node is unreachable while its programs run on: its kubelet is stopped, and its pods' network is down."""
     change_contact(cluster, index, signal.SIGSTOP, "down")
 
 

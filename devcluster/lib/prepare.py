@@ -85,7 +85,7 @@ def run(asked, steps=None, program=(sys.executable, HERE / "cluster")):
     width = max(map(len, names))
     ended = {name: threading.Event() for name in names}
     running, outcomes, stopping = {}, queue.Queue(), threading.Event()
-    starting = threading.Lock()  # what is started is known to who ends all of it
+    starting = threading.Lock()  # each process that is started is known to the code that ends all
 
     def lane_of(members):
         for name in members:

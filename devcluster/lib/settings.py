@@ -88,7 +88,7 @@ class Cluster:
 
     @property
     def kueue_port(self):
-        """Where Kueue answers the API server, unless it is told another port."""
+        """Where Kueue answers the API server, unless another port is set."""
         return 9443 if self.real else 16447 + 10 * self.slot
 
     @property

@@ -1,4 +1,4 @@
-//! A TrainingJob's children: made where missing, put right where changed, left alone where somebody else's.
+//! A TrainingJob's children: created where missing, restored where changed, left alone where they are not this job's.
 
 use super::error::{Error, call, refusal, unless_gone};
 use super::pass::{Child, Created, Pass, is_ours};
@@ -19,7 +19,7 @@ use protocol::gang::GangPast;
 use tracing::{info, warn};
 
 impl Pass<'_, TrainingJob> {
-    /// Makes what is missing and puts right what was changed; what is as it should be costs no request.
+    /// Creates missing children and restores changed ones. A child that is as it should be costs no request.
     pub(super) async fn ensure(&mut self, plan: &Plan, wanted: &Wanted, children: &Children) -> Result<(), Error> {
         let claimed = self.has_claim(plan);
         let is_right = |key, child: &Option<ObservedChild>, should| {
@@ -38,7 +38,7 @@ impl Pass<'_, TrainingJob> {
         let objects::Objects { service, config, claim, .. } =
             objects::objects(plan, Incarnation::FIRST, &GangPast::default());
         let claim = claim.filter(|_| !claimed);
-        // The Jobs will follow, and their pods mount it.
+        // The Jobs follow, and their pods mount the job's keys.
         let is_first = children.service.is_none() && children.jobs.is_empty();
         let (services, configs, claims, unseen) = futures::join!(
             self.ensure_one(ChildKey::SERVICE, children, children.service.as_ref(), service, digest::service),
@@ -56,7 +56,7 @@ impl Pass<'_, TrainingJob> {
         result
     }
 
-    /// Whether the claim is there that the job needs, if it needs one that is made for it.
+    /// Whether the job's claim exists, if it needs one of its own.
     fn has_claim(&self, plan: &Plan) -> bool {
         match plan.storage.checkpoint.as_ref().map(|checkpoint| &checkpoint.volume) {
             Some(CheckpointVolume::New { .. }) => {
@@ -106,7 +106,7 @@ impl Pass<'_, TrainingJob> {
         self.context.index.update_known(&self.key, |cell| {
             let children = &mut cell.children;
             if written && present.digest != should {
-                // Changed by admission, which would do it again.
+                // Admission changed the object, and would change it again.
                 children.settled.insert(key, present.digest);
             }
             if !children.is_news(key, object.meta()) {
@@ -126,8 +126,9 @@ impl Pass<'_, TrainingJob> {
         Ok(None)
     }
 
-    /// Makes the Jobs of an incarnation, one for each role, once the keys are there that their pods mount, the NetworkPolicy
-    /// that protects them, and the group in which they are placed. That of the workers is the last: where it is, all are.
+    /// Creates the Jobs of an incarnation, one for each role. Before that it makes sure of the keys that their pods
+    /// mount, the NetworkPolicy that protects them, and the group in which they are placed. The workers' Job comes
+    /// last: where it exists, all others do.
     pub(super) async fn create_jobs(
         &self,
         plan: &Plan,
@@ -143,7 +144,7 @@ impl Pass<'_, TrainingJob> {
             return Ok(());
         }
         let jobs = objects::objects(plan, incarnation, past).jobs;
-        // It checks nothing any more, and may never have been made.
+        // The upkeep Job has nothing left to check, and may never have been created.
         self.block(ChildKey::UPKEEP, None);
         if plan.gang.has_roles() && self.is_denied(plan, &jobs).await? {
             return Ok(());
@@ -158,7 +159,7 @@ impl Pass<'_, TrainingJob> {
                         self.tell(Some(incarnation.attempt), vec![fact]);
                     }
                     self.block(key, dropped.then(group_dropped));
-                    // The watch may be slower than the next reconcile, which would ask again.
+                    // The watch may be slower than the next reconcile, which would send the request again.
                     let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
                     self.remember(job.as_ref());
                 }
@@ -171,8 +172,8 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
-    /// Whether a Job that was refused before still is: it is only tried, so that pods of other roles don't hold nodes while they
-    /// wait for it.
+    /// Whether a Job that was refused before is still refused. A dry run finds out, so that pods of other roles hold no
+    /// nodes while they wait for it.
     async fn is_denied(&self, plan: &Plan, jobs: &[Job]) -> Result<bool, Error> {
         let known = self.context.index.children(&self.key);
         for (role, wanted) in plan.gang.roles.iter().zip(jobs) {
@@ -189,7 +190,8 @@ impl Pass<'_, TrainingJob> {
         Ok(false)
     }
 
-    /// Makes sure that the job's keys and its NetworkPolicy are there, which the operator only creates; false if one is not.
+    /// Makes sure that the job's keys and its NetworkPolicy exist, which the operator may only create. Returns false if
+    /// one is missing.
     async fn ensure_unseen(&self, plan: &Plan) -> Result<bool, Error> {
         let answers = self.context.options.operator_key.job_key(&plan.identity.uid);
         let (keys, policy) = (objects::keys(plan, &rand::random(), &answers), objects::network_policy(plan));
@@ -210,8 +212,8 @@ impl Pass<'_, TrainingJob> {
         Ok(are_there)
     }
 
-    /// Makes sure that the group is there in which the workers are placed; false if it is not. Nobody watches it, for most
-    /// clusters don't know its kind.
+    /// Makes sure that the workers' group exists, and returns false if it does not. The operator doesn't watch groups,
+    /// because most clusters don't know their kind.
     pub(super) async fn ensure_group(&self, plan: &Plan) -> Result<bool, Error> {
         let blocked = match objects::pod_group(plan) {
             None => return Ok(true),
@@ -243,7 +245,8 @@ impl Pass<'_, TrainingJob> {
         }
     }
 
-    /// Where the operator has no right to it, or nobody knows its kind any more, it stays: the Job must go all the same.
+    /// Deletes a PodGroup. The group stays if the operator lacks the right or the kind is gone, because the Job must be
+    /// deleted all the same.
     async fn delete_group<K: Child>(&self, name: &str) -> Result<(), Error> {
         let deleted = match call("get PodGroup", self.api::<K>().get_opt(name)).await {
             Ok(found) => match found.filter(|found| is_ours(found, &self.key.uid)).and_then(|found| found.uid()) {
@@ -261,7 +264,7 @@ impl Pass<'_, TrainingJob> {
         }
     }
 
-    /// Makes the Job that looks after the checkpoints.
+    /// Creates the Job that looks after the checkpoints.
     pub(super) async fn create_upkeep(&self, plan: &Plan, task: Upkeep) -> Result<(), Error> {
         let wanted = if task == Upkeep::Fetch {
             objects::fetch_job(plan, self.context.cache_uses(&plan.identity.namespace))
@@ -280,7 +283,8 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
-    /// A fresh read: no upkeep Job is there that the watch has yet to show. It would write to the volume beside the workers.
+    /// A fresh read that fails if an upkeep Job exists, which the watch may have yet to show. That Job would write to
+    /// the volume beside the workers.
     pub(super) async fn confirm_no_upkeep(&self, plan: &Plan) -> Result<(), Error> {
         if !plan.storage.has_upkeep() {
             return Ok(());
@@ -292,7 +296,7 @@ impl Pass<'_, TrainingJob> {
         if found.is_some() { Err(Error::Outdated) } else { Ok(()) }
     }
 
-    /// A fresh read of the Jobs, which tells a deleted one from one that the watch has not shown yet.
+    /// A fresh read of the Jobs. It distinguishes a deleted Job from one that the watch has not shown yet.
     pub(super) async fn find_jobs(&self, plan: &Plan) -> Result<bool, Error> {
         let (api, mut is_there) = (self.api::<SlimJob>(), false);
         for role in &plan.gang.roles {
@@ -303,8 +307,9 @@ impl Pass<'_, TrainingJob> {
         Ok(is_there)
     }
 
-    /// A fresh read of the pods of a job of which a Job has failed, which tells one that is gone with its last words from one
-    /// that the watch has not shown yet. Of those that are known the watch knows more.
+    /// A fresh read of a job's pods after one of its Jobs has failed. It distinguishes a pod that is gone with its
+    /// final message from one that the watch has not shown yet. The watch knows more about the pods that are already
+    /// known.
     pub(super) async fn find_pods(&self, failed: &ObservedJob) -> Result<(), Error> {
         let of_job = ListParams::default().labels(&format!("{}={}", labels::UID, self.key.uid));
         let pods = call("list pods", self.api::<SlimPod>().list(&of_job)).await?;
@@ -315,7 +320,8 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
-    /// Files a Job that was just made or read, unless the watch has told more of it already; true if there is one.
+    /// Stores a Job that was just created or read, unless the watch has reported a newer version. Returns whether any
+    /// Job exists.
     fn remember(&self, job: Option<&SlimJob>) -> bool {
         let there = self.context.index.update_known(&self.key, |cell| {
             job.into_iter().for_each(|job| cell.put_job(job));
@@ -340,9 +346,8 @@ impl Pass<'_, TrainingJob> {
         }
     }
 
-    /// The Job goes after its pods (foreground).
-    /// The group of the workers goes with their Job, and before it, or nobody would come back to it: Volcano counts what a
-    /// group without pods asks for as taken. The next Job has a new one.
+    /// Deletes a Job after its pods (foreground). The workers' group is deleted before their Job, because no later pass
+    /// would delete it. Volcano counts what a group without pods requests as taken. The next Job has a new group.
     pub(super) async fn delete_job(&self, plan: &Plan, name: &str, uid: &str) -> Result<(), Error> {
         if name == names::job_name(&self.owner.name_any()) {
             match plan.gang.group.as_ref().map(|group| (&group.name, &group.kind)) {
@@ -356,15 +361,17 @@ impl Pass<'_, TrainingJob> {
         self.delete::<Job>(name, uid, DeleteParams::foreground()).await
     }
 
-    /// What the watches tell may be older than the status that says that the job is over.
+    /// Deletes a Job unless it has ended. It is read afresh, because the watches may be behind the status in which the
+    /// job is over.
     pub(super) async fn end_job(&self, plan: &Plan, name: &str, uid: &str) -> Result<(), Error> {
         let job = call("get Job", self.api::<SlimJob>().get_opt(name)).await?.and_then(|job| job.seen());
         let has_ended = |job: ObservedJob| job.complete || job.failed.is_some();
         if job.is_some_and(has_ended) { Ok(()) } else { self.delete_job(plan, name, uid).await }
     }
 
-    /// Takes the Job controller's finalizer off a pod, which has yet to end. By force the pod is deleted, whatever its node
-    /// says: nobody may do that before the lease is over by which the agents there have stopped their programs.
+    /// Removes the Job controller's finalizer from a pod that has yet to end. `force` also deletes the pod, whatever
+    /// its node reports. That must wait for the end of the lease by which the agents on that node have stopped their
+    /// programs.
     pub(super) async fn release_pod(&self, name: &str, uid: &str, force: bool) -> Result<(), Error> {
         info!(name, force, "taking a pod from its Job, which is to make another one");
         let patch = serde_json::json!({
@@ -378,7 +385,8 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
-    /// Of an elastic gang the Job follows: both numbers at once, for an Indexed Job takes no other change of them.
+    /// Scales the Job of an elastic gang. Both numbers change at once, because an Indexed Job accepts no other change
+    /// of them.
     pub(super) async fn scale_job(&self, name: &str, uid: &str, pods: u16) -> Result<(), Error> {
         info!(name, pods, "scaling Job");
         let spec = serde_json::json!({ "parallelism": pods, "completions": pods });
@@ -389,7 +397,8 @@ impl Pass<'_, TrainingJob> {
         .map(drop)
     }
 
-    /// A node brings what has changed of a ConfigMap within two minutes, or when the pod has changed.
+    /// Changes an annotation of the pod. A node updates a mounted ConfigMap within two minutes, or when the pod
+    /// changes.
     pub(super) async fn hasten_pod(&self, name: &str, uid: &str, size: u16) -> Result<(), Error> {
         let annotations = serde_json::json!({ labels::GANG_SIZE: size.to_string() });
         let patch = serde_json::json!({ "metadata": { "uid": uid, "annotations": annotations } });
@@ -398,15 +407,15 @@ impl Pass<'_, TrainingJob> {
             .map(drop)
     }
 
-    /// Deletes the TrainingJob at the version that was judged: whoever changes it meanwhile keeps it.
+    /// Deletes the TrainingJob at the version that was judged. A change made meanwhile prevents the deletion.
     pub(super) async fn delete_owner(&self) -> Result<(), Error> {
         info!("ttlSecondsAfterFinished is over, deleting the TrainingJob");
         let version = Some(self.version.to_string());
         self.delete_at::<TrainingJob>(&self.owner.name_any(), &self.key.uid, version, DeleteParams::background()).await
     }
 
-    /// Whether pods of an earlier TrainingJob of this name still run, which write to the same place. Says so at the child
-    /// that waits for them.
+    /// Whether pods of an earlier TrainingJob of this name still run; they write to the same place. If so, the child
+    /// that waits for them is marked as blocked.
     pub(super) fn awaits_predecessor(&self, key: ChildKey) -> bool {
         let name = self.owner.name_any();
         let waits = self.context.index.pod_of_predecessor(&self.key, &name).map(|pod| {
@@ -429,7 +438,7 @@ impl Pass<'_, TrainingJob> {
     }
 }
 
-/// What a cluster lacks that knows no PodGroups of its own.
+/// How to switch on Kubernetes' own PodGroups in a cluster that lacks them.
 const SWITCH_ON: &str = "start kube-apiserver with --feature-gates=GenericWorkload=true and \
                          --runtime-config=scheduling.k8s.io/v1alpha2=true, and kube-scheduler with \
                          --feature-gates=GenericWorkload=true,GangScheduling=true";
@@ -438,7 +447,7 @@ fn is_native(plan: &Plan) -> bool {
     plan.gang.group.as_ref().is_some_and(|group| group.kind == GroupKind::Native)
 }
 
-/// The Job is there and goes on: its pods may all find a place.
+/// The Job exists and runs on, because its pods may still all be placed.
 fn group_dropped() -> Blocked {
     let message = format!(
         "the API server has dropped schedulingGroup from the pods, so that they are placed one by one and not as \
@@ -448,7 +457,7 @@ fn group_dropped() -> Blocked {
 }
 
 const _: () = {
-    // Every kind of child has its place above; a new field of `Objects` that nobody makes does not compile.
+    // Every kind of child is created above. A new field of `Objects` that is not created does not compile.
     fn _exhaustive(objects: objects::Objects) -> (Service, ConfigMap, Option<PersistentVolumeClaim>, Vec<Job>) {
         let objects::Objects { service, config, claim, jobs } = objects;
         (service, config, claim, jobs)

@@ -1,4 +1,4 @@
-//! One question to one agent: how it is reached, what of its answer is read, and whether it is to be believed.
+//! One question to one agent: how the operator reaches it, what it reads of the answer, and whether it trusts it.
 
 use super::Context;
 use http::header::{CONNECTION, HeaderValue};
@@ -13,13 +13,13 @@ use protocol::report;
 use serde_json::Value;
 use text::start_of;
 
-/// Bytes of an answer that are read.
+/// Most bytes that are read of an answer.
 const MAX_ANSWER: usize = 256 * 1024;
-/// Entries of one list or map that are kept: an agent knows no more metrics, and keeps no more readings of one.
+/// Most entries that are kept of one list or map. An agent has no more metrics, and keeps no more readings of one.
 const MAX_ENTRIES: usize = 100;
-/// Bytes of a name, such as a metric's.
+/// Most bytes of a name, such as a metric's.
 const MAX_NAME: usize = 100;
-/// Bytes of a text: nothing that an agent tells is longer than the message that it leaves.
+/// Most bytes of a text. No text that an agent sends is longer than the message that it leaves.
 const MAX_TEXT: usize = report::MAX_BYTES;
 
 /// How the operator reaches the agents.
@@ -41,16 +41,16 @@ pub(super) struct Asker {
 
 impl Asker {
     pub fn new() -> Self {
-        // A connection that waits for the next question holds more memory than all else that is kept of a job, and a descriptor;
-        // a new one for each question costs less than what is asked.
+        // An idle connection would hold a descriptor, and more memory than everything else that is kept of a job. A new
+        // connection for each question costs less than the question.
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(HttpConnector::new());
         Self { client }
     }
 
-    /// What the agent of this job's pod answers; else why there is no answer that can be believed.
+    /// Returns the answer of the agent of this job's pod, or why there is no answer that can be trusted.
     ///
-    /// Whatever lies between the two may read an answer, and can neither change it nor give it again: it has to be proven for
-    /// this question.
+    /// An intermediary may read an answer, but can neither change nor replay it, because the answer has to be proven
+    /// for this question.
     pub async fn ask(
         &self,
         context: &Context,
@@ -65,7 +65,7 @@ impl Asker {
             AgentAccess::Direct => {
                 let ip = pod.ip.as_deref().ok_or("the pod has no address")?;
                 let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-                // The agent ends the connection: those that wait for a late packet are spread over the nodes.
+                // The agent closes the connection, so that those that wait for a late packet are spread over the nodes.
                 let request =
                     http::Request::get(format!("http://{ip}:{port}/status?{query}")).header(CONNECTION, "close");
                 let request = request.body(Empty::new()).map_err(|error| format!("{ip}: {error}"))?;
@@ -83,12 +83,12 @@ impl Asker {
     }
 }
 
-/// Why there is no answer that can be believed.
+/// Why there is no answer that can be trusted.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
-    /// None came.
+    /// No answer came.
     Missing(String),
-    /// One came that is not the agent's.
+    /// An answer came that is not the agent's.
     Refused(String),
 }
 
@@ -111,7 +111,7 @@ pub(super) struct AskedJob<'a> {
     pub uid: &'a str,
 }
 
-/// An answer that nobody has looked into.
+/// An answer that has not been verified yet.
 struct Answer {
     proof: Option<HeaderValue>,
     body: bytes::Bytes,
@@ -130,7 +130,7 @@ where
     Ok(Answer { proof, body })
 }
 
-/// What an answer says, if the agent in this pod has given it to this question.
+/// The decoded answer, if the agent in this pod gave it to this question.
 fn believed(
     answer: &Answer,
     nonce: Nonce,
@@ -167,8 +167,8 @@ fn is_proven(answer: &Answer, nonce: Nonce, key: &AnswerKey, job: &AskedJob) -> 
     ))
 }
 
-/// Of pods on their node's network another one may hold the address: its answer is not this pod's, nor is one that does not
-/// say which pod it is in. Agents say it since 0.1.
+/// Whether the answer comes from this pod. Another pod may hold the address of pods on their node's network. An answer
+/// without a pod UID is refused; agents send it since 0.1.
 fn is_of(status: &AgentStatus, job: &AskedJob, pod: &ObservedPod) -> Result<(), String> {
     let Some(uid) = &status.pod_uid else {
         return Err("what answers at its address and port does not say which pod it is in (podUid)".into());
@@ -184,10 +184,10 @@ fn is_of(status: &AgentStatus, job: &AskedJob, pod: &ObservedPod) -> Result<(), 
     Ok(())
 }
 
-/// Reads an answer. Whoever wrote it, no more is kept than an agent of ours has to tell.
+/// Decodes an answer. The source is not trusted, so no more is kept than an agent of ours sends.
 ///
 /// # Errors
-/// Where it is no answer of an agent.
+/// If it is not an answer of an agent.
 pub fn decode(bytes: &[u8]) -> serde_json::Result<AgentStatus> {
     let mut answer = serde_json::from_slice(bytes)?;
     bound(&mut answer);

@@ -1,4 +1,4 @@
-//! What the jobs of a namespace use of the caches that they share.
+//! The contents of shared caches that the jobs of a namespace use.
 
 use super::Context;
 use api::{Guarded, State};
@@ -8,17 +8,17 @@ use observe::{Cell, JobKey};
 use protocol::inputs::CacheUses;
 use std::collections::BTreeMap;
 
-/// More entries are not listed: the list is an argument of the agent, and arguments have at most 128 KiB.
+/// Most entries of the list that is passed on. It is an argument of the agent, and arguments have at most 128 KiB.
 const MOST: usize = 500;
 
 impl Context {
-    /// Content that jobs of this namespace use. `None` if that is not known.
+    /// Content that jobs of this namespace use, or `None` if that is not known.
     pub(super) fn cache_uses(&self, namespace: &str) -> Option<CacheUses> {
         let jobs = self.jobs.get()?.state();
         let time = Timestamp::now();
         let of_namespace =
             jobs.iter().map(|job| &**job).filter(|job| job.meta().namespace.as_deref() == Some(namespace));
-        // What a Job has fetched may not be in the status yet, for example after the operator was away.
+        // Content that a Job has fetched may not be in the status yet, for example after the operator was away.
         let reported = |job: &Guarded| {
             let words = |cell: &Cell| {
                 let words = cell.children.upkeep_words.as_ref();
@@ -36,7 +36,7 @@ impl Context {
 fn in_use<'a>(jobs: impl Iterator<Item = (&'a Guarded, Vec<String>)>) -> Option<BTreeMap<String, String>> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for (job, reported) in jobs {
-        // What a job uses that can't be read is not known.
+        // The content that an unreadable job uses is not known.
         let job = job.0.as_ref().ok()?;
         let status = job.status.as_ref();
         if status.is_some_and(|status| status.state.is_some_and(State::is_finished)) {
@@ -45,7 +45,7 @@ fn in_use<'a>(jobs: impl Iterator<Item = (&'a Guarded, Vec<String>)>) -> Option<
         let recorded = status.iter().flat_map(|status| &status.data).filter(|data| data.is_resolved());
         for key in recorded.map(|data| data.key.clone()).chain(reported) {
             let name = found.entry(key).or_insert_with(|| job.name_any());
-            // The same one each time, whatever the order.
+            // The choice does not depend on the order of the jobs.
             *name = job.name_any().min(std::mem::take(name));
         }
     }

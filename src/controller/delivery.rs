@@ -1,4 +1,5 @@
-//! What the cluster can do to bring the agent into pods: looked at when Jobs are made, and remembered for some minutes.
+//! How the cluster can deliver the agent into pods. The operator looks when it creates Jobs, and remembers the result
+//! for five minutes.
 
 use super::error::{call, refusal};
 use k8s_openapi::api::core::v1::Node;
@@ -9,19 +10,19 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tracing::{info, warn};
 
-/// As long as this what was found holds. A cluster's nodes are upgraded in hours.
+/// How long a result is used. Upgrading a cluster's nodes takes hours.
 const HOLDS: Duration = Duration::from_secs(300);
-/// Nodes that are read at a time: each tells all images that it has, which may be tens of kilobytes.
+/// Nodes that are read at a time. Each lists all its images, which may be tens of kilobytes.
 const PAGE: u32 = 100;
 
-/// Decides how the agent comes into new pods.
+/// Decides how the agent is delivered into new pods.
 #[derive(Default)]
 pub(super) struct Deliveries {
     wanted: AgentDelivery,
     found: Mutex<Option<Found>>,
 }
 
-/// What was found, and when.
+/// A result, and when it was found.
 struct Found {
     at: Instant,
     delivery: Delivery,
@@ -33,8 +34,8 @@ impl Deliveries {
         Self { wanted, found: Mutex::default() }
     }
 
-    /// How the agent comes into the pods of a Job that is made now. What the cluster doesn't tell is no obstacle: an init
-    /// container always works.
+    /// How the agent is delivered into the pods of a Job that is created now. If the cluster does not report what it
+    /// can do, an init container is used, which always works.
     pub(super) async fn now(&self, client: &Client) -> Delivery {
         if let Some(decided) = self.wanted.decided() {
             return decided;
@@ -44,7 +45,7 @@ impl Deliveries {
             return known.delivery;
         }
         let (delivery, why) = look(client).await;
-        // Said once, and again when it changes.
+        // Logged once, and again when the reason changes.
         if found.as_ref().is_none_or(|before| before.why != why) {
             info!(delivery = ?delivery, "the agent's delivery: {why}");
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// How long an answer to a read may take.
 const READ: Duration = Duration::from_secs(10);
-/// How long an answer to a write may take: longer than that of an admission webhook, so that the API server can report a webhook
-/// that does not answer, or go on without it.
+/// How long an answer to a write may take. This exceeds the timeout of an admission webhook, so that the API server can
+/// report a webhook that does not answer, or proceed without it.
 pub(super) const WRITE: Duration = Duration::from_secs(35);
 /// The longest `timeoutSeconds` that the API takes for an admission webhook.
 const WEBHOOK: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ pub enum Error {
     /// The API server refused or could not be reached.
     #[error("{what}: {source}")]
     Api {
-        /// What was asked.
+        /// The request.
         what: &'static str,
         /// The answer.
         source: Box<kube::Error>,
@@ -26,9 +26,9 @@ pub enum Error {
     /// No answer within the time.
     #[error("{what}: the API server gave no answer within {} s", patience.as_secs())]
     Timeout {
-        /// What was asked.
+        /// The request.
         what: &'static str,
-        /// How long the answer was waited for.
+        /// How long the operator waited for the answer.
         patience: Duration,
     },
     /// The TrainingJob was changed or deleted since it was read; the watch brings the new one.
@@ -62,7 +62,7 @@ impl Error {
         matches!(self, Self::Timeout { .. }) || refusal(self).is_some_and(|status| status.code == 504)
     }
 
-    /// Part of normal work: somebody else was quicker.
+    /// Whether the error is part of normal work, because another client was quicker.
     #[must_use]
     pub fn is_expected(&self) -> bool {
         matches!(self.label(), "conflict" | "outdated")
@@ -100,7 +100,7 @@ async fn within<T>(
     }
 }
 
-/// The answer to a change of what may be there no more, which is None then.
+/// The answer to a change of an object that may be gone; `None` if it is.
 pub(super) fn unless_gone<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Err(error) if is_gone(&error) => Ok(None),
@@ -108,7 +108,8 @@ pub(super) fn unless_gone<T>(answer: Result<T, Error>) -> Result<Option<T>, Erro
     }
 }
 
-/// Whether what was to be patched is there no more, or its name is another's by now: that has another UID, which can't be changed.
+/// Whether the object to patch is gone, or another one has its name by now. That one has another UID, which can't be
+/// changed.
 fn is_gone(error: &Error) -> bool {
     refusal(error).is_some_and(|status| {
         let causes = status.details.iter().flat_map(|details| &details.causes);
@@ -117,7 +118,7 @@ fn is_gone(error: &Error) -> bool {
     })
 }
 
-/// The API server's refusal, if that is what the error is.
+/// The API server's refusal, if the error is one.
 pub(super) fn refusal(error: &Error) -> Option<&kube::core::Status> {
     match error {
         Error::Api { source, .. } => match source.as_ref() {

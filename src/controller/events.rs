@@ -1,4 +1,4 @@
-//! Events: read of Jobs and pods where they alone know the cause; and changes of the status, counted.
+//! Events: those of Jobs and pods are read where only they give the cause. Also counts changes of the status.
 
 use super::error::{Error, call, refusal};
 use super::pass::Pass;
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tracing::debug;
 
-/// How much of the time Events may be read. For each read the API server looks through all Events of the namespace: where a
-/// thousand pods were lost at once that takes seconds, and slows down the very thing that is waited for.
+/// Share of the time in which Events may be read. For each read the API server searches all Events of the namespace.
+/// After a thousand pods were lost at once that takes seconds, and slows down what the jobs wait for.
 const SHARE: f64 = 0.1;
-/// So much can be saved up, for the jobs that come to wait in one moment.
+/// Reading time that can be saved up, for jobs that begin to wait at the same moment.
 const SAVED: Duration = Duration::from_secs(1);
-/// Reads at one time: the others wait for what these will have cost.
+/// Concurrent reads. Others wait until the cost of these is known.
 const SIDE_BY_SIDE: usize = 2;
 
-/// Whether Events may be read now, by what it has cost so far.
+/// Decides whether Events may be read now, by the cost of the reads so far.
 pub(super) struct EventReads {
     turn: Semaphore,
     budget: Mutex<Budget>,
@@ -40,7 +40,7 @@ impl EventReads {
         }
     }
 
-    /// Reads, if that is not too much: none if it is.
+    /// Runs a read if the budget allows it; `None` if not.
     async fn read<T>(&self, read: impl Future<Output = T>) -> Option<T> {
         let _turn = self.turn.acquire().await.ok()?;
         let begun = Instant::now();
@@ -53,7 +53,7 @@ impl EventReads {
     }
 }
 
-/// Seconds that may yet be spent.
+/// Reading time that is left, in seconds.
 struct Budget {
     left: f64,
     at: Instant,
@@ -74,14 +74,14 @@ impl Budget {
 /// Events on their way to the API server. A pass never waits for them.
 pub(super) struct Publisher {
     places: Arc<Semaphore>,
-    /// Time between the first two tries; it doubles.
+    /// Time between the first two tries; it doubles each time.
     pause: Duration,
 }
 
 impl Publisher {
-    /// Events that may be on their way at one time: each takes about 2 KiB.
+    /// Most Events that may be on their way at one time; each takes about 2 KiB.
     const PLACES: u32 = 1000;
-    /// How often the API server is asked to take one.
+    /// Tries to publish one Event.
     const TRIES: u32 = 6;
 
     pub fn new(pause: Duration) -> Self {
@@ -103,13 +103,13 @@ impl Publisher {
         });
     }
 
-    /// Waits for those that are on their way, for so long at most.
+    /// Waits for the Events that are on their way, for `within` at most.
     pub async fn finish(&self, within: Duration) {
         let _ = tokio::time::timeout(within, self.places.acquire_many(Self::PLACES)).await;
     }
 }
 
-/// Tries again what fails for want of the API server and not because of the Event.
+/// Publishes an Event. Failures of the API server are retried, refusals of the Event are not.
 async fn post(api: &Api<v1::Event>, fact: &v1::Event, pause: Duration) {
     for number in 0..Publisher::TRIES {
         let Err(error) = call("publish event", api.create(&PostParams::default(), fact)).await else { return };
@@ -122,7 +122,8 @@ async fn post(api: &Api<v1::Event>, fact: &v1::Event, pause: Duration) {
 }
 
 impl Pass<'_, TrainingJob> {
-    /// Reads the Events of objects that wait; true if they told something new. Where that would be too much, the next pass tries.
+    /// Reads the Events of waiting objects. Returns true if they changed what is known. If the budget is spent, the
+    /// next pass tries again.
     pub(super) async fn read_events(&self, of: &[String]) -> Result<bool, Error> {
         let api = self.api::<core::Event>();
         let mut found = None;
@@ -148,7 +149,7 @@ impl Pass<'_, TrainingJob> {
         let (namespace, metrics) = (&self.key.namespace, &self.context.metrics);
         let framework = plan.gang.rendezvous.framework;
         metrics.changed(self.owner, old, new);
-        // One that has waited for its template has a state by then.
+        // A job that waited for its template already has a state here.
         if old.agent_image.is_none() && old.start_time.is_none() && new.agent_image.is_some() {
             metrics.created(namespace, framework);
         }

@@ -1,9 +1,8 @@
 //! The only place that writes to the API server.
 //!
-//! [`run`] watches, keeps the [`Index`] and reconciles; [`reconcile`] is one pass for one job. Objects are created only
-//! by a pass that has just proven, by a successful write of the status or by a fresh read, that it does not act on an
-//! outdated TrainingJob: without that an operator behind on its watches would start a suspended job again, or make
-//! objects for one that is deleted.
+//! [`run`] watches, keeps the [`Index`] and reconciles; [`reconcile`] is one pass for one job. A pass creates objects
+//! only after it has proven that its TrainingJob is current. The proof is a successful write of the status or a fresh
+//! read. Otherwise an operator with delayed watches would restart a suspended job, or create objects for a deleted one.
 
 mod apply;
 mod ask;
@@ -62,21 +61,21 @@ use turnstile::Turnstile;
 /// How the controller works.
 #[derive(Clone)]
 pub struct Options {
-    /// The only namespace to look at; all of them if `None`.
+    /// The only namespace to watch; all of them if `None`.
     pub namespace: Option<String>,
     /// What the operator knows of itself.
     pub runtime: Runtime,
-    /// Reconciles at one time; of one namespace's jobs half of that, where the operator has more than one.
+    /// Concurrent reconciles. One namespace gets half of them, if the operator watches more than one.
     pub concurrency: u16,
-    /// New jobs of one namespace that are begun each second, after the first 128.
+    /// New jobs of one namespace that are started each second, after the first 128.
     pub new_jobs_per_second: u16,
     /// Name of this replica, in Events.
     pub identity: String,
     /// How the agents are asked for progress.
     pub agent_access: AgentAccess,
-    /// From which the keys are derived by which the agents prove their answers.
+    /// The key from which the operator derives the keys by which agents prove their answers.
     pub operator_key: OperatorKey,
-    /// How the agent comes into the workers' pods.
+    /// How the agent is delivered into the workers' pods.
     pub agent_delivery: AgentDelivery,
     /// Addresses of models and data sets by name.
     pub content_names: ContentNames,
@@ -113,17 +112,17 @@ pub(crate) struct Context {
     metrics: Arc<Metrics>,
     /// TuningJobs.
     searches: tuning::Searches,
-    /// Told when a gang stands in a queue as a whole.
+    /// Notified when a gang is queued as a whole.
     queued: Notify,
     /// Wakes a TrainingJob.
     touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
     turnstile: Mutex<Turnstile<ObjectRef<Guarded>>>,
-    /// Told when a pass has to wait for its turn.
+    /// Notified when a pass has to wait for its turn.
     full: Notify,
 }
 
 impl Context {
-    /// What the job's spec means, worked out once for each generation, for each restart that is asked for, and for each size.
+    /// What the job's spec means. It is computed once for each generation, requested restart, and size.
     fn wanted(&self, job: &TrainingJob, key: &JobKey) -> Arc<Wanted> {
         let known = self.index.read(key, |cell| cell.wanted.clone()).flatten();
         let is_of = |known: &Arc<Wanted>| {
@@ -140,13 +139,13 @@ impl Context {
         })
     }
 
-    /// A TrainingJob that exists no more.
+    /// Forgets a TrainingJob that no longer exists.
     fn forget(&self, key: &JobKey) {
         self.index.forget(key);
         self.metrics.forget(&key.uid);
     }
 
-    /// TrainingJobs that were deleted while nobody watched.
+    /// Forgets all other TrainingJobs, which were deleted while the watch was interrupted.
     fn forget_all_but(&self, there: &HashSet<JobKey>) {
         self.index.forget_all_but(there);
         self.metrics.retain(&there.iter().map(|key| key.uid.clone()).collect());
@@ -166,7 +165,7 @@ fn is_from_same_checkpoint(plan: &plan::Plan, job: &TrainingJob) -> bool {
     planned.is_none_or(|request| request == plan::restart_from(job).map(|restart| restart.request))
 }
 
-/// What the plan rests on besides the spec.
+/// What the plan depends on besides the spec.
 fn basis(status: Option<&TrainingJobStatus>) -> Basis {
     let Some(status) = status else { return Basis::default() };
     Basis {
@@ -186,13 +185,14 @@ fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
     Wanted { generation: job.metadata.generation, basis, planned, refused, service, config }
 }
 
-/// How long an operator that ends waits for its last Events; less than a standby waits for its lease.
+/// How long an operator that shuts down waits for its last Events; shorter than a standby waits for its lease.
 const LAST_EVENTS: Duration = Duration::from_secs(3);
 
-/// The part of all reconciles that one namespace may have at a time.
+/// Divisor: one namespace may have half of all reconciles at a time.
 const HALF: u16 = 2;
 
-/// Runs until `stop` is done; then no new reconcile starts and those under way end. Dropping the future ends them at once.
+/// Runs until `stop` is done. Then no new reconcile starts, and those under way finish. Dropping the future ends them
+/// at once.
 pub async fn run(
     client: Client,
     options: Options,
@@ -200,7 +200,7 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let (touch, touched) = mpsc::unbounded();
-    // With one namespace nobody else is to be held up.
+    // With one namespace there is no other to delay.
     let places = if options.namespace.is_some() { options.concurrency } else { options.concurrency / HALF };
     let turnstile = Turnstile::new(places.into(), options.new_jobs_per_second);
     let (searches, writer, searches_touched) = tuning::Searches::new();
@@ -248,7 +248,7 @@ pub async fn run(
             .run(reconcile, error_policy, context.clone());
         let log = |error: controller::Error<Error, _>| {
             debug!(%error, "reconcile");
-            // What its children left to do is nobody's.
+            // The job is gone, so the changes of its children need no reconcile.
             let controller::Error::ObjectNotFound(job) = error else { return };
             let job = ObjectRef::new(&job.name).within(job.namespace.as_deref().unwrap_or_default());
             if exists.get(&job).is_none() {
@@ -287,7 +287,7 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
         Err(invalid) => context.unreadable(invalid).instrument(span).await.map(|()| Requeue::default()),
     };
     context.metrics.reconciled(&object, started.elapsed(), result.as_ref().err().map(Error::label));
-    // How long after an error, `error_policy` says in a moment.
+    // `error_policy` sets the wait after an error.
     let wait = result.as_ref().map_or(Some(Duration::ZERO), |requeue| requeue.0);
     wait.into_iter().for_each(|wait| context.metrics.backlog().due(this.clone(), wait));
     Ok(result?.0.map_or_else(controller::Action::await_change, controller::Action::requeue))
@@ -313,9 +313,9 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
         }
     };
     let mut requeue = Requeue::default();
-    // A second round tells in the status what the first one's writes were answered.
+    // The second round reports in the status how the writes of the first were answered.
     for _ in 0..2 {
-        // The watch may have yet to show what was written last, such as what was fetched.
+        // The watch may have yet to show our last write, for example about fetched data.
         let newest = pass.current_status();
         let whole = match &whole.status {
             Some(status) if basis(Some(status)) == basis(Some(&newest)) => Cow::Borrowed(&*whole),
@@ -337,7 +337,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
         cell.failures = 0;
         if job.status.as_ref().and_then(|s| s.state).is_some_and(State::is_finished) {
             cell.children.pods.retain(|_, pod| !pod.gone);
-            // It may stay for months, and is hardly ever looked at.
+            // The job may stay for months, and is rarely looked at.
             cell.wanted = None;
         }
         try_again(cell)
@@ -346,7 +346,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
     Ok(requeue)
 }
 
-/// When to try again what could not be made: every ten seconds, and up to a minute where somebody says no.
+/// When to retry the creation of blocked children: every ten seconds, and up to a minute where all are denied.
 fn try_again(cell: &mut Cell) -> Option<Duration> {
     let blocked = &cell.children.blocked;
     let is_denied = !blocked.is_empty() && blocked.values().all(Blocked::is_denial);
@@ -354,7 +354,7 @@ fn try_again(cell: &mut Cell) -> Option<Duration> {
     (!blocked.is_empty()).then(|| Duration::from_secs((10 << cell.denials.saturating_sub(1).min(3)).min(60)))
 }
 
-/// When to come again: at the earliest of all that was asked for.
+/// When to reconcile again: the earliest of all requested times.
 #[derive(Default)]
 struct Requeue(Option<Duration>);
 
@@ -365,8 +365,8 @@ impl Requeue {
 }
 
 impl Pass<'_, TrainingJob> {
-    /// Looks, decides, writes the status, acts and tells. True if that taught something which the status has yet to tell.
-    /// `stored` is the newest status.
+    /// Observes, decides, writes the status, acts and publishes Events. Returns true if the round learnt something that
+    /// the status has yet to report. `stored` is the newest status.
     async fn round(
         &mut self,
         wanted: &Wanted,
@@ -376,7 +376,7 @@ impl Pass<'_, TrainingJob> {
     ) -> Result<bool, Error> {
         let context = self.context;
         let mut children = context.index.children(&self.key);
-        // Written with the first word about the job, before anything is made.
+        // Written with the first status of the job, before any child is created.
         let mut current = stored.clone();
         if let Some(inherited) = self.inherited.take_if(|_| current.inherited.is_none()) {
             if let Some(taken) = &inherited.runtime {
@@ -417,7 +417,8 @@ impl Pass<'_, TrainingJob> {
         });
         requeue.within(again);
         let (urgent, actions): (Vec<_>, Vec<_>) = actions.into_iter().partition(Action::is_urgent);
-        // What follows from an answer alone may be anybody's words, as often as it is asked for.
+        // Any program may have sent an answer, and may send a new one to each question. What follows from answers alone
+        // is throttled.
         let is_observation = urgent.is_empty() && actions.iter().all(|action| matches!(action, Action::Ensure));
         if is_observation && let Some(wait) = self.throttled(&stored, &status) {
             requeue.within(wait);
@@ -427,7 +428,7 @@ impl Pass<'_, TrainingJob> {
         requeue.within(self.write_status(&stored, &status).await?);
         self.count(plan, &stored, &status);
         let acted = released.and(self.act(wanted, &children, &actions).await);
-        // The status is written: what is told is true, whatever became of the actions.
+        // The status is written, so the events are true whatever the actions led to.
         self.tell(status.attempt, events);
         acted?;
         requeue.within(self.board(wanted, &status).await);
@@ -449,15 +450,15 @@ impl Pass<'_, TrainingJob> {
         match action {
             Action::Ensure => match wanted.planned.accepted() {
                 Ok(plan) => self.ensure(plan, wanted, children).await,
-                Err(_) => Ok(()), // a job that an older operator accepted goes on with the children it has
+                Err(_) => Ok(()), // a job that an older operator accepted runs on with its existing children
             },
             Action::CreateJobs(incarnation, past) => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
                 let is_blocked = |cell: &Cell| cell.children.blocked.keys().any(|key| key.kind.precedes_jobs());
                 if self.context.index.read(&self.key, is_blocked).unwrap_or(false) {
-                    return Ok(()); // the Service goes before the Job
+                    return Ok(()); // the Service is created before the Job
                 }
-                // First, for it may take a while: nothing is to come between the proof and the Job.
+                // This may take a while, so it comes first: nothing is to come between the proof and the Job.
                 let delivery = self.context.deliveries.now(&self.context.client).await;
                 if self.awaits_predecessor(ChildKey::job(RoleName::WORKER)) {
                     return Ok(());
@@ -502,7 +503,7 @@ impl Pass<'_, TrainingJob> {
             }
             Action::HastenPod { name, uid, size } => self.hasten_pod(name, uid, *size).await,
             Action::DeleteOwner => {
-                // What a person has changed since, such as the TTL, is to be decided on.
+                // A person may have changed the job since, for example its TTL. That has to be considered first.
                 self.confirm().await?;
                 self.delete_owner().await
             }
@@ -528,7 +529,7 @@ fn error_policy(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> c
     controller::Action::requeue(wait)
 }
 
-/// 0.1 s doubling to a minute, each up to half as long again, so that many jobs don't return together.
+/// 0.1 s, doubled up to a minute, each up to half as long again, so that many jobs don't return together.
 fn backoff(failures: u32) -> Duration {
     let base = Duration::from_millis(100) * 2u32.saturating_pow(failures.saturating_sub(1).min(10));
     base.min(Duration::from_secs(60)).mul_f64(rand::random_range(1.0..1.5))

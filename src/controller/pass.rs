@@ -1,7 +1,7 @@
-//! One pass over one object of a kind of ours, and the writes that it may make for it.
+//! One pass over one object of our own kinds, and the writes that it may make for it.
 //!
-//! Whatever the kind: children are created only after it was proven that the owner is as it was seen, its status is
-//! replaced only at the version that was read, and what is told is told beside the pass.
+//! For every kind, children are created only after the pass has proven that the owner is as it was seen. The status is
+//! replaced only at the version that was read. Events are published beside the pass.
 
 use super::error::{Error, call, refusal};
 use super::{Context, refused};
@@ -23,7 +23,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use text::start_of;
 use tracing::{debug, info};
 
-/// A kind of ours, of which one object owns others.
+/// One of our own kinds, whose objects own others.
 pub(super) trait Owner:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + Sync
 {
@@ -31,7 +31,7 @@ pub(super) trait Owner:
 
 impl Owner for api::TrainingJob {}
 
-/// Whatever an owner may have.
+/// A kind that an owner may have as a child.
 pub(super) trait Child:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug
 {
@@ -42,20 +42,20 @@ impl<K> Child for K where
 {
 }
 
-/// What became of a create.
+/// Outcome of a create.
 pub(super) enum Created<K> {
-    /// It is there now, as the API server keeps it.
+    /// It exists now, as the API server stores it.
     Made(Box<K>),
-    /// It was there and is ours.
+    /// It existed already and is ours.
     Found(Box<K>),
-    /// It can't be made, now or at all.
+    /// It can't be created, now or at all.
     Blocked(Blocked),
 }
 
-/// What a POST was answered.
+/// Answer to a POST.
 enum Posted<K> {
     Made(Box<K>),
-    /// There is one of that name.
+    /// An object of that name exists.
     Exists,
     Blocked(Blocked),
 }
@@ -67,11 +67,11 @@ pub(super) struct Pass<'a, O> {
     pub key: JobKey,
     /// The owner's version that this pass knows: as it was seen, or as its own write of the status left it.
     pub version: u64,
-    /// It was proven that nobody has changed the owner since.
+    /// Whether the pass has proven that the owner has not changed since.
     confirmed: bool,
-    /// The job's keys and its NetworkPolicy are there, which the operator can't read.
+    /// Whether the job's keys and its NetworkPolicy exist, which the operator can't read.
     pub has_unseen: bool,
-    /// What was found in this pass of what the job inherits, until it is told.
+    /// What the job inherits, as found in this pass, until it is recorded.
     pub inherited: Option<Inherited>,
 }
 
@@ -92,7 +92,8 @@ impl<'a, O: Owner> Pass<'a, O> {
         self.context.api(&self.key.namespace)
     }
 
-    /// A fresh read, once in a pass: the owner is as it was seen, or the watch will soon tell.
+    /// Proves by a fresh read, once in a pass, that the owner is as it was seen. If not, the watch will soon bring the
+    /// change.
     pub(super) async fn confirm(&mut self) -> Result<(), Error> {
         if self.confirmed {
             return Ok(());
@@ -109,7 +110,7 @@ impl<'a, O: Owner> Pass<'a, O> {
         if is_as_seen { Ok(()) } else { Err(Error::Outdated) }
     }
 
-    /// Makes an object, or finds out whose the one of that name is.
+    /// Creates an object, or finds out which owner the existing one of that name has.
     pub(super) async fn create<K: Child>(&self, wanted: &K) -> Result<Created<K>, Error> {
         match self.post(wanted, false).await? {
             Posted::Made(object) => Ok(Created::Made(object)),
@@ -118,8 +119,8 @@ impl<'a, O: Owner> Pass<'a, O> {
         }
     }
 
-    /// Makes an object of a kind that the operator may not read; one of that name has to be ours. Tells what stands in the
-    /// way.
+    /// Creates an object of a kind that the operator may not read. An existing one of that name must be ours. Returns
+    /// what blocks the creation.
     pub(super) async fn create_unseen<K: Child>(&self, wanted: &K) -> Result<Option<Blocked>, Error> {
         match self.post(wanted, false).await? {
             Posted::Made(_) | Posted::Exists => Ok(None),
@@ -127,8 +128,8 @@ impl<'a, O: Owner> Pass<'a, O> {
         }
     }
 
-    /// Has the API server try a creation, and returns what stands in the way. An answer that is about the trial alone, as of a
-    /// webhook that supports none, says nothing.
+    /// Has the API server dry-run a creation, and returns what blocks it. An answer about the dry run alone, for
+    /// example of a webhook that supports none, is ignored.
     pub(super) async fn try_to_create<K: Child>(&self, wanted: &K) -> Result<Option<Blocked>, Error> {
         match self.post(wanted, true).await {
             Ok(Posted::Blocked(blocked)) => Ok(Some(blocked)),
@@ -157,7 +158,8 @@ impl<'a, O: Owner> Pass<'a, O> {
         refusal(&error).and_then(refused::blocked).map(Posted::Blocked).ok_or(error)
     }
 
-    /// What stands in the way if no answer to this write came in time, twice in a row. The first time the write is repeated soon.
+    /// What blocks a write, if no answer to it came in time twice in a row. After the first time the write is repeated
+    /// soon.
     fn timed_out<K>(&self, kind: &str, name: &str, answer: &Result<K, Error>) -> Option<Blocked> {
         let (is_timeout, child) = (answer.as_ref().is_err_and(Error::is_timeout), format!("{kind} {name}"));
         let is_repeated = self.context.index.update_known(&self.key, |cell| {
@@ -199,7 +201,7 @@ impl<'a, O: Owner> Pass<'a, O> {
         blocked(Reason::NameTaken, why)
     }
 
-    /// Puts an object of ours right that somebody has changed, unless somebody denies it.
+    /// Restores an object of ours that another client changed, unless that is denied.
     pub(super) async fn put_right<K: Child>(&self, uid: &str, mut wanted: K) -> Result<Created<K>, Error> {
         let (api, name) = (self.api::<K>(), wanted.name_any());
         info!(kind = %K::kind(&()), name, "restoring an object that another client changed");
@@ -218,10 +220,10 @@ impl<'a, O: Owner> Pass<'a, O> {
         }
     }
 
-    /// Replaces the status of exactly the version that this pass knows; that proves the pass. Of the body the API server
-    /// takes only the status.
+    /// Replaces the status of exactly the version that this pass knows, which proves the pass. The API server takes
+    /// only the status from the body.
     pub(super) async fn replace_status<S: Serialize>(&mut self, status: &S) -> Result<(), Error> {
-        /// The status of the answer is what we sent; only the version is news.
+        /// The answer repeats the status that we sent, so only its version is read.
         #[derive(Deserialize)]
         struct Written {
             metadata: ObjectMeta,
@@ -272,15 +274,16 @@ impl<'a, O: Owner> Pass<'a, O> {
             ..params
         };
         match self.context.write("delete", self.api::<K>().delete(name, &params)).await {
-            // 404: gone; 409: the UID is another's by now.
+            // 404: the object is gone. 409: it has been replaced or changed since.
             Err(error) if refusal(&error).is_some_and(|s| s.is_not_found() || s.is_conflict()) => Ok(()),
             result => result.map(drop),
         }
     }
 
-    /// Publishes events beside the pass: a training never waits for its chronicle.
+    /// Publishes events beside the pass, so that training never waits for them.
     ///
-    /// A fact of an attempt has one name, so that it is published once, also after a restart of the operator.
+    /// A fact of an attempt always has the same name, so that it is published once, also after a restart of the
+    /// operator.
     pub(super) fn tell(&self, attempt: Option<u32>, facts: Vec<Event>) {
         let regarding = self.owner.object_ref(&());
         let admit = |fact: &Event, hash| {
@@ -324,8 +327,8 @@ impl<'a, O: Owner> Pass<'a, O> {
     }
 }
 
-/// Owned by this owner and controlled by nobody else; a claim that is to outlive its job has no owner and is ours by
-/// label.
+/// Whether this owner owns the object and no other owner controls it. A claim that is to outlive its job has no owner,
+/// and is recognized by its label.
 pub(super) fn is_ours<K: Resource<DynamicType = ()>>(object: &K, uid: &str) -> bool {
     let owners = object.owner_references();
     let is_anothers = owners.iter().any(|owner| owner.controller == Some(true) && owner.uid != uid);
@@ -337,9 +340,9 @@ fn is_managed<K: Resource>(object: &K) -> bool {
     object.labels().get(labels::MANAGED_BY).is_some_and(|v| v == labels::OPERATOR)
 }
 
-/// Labels, annotations and finalizers of others stay.
+/// Keeps the labels, annotations and finalizers that others have set.
 fn keep_others(found: &ObjectMeta, wanted: &mut ObjectMeta) {
-    // Of exactly what was found: the update makes no new object, and undoes no change that came in between.
+    // The update applies to exactly the found version: it creates no new object, and undoes no change made in between.
     wanted.uid.clone_from(&found.uid);
     wanted.resource_version.clone_from(&found.resource_version);
     wanted.finalizers.clone_from(&found.finalizers);

@@ -1,7 +1,8 @@
-//! Asks the agents of running jobs how far their programs are.
+//! Asks the agents of running jobs about the progress of their programs.
 //!
-//! Worker 0 is asked, and where it has nothing to tell the last one (Megatron-LM prints there), or the chief. A question takes
-//! nothing from the API server where pods can be reached; from outside the cluster it goes through its pod proxy.
+//! The operator asks worker 0. If that reports no progress, it asks the last worker (Megatron-LM prints there), or the
+//! chief. Where pods can be reached, a question costs the API server nothing. From outside the cluster it goes through
+//! the pod proxy.
 
 use super::ask::{AgentAccess, AskedJob, NoAnswer};
 use super::rota::{Due, Rota};
@@ -19,36 +20,36 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
-/// How often it is looked who is due.
+/// Interval at which the operator looks for agents that are due.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Who is asked.
+/// A job whose agents are asked.
 pub(super) struct Asked {
     pub key: JobKey,
     pub job: ObjectRef<Guarded>,
     pub port: u16,
     pub first: Box<ObservedPod>,
     pub other: Option<Box<ObservedPod>>,
-    /// Whether it moves data, and no program runs.
+    /// Whether the agent moves data, and no program runs.
     pub moves_data: bool,
 }
 
 impl Asked {
-    /// Where its answers are filed.
+    /// Where the job's answers are stored.
     fn polls<'a>(&self, cell: &'a mut Cell) -> &'a mut AgentPolls {
         if self.moves_data { &mut cell.transfer } else { &mut cell.agents }
     }
 }
 
-/// What came of asking.
+/// Outcome of a question.
 pub(super) struct Polled {
-    /// The agent answered.
+    /// Whether the agent answered.
     pub is_up: bool,
-    /// The job is to be woken.
+    /// Whether the job is to be woken.
     pub is_news: bool,
 }
 
-/// Asks until dropped, and wakes the jobs of which there is news.
+/// Asks until dropped, and wakes the jobs with news.
 pub(super) async fn run(context: Arc<Context>, store: Store<Guarded>) {
     if context.options.agent_access == AgentAccess::Off {
         return std::future::pending().await;
@@ -80,7 +81,7 @@ pub(super) async fn run(context: Arc<Context>, store: Store<Guarded>) {
     }
 }
 
-/// Jobs whose programs run, as far as their first pod is due.
+/// Jobs whose programs run or whose data is moved, and whose pod is due.
 fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool) -> Vec<Due<Asked>> {
     let running = |object: Arc<Guarded>| {
         let job = object.0.as_ref().ok()?;
@@ -115,7 +116,7 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
     store.state().into_iter().filter_map(running).collect()
 }
 
-/// Asks one job.
+/// Asks the agents of one job.
 pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -> Polled {
     let job = AskedJob { namespace: &asked.key.namespace, name: &asked.job.name, uid: &asked.key.uid };
     let ask = async |pod: &ObservedPod| {
@@ -126,7 +127,7 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
     let answer = match (ask(&asked.first).await, &asked.other) {
         (Ok(status), Some(other)) if status.progress.last().is_none() => {
             let other = ask(other).await.ok().filter(|other| other.progress.last().is_some());
-            // Only the first one's agent knows of gang and checkpoints.
+            // Only the first pod's agent reports the gang and the checkpoints.
             Ok(match other {
                 Some(other) => AgentStatus { gang: status.gang, checkpoints: status.checkpoints, ..other },
                 None => status,
@@ -176,12 +177,12 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
     Polled { is_up: true, is_news }
 }
 
-/// Whether the program may hang, and who. The words change with every look, and are no news.
+/// Whether the program may hang, and at which rank. The wording changes with every look, and is not news.
 fn suspicion(status: &AgentStatus) -> Option<(bool, Option<u64>)> {
     status.stall.as_ref().map(|stall| (stall.hangs, stall.rank))
 }
 
-/// What of the checkpoints is news: not the bytes that are free, nor what a store says of itself.
+/// What counts as news about the checkpoints. Free bytes, and a store's report about itself, do not.
 fn folder(status: &AgentStatus) -> Option<([Option<&str>; 4], Vec<ProblemKind>)> {
     #[expect(clippy::ref_option, reason = "a field of each side")]
     fn path(kept: &Option<Kept>) -> Option<&str> {

@@ -1,4 +1,4 @@
-//! The Workload of a gang of several roles, and its Jobs that wait for it.
+//! The Workload of a gang of several roles, and the Jobs that wait for it.
 
 use super::error::{Error, call, refusal, unless_gone};
 use super::pass::{Created, Pass};
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use tracing::info;
 
-/// A Workload with whatever the API server knows of it.
+/// A Workload with all fields that the API server has.
 #[derive(kube::Resource, serde::Serialize, serde::Deserialize, Clone, Debug)]
 #[resource(inherit = Workload)]
 struct WholeWorkload {
@@ -29,12 +29,12 @@ struct WholeWorkload {
 }
 
 impl Pass<'_, TrainingJob> {
-    /// Makes the Workload, which the watch then tells of.
+    /// Creates the Workload. The watch then reports its changes.
     pub(super) async fn ensure_workload(&self, plan: &Plan) -> Result<(), Error> {
         let Some(mut workload) = objects::workload(plan) else { return Ok(()) };
         if let Some(class) = &plan.gang.workers().pod.scheduling.priority {
             let api: Api<PriorityClass> = Api::all(self.context.client.clone());
-            // Pods of a class that is not there are refused by the API server, in its own words.
+            // If the class does not exist, the API server refuses the pods with a message of its own.
             let found = match call("get PriorityClass", api.get_opt(class)).await {
                 Err(error) if refusal(&error).is_some_and(kube::core::Status::is_forbidden) => {
                     let message = format!(
@@ -65,7 +65,7 @@ impl Pass<'_, TrainingJob> {
         Ok(())
     }
 
-    /// Lets a Job go on the nodes that its role was given.
+    /// Unsuspends a Job on the nodes that were assigned to its role.
     pub(super) async fn let_job_go(
         &self,
         plan: &Plan,
@@ -99,7 +99,7 @@ impl Pass<'_, TrainingJob> {
         let jobs = self.api::<WholeJob>();
         let Some(found) = call("get Job", jobs.get_opt(name)).await? else { return Ok(()) };
         let known = found.rest.get("spec").and_then(|spec| spec.pointer("/template/spec/nodeSelector"));
-        // What an earlier admission has left.
+        // Removes what an earlier admission has left.
         let mut patched: Map<String, Value> =
             known.and_then(Value::as_object).into_iter().flatten().map(|(key, _)| (key.clone(), Value::Null)).collect();
         patched.extend(selector.into_iter().map(|(key, value)| (key, json!(value))));
@@ -108,7 +108,7 @@ impl Pass<'_, TrainingJob> {
         self.patch_job(name, uid, json!({ "suspend": false, "template": { "spec": pod } })).await
     }
 
-    /// Suspends a Job: its pods end, and it stays.
+    /// Suspends a Job. Its pods end, and the Job stays.
     pub(super) async fn hold_job(&self, name: &str, uid: &str) -> Result<(), Error> {
         info!(name, "holding the Job back, which Kueue has not admitted");
         self.patch_job(name, uid, json!({ "suspend": true })).await
@@ -122,7 +122,7 @@ impl Pass<'_, TrainingJob> {
         .map(drop)
     }
 
-    /// Tells Kueue how the gang stands. Of its status everything else stays, as of the version that was read.
+    /// Reports to Kueue how the gang stands. The rest of the Workload's status stays as in the version that was read.
     pub(super) async fn tell_workload(&self, plan: &Plan, news: News) -> Result<(), Error> {
         let name = names::workload_name(&plan.identity.name, &plan.identity.uid);
         let api = self.api::<WholeWorkload>();
@@ -135,7 +135,7 @@ impl Pass<'_, TrainingJob> {
             .context
             .write("tell Workload", api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)))
             .await;
-        // Where somebody has written to it the watch brings that.
+        // On a conflict the watch brings the other client's change.
         unless_gone(answer).map(drop)
     }
 
@@ -175,7 +175,7 @@ fn with_news(status: &Value, news: News, now: &str) -> Value {
             set("Finished", true, reason, message);
         }
         News::Left => {
-            // As Kueue does it for Jobs of its own.
+            // Kueue does the same for its own Jobs.
             let reason = evicted["reason"].as_str().unwrap_or("Evicted");
             let message = evicted["message"].as_str().unwrap_or_default();
             set("Requeued", ["Preempted", "NodeFailures"].contains(&reason), reason, message);

@@ -1,13 +1,13 @@
-//! Who refused a write, by the API server's answer.
+//! Which party refused a write, according to the API server's answer.
 //!
-//! The words of policies and webhooks are looked for at the beginning only, where the API server puts them: further on
-//! stand the values of fields, in which a person may have written anything.
+//! The phrases of policies and webhooks are searched at the beginning only, where the API server puts them. Later parts
+//! contain values of fields, in which a person may have written anything.
 
 use api::Reason;
 use kube::core::Status;
 use observe::Blocked;
 
-/// What stands in the way, if the API server or somebody whom it asks has refused; none for a trouble of its own.
+/// The refusal of the API server or of an admission plugin or webhook; `None` for a failure of the API server itself.
 pub(super) fn blocked(status: &Status) -> Option<Blocked> {
     let message = status.message.as_str();
     let reason = if status.code == 500 && webhook_failed(message) {
@@ -25,12 +25,12 @@ pub(super) fn blocked(status: &Status) -> Option<Blocked> {
     Some(Blocked { reason, message: message.to_owned() })
 }
 
-/// Whether the API server does not know the kind: of any other 404 it names what is missing.
+/// Whether the API server does not know the kind. In any other 404 it names the missing object.
 pub(super) fn kind_is_unknown(status: &Status) -> bool {
     status.code == 404 && status.details.as_ref().is_none_or(|details| details.name.is_empty())
 }
 
-/// A webhook that has to be asked gives no answer: `Internal error occurred: failed calling webhook "x": ...`.
+/// A required webhook gave no answer: `Internal error occurred: failed calling webhook "x": ...`.
 fn webhook_failed(message: &str) -> bool {
     message.starts_with("Internal error occurred: failed calling webhook \"")
 }

@@ -1,42 +1,46 @@
-//! Whose agent is asked when. Pure: the time is the caller's.
+//! Decides which agent is asked when. Pure: the caller passes the time.
 //!
-//! Each pod has its own next time. So many questions are under way at most, and of those that may be in vain fewer: an
-//! agent that answers at once waits for none that does not, and one namespace's slow agents for none of another's.
+//! Each pod has its own next time. The number of concurrent questions is limited, more strictly for those that may get
+//! no answer. An agent that answers at once never waits for a silent one. One namespace's slow agents never delay those
+//! of another.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long an agent that answers is left alone: it is looked every second who is due, so that it is asked every 2 s. A status is
-/// as new as what is written: of a program that tells a step every 5 s, that is at most 2 s old when every other step is written.
+/// How long an agent that answers is left alone. Due agents are looked up every second, so that each is asked every 2
+/// s. A status is as fresh as its last write. If a program reports a step every 5 s, every other step is written, and
+/// is at most 2 s old by then.
 const EVERY: Duration = Duration::from_millis(1200);
-/// How soon one is asked again that did not answer, twice as late each time.
+/// Delay before an agent that did not answer is asked again. It doubles each time.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How often one is asked at the least.
+/// Longest time between two questions to an agent.
 const SELDOM: Duration = Duration::from_secs(30);
-/// How long the answer of an agent may take ...
+/// How long the answer of an agent may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// ... and of one that was never asked: where the network drops what is sent, a thousand pods come to the same at once.
+/// The same for an agent that was never asked. Where the network drops packets, a thousand new pods may be silent at
+/// once.
 const PATIENCE_AT_FIRST: Duration = Duration::from_secs(1);
-/// Questions at one time ...
+/// Concurrent questions.
 const SIDE_BY_SIDE: usize = 32;
-/// ... and of these such that may be in vain, or take long ...
+/// Concurrent questions that may get no answer, or a slow one.
 const IN_VAIN: usize = 24;
-/// ... of one namespace.
+/// The same for one namespace.
 const IN_VAIN_OF_ONE: usize = IN_VAIN / 2;
-/// An answer that takes longer is a slow one.
+/// An answer that takes longer counts as slow.
 const SLOW: Duration = Duration::from_millis(500);
-/// Who was not in the line for so long is forgotten. A silent one among thousands may be late for minutes.
+/// A pod that was not asked for this long after it was due is forgotten. Among thousands, a silent one may be late for
+/// minutes.
 const FORGOTTEN: Duration = Duration::from_secs(1800);
 
-/// What is known of an agent; the first one here is asked first.
+/// What is known of an agent. Agents of the variants that come first are asked first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Answers,
     New,
-    /// It answers, and takes its time.
+    /// It answers slowly.
     Slow,
-    /// How often in a row it gave no answer.
+    /// Number of unanswered questions in a row.
     Silent(u32),
 }
 
@@ -46,7 +50,7 @@ struct Turn {
     due: Instant,
 }
 
-/// Somebody's turn.
+/// A question to one agent.
 #[derive(Debug)]
 pub(super) struct Question<T> {
     /// UID of the pod.
@@ -59,7 +63,7 @@ pub(super) struct Question<T> {
 }
 
 impl<T> Question<T> {
-    /// The question without whom it is for.
+    /// Separates the question from its recipient.
     pub fn split(self) -> (Question<()>, T) {
         let Self { pod, namespace, patience, whom, since } = self;
         (Question { pod, namespace, patience, whom: (), since }, whom)
@@ -72,9 +76,9 @@ pub(super) struct Rota<T> {
     turns: HashMap<String, Turn>,
     /// Pods that are being asked.
     asking: HashMap<String, Standing>,
-    /// How many questions to agents of a namespace are under way that may be in vain.
+    /// Concurrent questions that may get no answer, by namespace.
     in_vain: HashMap<String, usize>,
-    /// Pods that are due: the one that is asked next comes last.
+    /// Due pods. The last one is asked next.
     line: Vec<(Standing, Instant, Due<T>)>,
 }
 
@@ -93,12 +97,12 @@ impl<T> Rota<T> {
         Self { turns: HashMap::new(), asking: HashMap::new(), in_vain: HashMap::new(), line: Vec::new() }
     }
 
-    /// Whether a pod may stand in the line: its time has come, and it is not being asked.
+    /// Whether a pod may stand in the line: it is due, and it is not being asked.
     pub fn is_due(&self, pod: &str, now: Instant) -> bool {
         !self.asking.contains_key(pod) && self.turns.get(pod).is_none_or(|turn| turn.due <= now)
     }
 
-    /// Lines up anew who is due.
+    /// Replaces the line with the pods that are due.
     pub fn line_up(&mut self, due: Vec<Due<T>>, now: Instant) {
         let asking = &self.asking;
         self.turns.retain(|pod, turn| asking.contains_key(pod) || turn.due + FORGOTTEN > now);
@@ -121,7 +125,8 @@ impl<T> Rota<T> {
             let of_its = || self.in_vain.get(&due.namespace).copied().unwrap_or_default();
             *standing == Standing::Answers || (may_be_in_vain && of_its() < IN_VAIN_OF_ONE)
         };
-        // Those that answer at once come first: if one that may be in vain can't be asked, neither can any other of its namespace.
+        // Agents that answer at once come first. If one that may not answer can't be asked, no other of its namespace
+        // can.
         let at = self.line.iter().rposition(may)?;
         let (standing, _, Due { pod, namespace, whom }) = self.line.remove(at);
         if standing != Standing::Answers {
@@ -132,7 +137,7 @@ impl<T> Rota<T> {
         Some(Question { pod, namespace, patience, whom, since: now })
     }
 
-    /// A question is over.
+    /// Ends a question.
     pub fn answered(&mut self, question: &Question<()>, is_up: bool, now: Instant) {
         let asked_as = self.asking.remove(&question.pod);
         if asked_as.is_some_and(|standing| standing != Standing::Answers)
@@ -163,18 +168,18 @@ impl<T> Rota<T> {
 mod tests {
     use super::*;
 
-    /// How long an agent takes to answer; none if it never does.
+    /// How long an agent takes to answer; `None` if it never does.
     type Takes = Option<Duration>;
 
     const AT_ONCE: Takes = Some(Duration::from_millis(10));
     const NEVER: Takes = None;
 
-    /// Agents in a time of the test's own.
+    /// Agents in simulated time.
     struct World {
         now: Instant,
         rota: Rota<Takes>,
         asking: Vec<(Instant, Question<()>, bool)>,
-        /// How often each was asked.
+        /// How often each pod was asked.
         asked: HashMap<String, usize>,
         most: usize,
     }
@@ -185,7 +190,8 @@ mod tests {
             Self { now: Instant::now(), rota, asking, asked, most: 0 }
         }
 
-        /// Time goes on, while these pods run; how soon they answer stands with them. The namespace is the beginning of the name.
+        /// Lets time pass while these pods run, each with its response time. The namespace is the beginning of the
+        /// name.
         fn pass(&mut self, seconds: u32, pods: &[(String, Takes)]) {
             for step in 0..seconds * 10 {
                 self.now += Duration::from_millis(100);
@@ -220,7 +226,7 @@ mod tests {
         (0..count).map(|i| (format!("{prefix}-{i}"), takes)).collect()
     }
 
-    /// A side-car that holds the agent's port may answer just in time.
+    /// A sidecar on the agent's port may answer just before the timeout.
     #[test]
     fn slow_answers_of_one_namespace_delay_no_other() {
         let mut world = World::new();
@@ -252,7 +258,7 @@ mod tests {
         world.pass(120, &all);
         let healthy = world.asked("healthy");
         assert_eq!(healthy.len(), 200);
-        // At the next look once it is due.
+        // Each is asked at the next look once it is due.
         assert!(healthy.iter().all(|count| (50..=60).contains(count)), "{healthy:?}");
         let late = world.asked("late");
         assert!(late.len() == 20 && late.iter().all(|count| *count >= 12), "found out within the minute: {late:?}");

@@ -1,4 +1,5 @@
-//! The template that a job names: taken once, checked by the API server's own rules, and from then on kept in the job's status.
+//! The template that a job names. It is read once, checked by the API server's rules, and then kept in the job's
+//! status.
 
 use super::error::{Error, call, refusal};
 use super::pass::Pass;
@@ -19,11 +20,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use text::start_of;
 
-/// A job that waits for its template looks again after a sixth of the time that it has waited, within these bounds: each look is a
-/// request or two, and thousands of jobs may wait.
+/// A job that waits for its template retries after a sixth of the time that it has waited, within these bounds. Each
+/// retry costs a request or two, and thousands of jobs may wait.
 const LOOK_AGAIN: RangeInclusive<u64> = 10..=60;
 
-/// Why a job does not begin yet.
+/// Why a job does not start yet.
 pub(super) struct Waits {
     reason: Reason,
     message: String,
@@ -41,7 +42,8 @@ impl Waits {
 }
 
 impl Pass<'_, TrainingJob> {
-    /// What the job has from its template and from the defaults, if it is not recorded yet, or why the template can't be taken.
+    /// What the job inherits from its template and the defaults, or why the template can't be used. `None` if it is
+    /// recorded already.
     pub(super) async fn inherited(&self) -> Result<Option<Result<Inherited, Waits>>, Error> {
         let job = self.owner;
         let status = job.status.as_ref();
@@ -54,7 +56,7 @@ impl Pass<'_, TrainingJob> {
             return Ok(Some(Ok(known)));
         }
         let Some(named) = &job.spec.runtime_ref else {
-            // An administrator's default is not for jobs that were there before it, or before the record.
+            // An administrator's default does not apply to jobs that are older than the default or the record.
             let is_new = status.is_none_or(|status| status.state.is_none());
             return Ok(Some(self.record(None, is_new)));
         };
@@ -78,7 +80,7 @@ impl Pass<'_, TrainingJob> {
         Ok(inherited)
     }
 
-    /// The names of model and dataset for which the administrator keeps addresses.
+    /// The addresses that the administrator keeps for the names of model and dataset.
     fn names(&self, runtime: Option<&TakenRuntime>) -> Result<BTreeMap<String, String>, Waits> {
         let merged = runtime.map(|taken| plan::merged(&self.owner.spec, taken)).transpose();
         let merged = merged.map_err(|why| wrong(runtime, &why))?;
@@ -140,12 +142,12 @@ impl Pass<'_, TrainingJob> {
         Ok(Err(Waits::new(Reason::RuntimeNotFound, message)))
     }
 
-    /// What stands in the way of what the job comes to with its template.
+    /// What blocks the effective spec, which is the job merged with its template.
     async fn checked(&self, inherited: &Inherited) -> Result<Option<Waits>, Error> {
         let wrong = |why: &str| wrong(inherited.runtime.as_ref(), why);
         let mut job = self.owner.clone();
         job.status.get_or_insert_default().inherited = Some(inherited.clone());
-        // The template stays in the job's status, and the job must remain one that is read.
+        // The template stays in the job's status, so the operator must still be able to read the whole job.
         let text = serde_json::to_string(&job).unwrap_or_default();
         if let Ok(Guarded(Err(unreadable))) = serde_json::from_str::<Guarded>(&text) {
             return Ok(Some(wrong(&unreadable.error)));
@@ -154,7 +156,7 @@ impl Pass<'_, TrainingJob> {
             Ok(merged) => merged,
             Err(why) => return Ok(Some(wrong(&why))),
         };
-        // The rules of the CRD, by whoever has them.
+        // The API server checks the rules of the CRD.
         let ObjectMeta { name, namespace, .. } = job.metadata.clone();
         let whole = TrainingJob {
             metadata: ObjectMeta { name, namespace, ..ObjectMeta::default() },
@@ -168,7 +170,7 @@ impl Pass<'_, TrainingJob> {
                 Some(status) if status.is_invalid() => {
                     return Ok(Some(wrong(words(&status.message))));
                 }
-                // It exists: the rules have been asked by then. Or this API server lets nobody try.
+                // The job exists, so the rules have been checked by then. Or this API server allows no dry run.
                 Some(_) => {}
                 None => return Err(error),
             },
@@ -184,7 +186,7 @@ impl Pass<'_, TrainingJob> {
         look_again(since.map(|condition| condition.last_transition_time.0), Timestamp::now())
     }
 
-    /// Says on the job what it waits for.
+    /// Reports on the job what it waits for.
     pub(super) async fn tell_waiting(&self, waits: &Waits) -> Result<(), Error> {
         let (job, now) = (self.owner, whole_second(Timestamp::now()));
         let status = job.status.clone().unwrap_or_default();
@@ -210,7 +212,7 @@ impl Pass<'_, TrainingJob> {
     }
 }
 
-/// That a job can't run with its template.
+/// The message that a job can't run with its template.
 fn wrong(taken: Option<&TakenRuntime>, why: &str) -> Waits {
     let called = taken.map(|taken| format!(" with {} (generation {})", taken.called(), taken.generation));
     let called = called.unwrap_or_default();
@@ -226,7 +228,7 @@ fn look_again(since: Option<Timestamp>, now: Timestamp) -> Duration {
     Duration::from_secs((waited / 6).clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end()))
 }
 
-/// The API server's words without which object they are about, which is said before.
+/// The API server's message without the name of the object, which is stated before.
 fn words(message: &str) -> &str {
     message.split_once(" is invalid: ").map_or(message, |(_, words)| words)
 }

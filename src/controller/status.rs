@@ -1,4 +1,4 @@
-//! The status: written once per pass, only if it differs, and never over somebody else's write.
+//! The status: written once per pass, only if it differs, and never over another client's write.
 
 use super::Context;
 use super::error::{Error, refusal};
@@ -14,10 +14,10 @@ use observe::{JobKey, Writes, version};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// Changes of counters alone are gathered for this long.
+/// How long changes of counters alone are collected.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The newest status, and the version of the object that has it: our own last write may be ahead of the watch.
+/// The newest status, and the version of the object that has it. Our own last write may be ahead of the watch.
 pub(super) fn newest<'a>(job: &'a TrainingJob, writes: &'a Writes) -> (Option<&'a TrainingJobStatus>, u64) {
     let seen = version(&job.metadata);
     match &writes.last {
@@ -27,7 +27,7 @@ pub(super) fn newest<'a>(job: &'a TrainingJob, writes: &'a Writes) -> (Option<&'
 }
 
 impl Pass<'_, TrainingJob> {
-    /// The newest status; its version is the pass's from now on.
+    /// The newest status. The pass uses its version from now on.
     pub(super) fn current_status(&mut self) -> TrainingJobStatus {
         let job = self.owner;
         let ours = self.context.index.read(&self.key, |cell| {
@@ -39,7 +39,7 @@ impl Pass<'_, TrainingJob> {
         status.unwrap_or_default()
     }
 
-    /// How long a status has to wait that follows from what is observed alone, if there were too many of them.
+    /// How long a status that follows from observations alone has to wait, if there were too many of them.
     pub(super) fn throttled(&self, current: &TrainingJobStatus, status: &TrainingJobStatus) -> Option<Duration> {
         let is_over = status.state.is_some_and(State::is_finished);
         if current == status || is_over || haste(&Parts::of(current), &Parts::of(status)) != Haste::Now {
@@ -49,7 +49,7 @@ impl Pass<'_, TrainingJob> {
         self.context.index.update_known(&self.key, |cell| cell.writes.observations.take(now).err()).flatten()
     }
 
-    /// Writes the status if it differs; returns how long that is put off, if it is.
+    /// Writes the status if it differs. Returns the delay if the write is postponed.
     pub(super) async fn write_status(
         &mut self,
         current: &TrainingJobStatus,
@@ -99,7 +99,7 @@ impl Pass<'_, TrainingJob> {
 }
 
 impl Context {
-    /// A TrainingJob that this operator can't read: it says so on itself, and what runs of it goes on.
+    /// Reports on a TrainingJob that this operator can't read it. What already runs continues.
     pub(super) async fn unreadable(&self, unreadable: &Unreadable) -> Result<(), Error> {
         let meta = &unreadable.metadata;
         let key = JobKey::of(meta);
@@ -125,7 +125,7 @@ impl Context {
         let mut conditions = unreadable.conditions.clone();
         let accepted = ConditionType::Accepted;
         set_condition(&mut conditions, accepted, false, &Reason::Unreadable, &message, meta.generation, now);
-        // A merge keeps whatever else the status says, a state of a newer operator's too.
+        // A merge patch keeps the rest of the status, including a state that a newer operator wrote.
         let mut patch = serde_json::json!({
             "metadata": { "uid": key.uid, "resourceVersion": meta.resource_version },
             "status": { "observedGeneration": meta.generation, "conditions": conditions },
@@ -135,7 +135,7 @@ impl Context {
         }
         let api = self.api::<Guarded>(namespace);
         match self.write("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await {
-            // Somebody else has written; the watch brings what.
+            // Another client has written; the watch brings the change.
             Err(error) if refusal(&error).is_some_and(|status| status.is_conflict() || status.is_not_found()) => {
                 Err(Error::Outdated)
             }
@@ -148,13 +148,13 @@ impl Context {
     }
 }
 
-/// How soon a status is to be written.
+/// How soon a status has to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Haste {
     Now,
-    /// Nothing but counters, the start time and the wording of a condition differs.
+    /// Only counters, the start time or the wording of a condition differ.
     Gather,
-    /// Nothing but what the program reports differs.
+    /// Only what the program reports differs.
     Progress,
 }
 
@@ -179,7 +179,7 @@ fn haste(old: &Parts, new: &Parts) -> Haste {
     }
 }
 
-/// A status in two: what the program reports, and all the rest.
+/// A status in two parts: what the program reports, and the rest.
 struct Parts {
     progress: TrainingJobStatus,
     rest: TrainingJobStatus,
@@ -204,13 +204,14 @@ impl Parts {
             early_stopping,
             publication
         );
-        // Early stopping decides on a new rung. The rest of it is told now and then.
+        // Early stopping decides on a new rung, which is written at once. The rest of the objective is written like
+        // progress.
         progress.objective = rest.objective.take();
         if let Some(objective) = &mut progress.objective {
             let rungs = std::mem::take(&mut objective.rungs);
             rest.objective = Some(ObjectiveStatus { rungs, ..ObjectiveStatus::default() });
         }
-        // The progress of a fetch is in its entry and in the message of the condition. That of a publication is, too.
+        // The progress of a fetch is in its entry and in the message of the condition, and so is that of a publication.
         progress.data = rest.data.iter().filter(|data| data.progress.is_some()).cloned().collect();
         rest.data = plan::resolved(&rest);
         let moves = [Reason::Fetching, Reason::Publishing];

@@ -1,8 +1,8 @@
-//! The TensorBoard beside a job: made when the job's program first runs, and brought back when it is deleted.
+//! The TensorBoard beside a job: created when the job's program first runs, and recreated when it is deleted.
 //!
-//! Nothing of it holds up or fails a training. It comes after the workers, since a volume is bound where its first pod
-//! goes; where only one node can mount the volume it is stopped whenever the worker is, which may have to move; and what
-//! goes wrong is told and tried again later.
+//! It never delays or fails a training. It comes after the workers, since a volume is bound where its first pod goes.
+//! If only one node can mount the volume, TensorBoard stops whenever the worker does, which may have to move. Errors
+//! are published and retried later.
 
 use super::error::Error;
 use super::pass::{Created, Pass};
@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 /// How long the watch may take to show what was written.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Between two tries of what failed.
+/// Delay before a retry after a failure.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// What a pass has to do for a TensorBoard.
@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 struct Todo {
     deployment: bool,
     service: bool,
-    /// Replicas, if they are others.
+    /// Replicas to set, if they differ.
     scale: Option<i32>,
 }
 
@@ -41,25 +41,25 @@ fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &ObservedBoard) -
     let todo = Todo {
         deployment: deployment.is_none() && replicas > 0,
         service: service.is_none(),
-        // Of the others' replicas a person may make what they like.
+        // The replicas of the others are left to the user.
         scale: deployment.as_ref().and_then(|d| (planned.one_node && d.replicas != Some(replicas)).then_some(replicas)),
     };
     (todo.deployment || todo.service || todo.scale.is_some()).then_some(todo)
 }
 
 impl Pass<'_, TrainingJob> {
-    /// Makes what is missing of the job's TensorBoard, if it has one; when to look again.
+    /// Creates what is missing of the job's TensorBoard, if it has one. Returns when to look again.
     pub(super) async fn board(&mut self, wanted: &Wanted, status: &TrainingJobStatus) -> Option<Duration> {
         let plan = wanted.planned.accepted().ok()?;
         let planned = plan.monitoring.tensorboard.as_ref().and_then(TensorBoard::beside)?;
         let index = &self.context.index;
-        // Before Deployments were listed nothing is missing.
+        // Nothing counts as missing before Deployments were listed.
         let seen = index.read(&self.key, |cell| cell.board.clone()).filter(|_| index.has_listed::<Deployment>())?;
         let todo = todo(planned, status, &seen)?;
         if let Some(left) = seen.wait.and_then(|wait| wait.checked_duration_since(Instant::now())) {
             return Some(left);
         }
-        // Outdated, or no answer: the pass that follows comes here, too.
+        // If the job is outdated, or no answer came, the next pass comes here too.
         self.confirm().await.ok()?;
         let Board { deployment, service } = objects::board(plan)?;
         let mut trouble = None;
@@ -96,7 +96,7 @@ impl Pass<'_, TrainingJob> {
     }
 }
 
-/// What is to be told of a try to make an object.
+/// The error to report after a try to create an object.
 fn trouble_of<K>(made: Result<Created<K>, Error>) -> Option<String> {
     match made {
         Ok(Created::Made(_) | Created::Found(_)) => None,

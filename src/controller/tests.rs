@@ -1,4 +1,4 @@
-//! Passes against an API server of the test's own, which answers as the test says; and agents of the test's own.
+//! Passes against a test API server that answers as each test defines, and against test agents.
 
 use super::*;
 use api::Reason;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::num::NonZeroU16;
 
-/// What was asked of the API server: method, path, body.
+/// Requests to the API server: method, path, body.
 type Request = (Method, String, Value);
 
 /// An API server that answers with a code and an object, and its log.
@@ -24,7 +24,7 @@ fn api(answer: impl Fn(&Request) -> (u16, Value) + Send + Sync + 'static) -> (Cl
     api_that_hangs(|_| false, answer)
 }
 
-/// The same, which gives no answer to some requests.
+/// The same, but it gives no answer to some requests.
 fn api_that_hangs(
     hangs: impl Fn(&Request) -> bool + Send + Sync + 'static,
     answer: impl Fn(&Request) -> (u16, Value) + Send + Sync + 'static,
@@ -54,7 +54,7 @@ fn api_that_hangs(
     (Client::new(service, "ns"), log)
 }
 
-/// As an API server does that has nothing against anything: what is written is kept, what is read is the job.
+/// An API server without objections. It stores what is written, and returns the job for reads.
 fn agrees((method, path, body): &Request) -> (u16, Value) {
     match *method {
         Method::POST => {
@@ -118,7 +118,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
     Arc::new(context)
 }
 
-/// The status is written by then: what the events tell is true, whatever becomes of the actions.
+/// The status is written by then, so the events are true whatever the actions lead to.
 #[tokio::test]
 async fn what_was_decided_is_told_although_an_action_fails() {
     let (client, log) = api(|request| match request {
@@ -131,14 +131,14 @@ async fn what_was_decided_is_told_although_an_action_fails() {
     assert!(reconcile_job(&context, &job()).await.is_err());
     let told =
         || log.lock().iter().any(|(_, path, body)| path.contains("events.k8s.io") && body["reason"] == "Created");
-    // Events go out beside the pass.
+    // Events are published beside the pass.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
     assert!(told(), "{:?}", log.lock());
 }
 
-/// Of a job that can't be read, however deep or large it is, nothing is read again.
+/// Reports once that a job can't be read, however deep or large it is, and then reads nothing again.
 #[tokio::test]
 async fn a_job_that_can_not_be_read_is_told_so_once() {
     let (client, log) = api(|request| match request {
@@ -173,7 +173,7 @@ async fn a_job_that_can_not_be_read_is_told_so_once() {
     );
 }
 
-/// A pod that answers in the agent's place may say something new each time that it is asked, every 2 s.
+/// A pod that answers in the agent's place may report something new each time that it is asked, every 2 s.
 #[tokio::test]
 async fn what_answers_alone_can_bring_about_has_a_rate() {
     let (client, _) = api(agrees);
@@ -214,7 +214,7 @@ async fn what_answers_alone_can_bring_about_has_a_rate() {
     assert!(page.contains(r#"trainingjob_failed_total{framework="jax",namespace="ns",reason="Other"} 100"#), "{page}");
 }
 
-/// The API server may be away for the moment in which an Event is made.
+/// The API server may be unavailable when an Event is created.
 #[tokio::test]
 async fn an_event_is_tried_again_and_published_once() {
     let tries = Arc::new(Mutex::new(0));
@@ -247,7 +247,7 @@ async fn an_event_is_tried_again_and_published_once() {
     assert_eq!(log.lock().len(), 3 + 10, "more of one reason nobody reads");
 }
 
-/// A pass that is under way while its job goes leaves nothing behind.
+/// A pass under way leaves nothing behind when its job is deleted.
 #[tokio::test]
 async fn a_pass_over_a_job_that_goes_remembers_nothing() {
     let index: Arc<Mutex<Option<Arc<Index>>>> = Arc::default();
@@ -266,7 +266,7 @@ async fn a_pass_over_a_job_that_goes_remembers_nothing() {
     assert!(context.index.read(&key(), |_| ()).is_none());
 }
 
-/// A job whose namespace has passes enough under way waits for the end of one, and is then woken.
+/// A job waits if its namespace has enough passes under way, and is woken when one of them ends.
 #[tokio::test]
 async fn who_waits_for_a_turn_asks_nothing_and_is_woken() {
     let (client, log) = api(agrees);
@@ -335,7 +335,7 @@ async fn the_agents_image_is_mounted_where_every_node_can_do_that() {
             other => panic!("{other}"),
         });
         let deliveries = delivery::Deliveries::new(AgentDelivery::Auto);
-        // Looked at once, whatever is found.
+        // The cluster is looked at once, whatever the result.
         for _ in 0..3 {
             assert_eq!(deliveries.now(&client).await, delivery, "1.{minor}");
         }
@@ -349,7 +349,7 @@ async fn the_agents_image_is_mounted_where_every_node_can_do_that() {
     }
 }
 
-/// Until the end of a list kube's store has the objects of before.
+/// Until the end of a list, kube's store has the old objects.
 #[tokio::test]
 async fn jobs_of_a_list_are_woken_when_the_store_has_them() {
     let (client, _) = api(agrees);
@@ -384,7 +384,7 @@ async fn jobs_of_a_list_are_woken_when_the_store_has_them() {
     }
 }
 
-/// Who says no to the creation of an object, and what becomes of the job.
+/// The parties that refuse the creation of an object, and what happens to the job.
 #[tokio::test]
 async fn a_denial_is_no_invalid_spec() {
     let own = json!({ "causes": [{ "reason": "FieldValueForbidden", "message": "no", "field": "spec.template" }] });
@@ -425,7 +425,7 @@ async fn a_denial_is_no_invalid_spec() {
         ),
         (403, "Forbidden", r#"jobs.batch "x-training" is forbidden: exceeded quota: q"#, &none, Reason::QuotaExceeded),
         (403, "Forbidden", r#"jobs.batch "x-training" is forbidden: User "u" cannot create"#, &none, Reason::Forbidden),
-        // The words of a person in the API server's own refusal.
+        // A user's text in the API server's own refusal.
         (
             422,
             "Invalid",
@@ -521,7 +521,7 @@ async fn an_api_server_that_does_not_answer_twice_is_named() {
     assert_eq!(blocked(&context, ChildKey::job(RoleName::WORKER)), None);
 }
 
-/// A job with a chief, of whose Jobs that of the workers is made last.
+/// A job with a chief. The workers' Job is created last.
 fn job_with_roles(fields: &Value) -> TrainingJob {
     let mut object = serde_json::to_value(job()).unwrap();
     let spec = object["spec"].as_object_mut().unwrap();
@@ -532,7 +532,7 @@ fn job_with_roles(fields: &Value) -> TrainingJob {
     serde_json::from_value(object).unwrap()
 }
 
-/// The pods of the other roles would hold nodes while they wait for workers that nobody may make.
+/// The pods of the other roles would hold nodes while they wait for workers that must not be created.
 #[tokio::test]
 async fn a_job_that_was_refused_is_tried_before_any_other_is_made() {
     let says = Arc::new(Mutex::new("no"));
@@ -555,12 +555,12 @@ async fn a_job_that_was_refused_is_tried_before_any_other_is_made() {
         let made = made.iter().filter(|request| makes_job(request));
         let name = |request: &Request| request.2["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let mut names: Vec<_> = made.map(name).collect();
-        names.dedup(); // tried, and then made; and again in the second round
+        names.dedup(); // dry run, then creation; and again in the second round
         names
     };
     assert_eq!(pass().await, ["x-chief", "x-training"]);
     assert_eq!(blocked(&context, worker).unwrap().reason, Reason::Denied);
-    // As if it had been deleted since.
+    // As if the Jobs had been deleted since.
     let forget = || context.index.update_known(&key(), |cell| cell.children.jobs.clear());
     forget();
     assert_eq!(pass().await, ["x-training"], "nothing is made for a gang that can't be whole");
@@ -576,7 +576,7 @@ async fn a_job_that_was_refused_is_tried_before_any_other_is_made() {
     assert_eq!(blocked(&context, worker), None);
 }
 
-/// An operator of one namespace has no right to what has none.
+/// An operator of one namespace has no right to read cluster-scoped objects.
 #[tokio::test]
 async fn a_priority_that_can_not_be_read_is_named() {
     let (client, _) = api(|request| match request {
@@ -594,7 +594,7 @@ async fn a_priority_that_can_not_be_read_is_named() {
     assert!(why.message.contains("PriorityClass high") && why.message.contains("is forbidden"), "{}", why.message);
 }
 
-/// A job that waits for its template has a state, and has yet to be begun.
+/// A job that waits for its template has a state, but has not started.
 #[tokio::test]
 async fn a_job_that_waits_for_its_template_is_counted_once_it_begins() {
     let is_there = Arc::new(Mutex::new(false));
@@ -643,7 +643,7 @@ async fn answer_of(agent: impl Fn() -> Value + Send + Sync + 'static) -> (bool, 
         if let Some(fields) = answer.as_object_mut() {
             fields.entry("podUid").or_insert("pod-0".into());
         }
-        // What is no JSON is sent as it is.
+        // Text that is not JSON is sent as it is.
         proven(nonce, answer.as_str().map_or_else(|| answer.to_string(), str::to_owned))
     })
     .await
@@ -653,13 +653,13 @@ fn operator_key() -> OperatorKey {
     OperatorKey::from_random([7; 32])
 }
 
-/// A body, and the proof that the agent of the test's job gives of it.
+/// A body, and the proof of it by the agent of the test's job.
 fn proven(nonce: Nonce, body: String) -> (String, Option<String>) {
     let proof = operator_key().job_key("job").prove(nonce, body.as_bytes());
     (body, Some(proof))
 }
 
-/// Whatever answers behind the API server's proxy: a body and a proof, for a nonce.
+/// A server behind the API server's proxy, which returns a body and a proof for a nonce.
 async fn answer_over(agent: impl Fn(Nonce) -> (String, Option<String>) + Send + Sync + 'static) -> (bool, AgentPolls) {
     let (is_news, cell) = poll_over(agent, false).await;
     (is_news, cell.agents)
@@ -693,7 +693,7 @@ async fn poll_over(
     (polled.is_news, context.index.read(&key(), Cell::clone).unwrap())
 }
 
-/// The agent of a fetch says nothing of the program's.
+/// The agent of a fetch reports nothing about the program.
 #[tokio::test]
 async fn answers_of_a_fetch_are_filed_apart() {
     const BODY: &str = r#"{"podUid":"pod-0","fetches":[{"name":"model","stage":"Fetching","bytes":5,"totalBytes":9}]}"#;
@@ -701,12 +701,12 @@ async fn answers_of_a_fetch_are_filed_apart() {
     let answer = cell.transfer.answer().unwrap();
     assert!(is_news && answer.status.fetches[0].bytes == 5);
     assert_eq!(cell.agents.is_up(), None);
-    // An agent of another operator, or none at all.
+    // An agent of another operator, or no agent.
     let (_, cell) = poll_over(|_| (BODY.to_owned(), None), true).await;
     assert_eq!((cell.transfer.is_up(), cell.agents.is_up()), (Some(false), None));
 }
 
-/// Who is on the way between the operator and an agent, or answers in its stead, decides nothing.
+/// A party between the operator and an agent, or one that answers in its stead, decides nothing.
 #[tokio::test]
 async fn an_answer_that_is_not_proven_is_refused() {
     type Attack = Box<dyn Fn(Nonce) -> (String, Option<String>) + Send + Sync>;
@@ -748,7 +748,7 @@ fn key_secret(key: &[u8]) -> Value {
 #[tokio::test]
 async fn the_operators_key_is_made_once() {
     const PATH: &str = "/api/v1/namespaces/own/secrets";
-    // As the API server keeps it, or as another replica has made it.
+    // Either this replica creates the Secret, or another one was faster.
     for is_raced in [false, true] {
         let kept = Arc::new(Mutex::new(None::<Value>));
         let (client, log) = api({
@@ -797,7 +797,7 @@ async fn what_is_wrong_with_the_operators_key_is_told() {
     assert!(nowhere.contains("can't create Secret own/") && nowhere.contains("not found"), "{nowhere}");
 }
 
-/// Of two pods on their node's network the one's answer may come for the other's.
+/// Of two pods on their node's network, one may answer for the other.
 #[tokio::test]
 async fn the_answer_of_another_pod_is_nobodys() {
     let told = |fields: Value| {
@@ -811,7 +811,7 @@ async fn the_answer_of_another_pod_is_nobodys() {
     }
     let others =
         [json!({ "podUid": "pod-1" }), json!({ "podUid": "pod-0", "trainingJob": "y" }), json!({ "podUid": "" })];
-    // Neither is one that says nothing, as the agent of another job may choose to.
+    // An answer without a pod UID is refused too. The agent of another job may choose to omit it.
     for fields in others.into_iter().chain([json!({ "podUid": null }), json!({ "podUid": null, "trainingJob": "x" })]) {
         let (_, polls) = told(fields.clone()).await;
         assert!(polls.answer().is_none() && polls.is_up() == Some(false), "{fields}");
@@ -884,7 +884,7 @@ fn scheduled(log: &Mutex<Vec<Request>>) -> (String, String) {
     (condition["reason"].as_str().unwrap().to_owned(), condition["message"].as_str().unwrap().to_owned())
 }
 
-/// The kind is there or not; a 404 that is about something else is no word on that.
+/// The kind exists or not. A 404 about something else says nothing about that.
 #[tokio::test]
 async fn a_gang_waits_for_its_scheduler() {
     let unknown = || refusal(404, "NotFound", "the server could not find the requested resource");
@@ -933,7 +933,7 @@ async fn a_group_is_made_before_its_pods() {
     assert!(blocked.is_empty(), "{blocked:?}");
 }
 
-/// An API server that knows the kind, and not the field of its pods.
+/// An API server that knows the kind, but not the field of its pods.
 #[tokio::test]
 async fn pods_that_are_in_no_group_are_told_of() {
     let (client, log) = api(|request| match request {
@@ -957,7 +957,7 @@ async fn pods_that_are_in_no_group_are_told_of() {
     assert_eq!(told.count(), 1);
 }
 
-/// Of a predecessor, or of the job itself: Kubernetes keeps a group as long as pods of it live.
+/// The group of a predecessor, or of the job itself. Kubernetes keeps a group as long as it has living pods.
 #[tokio::test]
 async fn a_group_that_goes_is_waited_for() {
     let (client, log) = api(|request| match request {
@@ -985,7 +985,7 @@ async fn a_group_that_goes_is_waited_for() {
     assert!(made(&log).iter().all(|(kind, _)| kind != "jobs"));
 }
 
-/// A job that is deleted and made again under its name begins when the pods of the one before have ended.
+/// A job that is deleted and recreated under its name starts when the pods of its predecessor have ended.
 #[tokio::test]
 async fn pods_of_a_predecessor_are_waited_for() {
     let (client, log) = api(agrees);
@@ -1076,7 +1076,7 @@ async fn the_last_words_of_pods_that_the_watch_has_not_shown_count() {
     }
 }
 
-/// Who changes a job in the second in which its TTL ends keeps it.
+/// A change of a job in the second in which its TTL ends prevents the deletion.
 #[tokio::test]
 async fn a_ttl_deletes_only_what_was_judged() {
     let mut job = job();

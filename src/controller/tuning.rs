@@ -31,15 +31,15 @@ use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, info_span, warn};
 use trials::{Input, Seen, Study, Verdict, Wish};
 
-/// TuningJobs of one page of a list: each may be of a megabyte.
+/// TuningJobs in one page of a list. Each may have a megabyte.
 const PAGE: u32 = 10;
 /// Passes at one time. Most of a pass is the search, of which one runs at a time.
 const CONCURRENCY: u16 = 4;
-/// How long readings and times alone wait until they are written.
+/// How long changes of readings and times alone wait until they are written.
 const GATHER: Duration = Duration::from_secs(10);
 /// When to try again what could not be created.
 const AGAIN: Duration = Duration::from_secs(10);
-/// When a trial looks again whose TuningJob has not been listed yet.
+/// When a trial looks again if its TuningJob has not been listed yet.
 pub(super) const UNLISTED: Duration = Duration::from_secs(1);
 
 type Ref = ObjectRef<Guarded<TuningJob>>;
@@ -52,7 +52,7 @@ pub(super) struct Searches {
     /// Wakes a TuningJob.
     touch: mpsc::UnboundedSender<Ref>,
     known: Mutex<HashMap<JobKey, Known>>,
-    /// Whose holder runs a search.
+    /// Held while a search runs.
     thread: Semaphore,
     /// Whether all TuningJobs have been listed once, or there are none.
     is_listed: AtomicBool,
@@ -118,7 +118,7 @@ impl Context {
         }
     }
 
-    /// What its search wants of a TrainingJob; nothing of one that is no trial. None while TuningJobs have yet to be listed.
+    /// What the search wants of a trial; nothing of other TrainingJobs. `None` while TuningJobs have yet to be listed.
     pub(super) fn wish(&self, job: &TrainingJob) -> Option<Wish> {
         let Some((search, uid)) = search_of(job) else { return Some(Wish::default()) };
         let Some(found) = self.searches.store.get(&search) else {
@@ -213,9 +213,9 @@ pub(super) async fn run(
     stop: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let Streams { jobs, touched } = streams;
-    // A trial that has yet to be listed would count as one that is gone.
+    // A trial that has yet to be listed would count as deleted.
     if let Some(trials) = context.jobs.get() {
-        let _ = trials.wait_until_ready().await; // an error tells that nothing lists any more
+        let _ = trials.wait_until_ready().await; // an error means that nothing is listed any more
     }
     let stop = stop.shared();
     let work = Controller::for_stream(jobs, context.searches.store.clone())
@@ -370,14 +370,14 @@ fn is_progress(before: &TuningJobStatus, after: &TuningJobStatus) -> bool {
     is_same(&gist(before), &gist(after))
 }
 
-/// Whether both are written alike: NaN, which is a result, differs from itself otherwise.
+/// Whether both serialize alike. NaN, which is a valid result, is not equal to itself.
 fn is_same(one: &TuningJobStatus, other: &TuningJobStatus) -> bool {
     let text = |status: &TuningJobStatus| serde_json::to_string(status).ok();
     one == other || text(one) == text(other)
 }
 
 impl Pass<'_, TuningJob> {
-    /// Decides on a thread of its own, beside that of all passes.
+    /// Decides on a thread of its own, beside the thread of all passes.
     async fn decided(
         &self,
         context: &Arc<Context>,

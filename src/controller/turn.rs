@@ -1,4 +1,4 @@
-//! Passes begin when it is their turn: what the [`Turnstile`] says is done here.
+//! Starts passes when it is their turn, as the [`Turnstile`] decides.
 
 use super::turnstile::{self, Turnstile};
 use super::{Context, status};
@@ -7,7 +7,7 @@ use kube::runtime::reflector::ObjectRef;
 use observe::{Cell, JobKey};
 use std::time::Instant;
 
-/// A pass that may go on; who waits for its end is woken by it.
+/// A pass that may run. Dropping it wakes the jobs that are next.
 pub(super) struct Turn<'a> {
     context: &'a Context,
     job: ObjectRef<Guarded>,
@@ -23,7 +23,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Context {
-    /// Lets a pass begin. `None` if it is not its turn: then the job is woken when that has come.
+    /// Lets a pass begin. Returns `None` if it is not its turn; the job is woken when its turn has come.
     pub(super) fn turn(&self, object: &Guarded) -> Option<Turn<'_>> {
         let job = ObjectRef::from_obj(object);
         let is_new = object.0.as_ref().is_ok_and(|job| self.is_new(job));
@@ -37,7 +37,7 @@ impl Context {
         None
     }
 
-    /// Whether nobody has looked at it yet; what we wrote ourselves may be ahead of the watch.
+    /// Whether no pass has processed the job yet. Our own last write may be ahead of the watch.
     fn is_new(&self, job: &TrainingJob) -> bool {
         let has_state = |status: Option<&TrainingJobStatus>| status.is_some_and(|status| status.state.is_some());
         let written = |cell: &Cell| has_state(status::newest(job, &cell.writes).0);
@@ -52,7 +52,7 @@ impl Context {
         }
     }
 
-    /// A job that exists no more waits for no turn.
+    /// Removes a deleted job from its line.
     pub(super) fn forget_turn(&self, object: &Guarded) {
         let job = ObjectRef::from_obj(object);
         let mut turnstile = self.turnstile.lock();
@@ -60,13 +60,13 @@ impl Context {
         self.metrics.waiting(turnstile.waiting());
     }
 
-    /// All jobs that there are will be woken.
+    /// Empties the lines. The caller wakes all existing jobs.
     pub(super) fn forget_turns(&self) {
         self.turnstile.lock().forget_lines();
         self.metrics.waiting(0);
     }
 
-    /// Wakes those whose turn has come.
+    /// Wakes the jobs whose turn has come.
     fn call(&self, jobs: Vec<ObjectRef<Guarded>>, turnstile: &Turnstile<ObjectRef<Guarded>>) {
         if !jobs.is_empty() {
             self.metrics.waiting(turnstile.waiting());
@@ -74,7 +74,7 @@ impl Context {
         }
     }
 
-    /// Calls those whose turn has come by the clock.
+    /// Calls the jobs whose turn comes with time.
     pub(super) async fn look_at_turns(&self) {
         loop {
             self.full.notified().await;

@@ -1,8 +1,9 @@
-//! Whose turn it is, so that a flood in one namespace holds up no other. Pure: the time is the caller's.
+//! Decides whose turn a pass is, so that a flood of jobs in one namespace delays no other namespace. Pure: the caller
+//! passes the time.
 //!
-//! Of the passes that go side by side one namespace has a part. Of jobs that nobody has looked at yet it begins [`AT_ONCE`], and
-//! then so many each second: each of them is a dozen requests, and as many more of the controllers that see what was made.
-//! Whoever has to wait is called when the turn has come, jobs that are under way before new ones.
+//! Each namespace has a share of the concurrent passes. At most [`AT_ONCE`] of its new jobs begin at once, and after
+//! that a fixed number each second. Each new job costs a dozen requests, and as many again from the controllers that
+//! see its objects. A job that has to wait is called when its turn has come. Jobs under way are called before new ones.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -10,14 +11,14 @@ use std::time::{Duration, Instant};
 
 /// New jobs of one namespace that begin without waiting.
 pub(super) const AT_ONCE: u32 = 128;
-/// How often to look whether somebody's time has come.
+/// Interval at which waiting jobs are checked for their turn.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// How long a place is kept for who was called. One whose job has gone never comes.
+/// How long the place of a called job is reserved. A job that was deleted meanwhile never takes it.
 const KEPT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Turnstile<J> {
-    /// Passes of one namespace at a time.
+    /// Concurrent passes of one namespace.
     places: usize,
     /// New jobs of one namespace that begin each second, after the first.
     each_second: u16,
@@ -28,20 +29,20 @@ pub(super) struct Turnstile<J> {
 #[derive(Debug)]
 struct Lane<J> {
     inside: HashSet<J>,
-    /// Who was called in, and when.
+    /// Jobs that were called, and when.
     called: HashMap<J, Instant>,
-    /// Jobs that are under way ...
+    /// Waiting jobs that are under way.
     known: Line<J>,
-    /// ... and those that are new.
+    /// Waiting jobs that are new.
     new: Line<J>,
-    /// New jobs that may begin, by `counted`.
+    /// New jobs that may begin, as of `counted`.
     may_begin: f64,
     counted: Instant,
 }
 
 #[derive(Debug)]
 struct Line<J> {
-    /// In the order of coming; whoever is not in `waiting` has left.
+    /// In order of arrival. A job that is not in `waiting` has left.
     line: VecDeque<J>,
     waiting: HashSet<J>,
 }
@@ -97,7 +98,7 @@ impl<J: Clone + Eq + Hash> Lane<J> {
         may
     }
 
-    /// Calls in who is next, as far as there are places.
+    /// Calls the next jobs, as long as there are places.
     fn call(&mut self, places: usize, each_second: u16, now: Instant) -> Vec<J> {
         self.count(each_second, now);
         let mut all = Vec::new();
@@ -116,14 +117,14 @@ impl<J: Clone + Eq + Hash> Lane<J> {
         !self.known.waiting.is_empty() || !self.new.waiting.is_empty()
     }
 
-    /// Nothing is to be remembered of it.
+    /// Whether nothing about this namespace has to be remembered.
     fn is_idle(&self) -> bool {
         self.inside.is_empty() && self.called.is_empty() && !self.has_line() && self.may_begin >= AT_ONCE.into()
     }
 }
 
 impl<J: Clone + Eq + Hash> Turnstile<J> {
-    /// With so many places for each namespace, one at least, and so many new jobs each second.
+    /// Allows `places` concurrent passes of each namespace (at least one), and `each_second` new jobs per second.
     pub fn new(places: usize, each_second: u16) -> Self {
         Self { places: places.max(1), each_second, lanes: HashMap::new() }
     }
@@ -136,7 +137,7 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
         };
         lane.count(self.each_second, now);
         let line = if is_new { &lane.new } else { &lane.known };
-        // Whoever waits goes first.
+        // Jobs that already wait go first.
         let may = lane.called.remove(job).is_some()
             || (line.waiting.is_empty() && lane.has_place(self.places) && (!is_new || lane.begin()));
         if may {
@@ -149,7 +150,7 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
         may
     }
 
-    /// A pass is over. Gives who is called in for it.
+    /// Ends a pass. Returns the jobs that are called next.
     pub fn leave(&mut self, namespace: &str, job: &J, now: Instant) -> Vec<J> {
         let Some(lane) = self.lanes.get_mut(namespace) else { return Vec::new() };
         lane.inside.remove(job);
@@ -160,7 +161,7 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
         called
     }
 
-    /// A job that exists no more waits no more.
+    /// Removes a deleted job from its line.
     pub fn forget(&mut self, namespace: &str, job: &J) {
         if let Some(lane) = self.lanes.get_mut(namespace) {
             lane.known.waiting.remove(job);
@@ -168,26 +169,26 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
         }
     }
 
-    /// Nobody waits: all jobs that there are will come again.
+    /// Empties all lines. The caller wakes every existing job again.
     pub fn forget_lines(&mut self) {
         for lane in self.lanes.values_mut() {
             (lane.known, lane.new) = (Line::new(), Line::new());
         }
     }
 
-    /// Time has gone by: who is called in by that.
+    /// Returns the jobs whose turn has come by `now`.
     pub fn look(&mut self, now: Instant) -> Vec<J> {
         let called = self.lanes.values_mut().flat_map(|lane| lane.call(self.places, self.each_second, now)).collect();
         self.lanes.retain(|_, lane| !lane.is_idle());
         called
     }
 
-    /// How many wait.
+    /// Number of waiting jobs.
     pub fn waiting(&self) -> usize {
         self.lanes.values().map(|lane| lane.known.waiting.len() + lane.new.waiting.len()).sum()
     }
 
-    /// Whether there is nothing to look after.
+    /// Whether no job waits, and none was called that has yet to come.
     pub fn is_idle(&self) -> bool {
         self.lanes.values().all(|lane| !lane.has_line() && lane.called.is_empty())
     }

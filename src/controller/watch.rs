@@ -1,4 +1,4 @@
-//! Watches: what they bring goes into the index, and wakes the job that it belongs to.
+//! Watches: their events update the index, and wake the job that they belong to.
 
 use super::{Context, status};
 use api::Guarded;
@@ -24,14 +24,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, warn};
 
-/// Kinds of children without which nothing is decided.
+/// Kinds of children that must be listed before anything is decided.
 const KINDS: usize = 5;
-/// Children come in crowds (a gang's pods, each with several changes): a job is woken once for those of this time.
+/// Children change in crowds (a gang's pods, each several times). A job is woken once for all changes in this time.
 const GATHER: Duration = Duration::from_millis(200);
-/// The same for what can wait: a gang that starts passes through many states, and only the last of them decides anything. A job
-/// is woken by it after one to two of these times, and most gangs have started by then: one write less.
+/// The same for changes that can wait. A gang that starts passes through many states, and only the last of them decides
+/// anything. Such a change wakes its job after one to two of these times. Most gangs have started by then, which saves
+/// a write.
 const GATHER_ROUTINE: Duration = Duration::from_secs(3);
-/// Objects of one page of a list, which is in memory as a whole: each may be of 1.5 MiB, and more where JSON escapes its texts.
+/// Objects in one page of a list, which is in memory as a whole. Each may have 1.5 MiB, and more where JSON escapes its
+/// texts.
 const PAGE: u32 = 25;
 
 pub(super) struct Watches {
@@ -41,18 +43,18 @@ pub(super) struct Watches {
     pub jobs: BoxStream<'static, Result<Guarded, watcher::Error>>,
     /// TrainingJobs by name.
     pub store: Store<Guarded>,
-    /// A watch had to list anew: what it missed may concern any job.
+    /// Signals that a watch had to list again. What it missed may concern any job.
     pub relisted: mpsc::UnboundedReceiver<()>,
-    /// Every kind of child has been listed once.
+    /// Signals that every kind of child has been listed once.
     pub synced: oneshot::Receiver<()>,
 }
 
-/// What a watch of children brought.
+/// News from a watch of children.
 enum News {
     Touched(ObjectRef<Guarded>),
-    /// Nothing but the usual steps of a start.
+    /// Only the usual steps of a start.
     Routine(ObjectRef<Guarded>),
-    /// This kind of child.
+    /// This kind of child has been listed.
     Listed(&'static str),
 }
 
@@ -78,7 +80,7 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
     }
 }
 
-/// Jobs with nothing but routine news. Each waits from one turn to the next but one.
+/// Jobs with only routine news. Each waits from one turn to the next but one.
 struct Routine<T> {
     /// Of this turn, and of the one before.
     newer: HashSet<T>,
@@ -107,7 +109,7 @@ impl<T: Eq + Hash> Routine<T> {
         self.newer.is_empty() && self.older.is_empty()
     }
 
-    /// Those that have waited.
+    /// Begins the next turn, and returns the jobs that have waited.
     fn turn(&mut self) -> HashSet<T> {
         std::mem::replace(&mut self.older, std::mem::take(&mut self.newer))
     }
@@ -142,8 +144,8 @@ async fn forward(
                 }
             }
             Either::Left((Some(News::Listed(kind)), _)) => {
-                // A training waits for no TensorBoard: an operator without the right to see Deployments goes on. And most clusters
-                // have no Kueue.
+                // Training doesn't wait for TensorBoard, so an operator without the right to see Deployments continues.
+                // Most clusters have no Kueue.
                 if ![std::any::type_name::<Deployment>(), std::any::type_name::<SlimWorkload>()].contains(&kind) {
                     listed.insert(kind);
                 }
@@ -167,7 +169,7 @@ async fn forward(
     }
 }
 
-/// Begins when a gang stands in a queue as a whole: most clusters don't know the kind, and would be asked for it for ever.
+/// Begins when a gang is queued as a whole. Most clusters don't know the kind, and would be asked for it for ever.
 fn workloads(context: &Arc<Context>) -> BoxStream<'static, News> {
     let context = context.clone();
     let begun = async move {
@@ -177,12 +179,12 @@ fn workloads(context: &Arc<Context>) -> BoxStream<'static, News> {
     futures::stream::once(begun).flatten().boxed()
 }
 
-/// Whether nobody deletes a Service or ConfigMap, and nothing was changed in it that is to be put right.
+/// Whether a Service or ConfigMap is not being deleted, and has no change that must be restored.
 fn is_as_it_should_be(context: &Context, object: &impl Resource) -> bool {
     object.meta().deletion_timestamp.is_none() && context.index.has_right_objects(object.meta())
 }
 
-/// What the watch of a kind brings. `is_routine` tells, once an object was filed, whether what follows from it can wait.
+/// The events of a kind's watch. `is_routine` decides, once an object was stored, whether its consequences can wait.
 fn children<K>(
     context: &Arc<Context>,
     file: impl Fn(&Context, &Event<K>) + Send + 'static,
@@ -223,7 +225,7 @@ where
         .boxed()
 }
 
-/// The event of a child that can be decoded. The label may be on any object: one that can't be decoded is none of ours.
+/// The event of a child that can be decoded. Any object may have the label, so one that can't be decoded is not ours.
 fn readable<K>(event: Event<Guarded<K>>) -> Option<Event<K>>
 where
     K: Resource<DynamicType = ()>,
@@ -245,7 +247,7 @@ where
     })
 }
 
-/// Whether the API server has no such kind, which somebody may yet install.
+/// Whether the API server does not have this kind, which may be installed later.
 fn is_unknown(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
@@ -264,10 +266,10 @@ fn jobs(
     woken(context.clone(), writer, relist, events)
 }
 
-/// What changed of the TrainingJobs, as far as it is not the answer to a write of ours.
+/// Changes of TrainingJobs, except the echoes of our own writes.
 ///
-/// Those of a list are woken all together by `relist`, at its end: until then the store, from which a pass takes its job,
-/// has the objects of before.
+/// The jobs of a list are woken together by `relist`, at its end. Until then the store, from which a pass takes its
+/// job, has the old objects.
 pub(super) fn woken(
     context: Arc<Context>,
     writer: reflector::store::Writer<Guarded>,
@@ -298,7 +300,7 @@ pub(super) fn woken(
                 Ok(Event::InitDone) => {
                     context.forget_all_but(&std::mem::take(&mut listed));
                     context.forget_turns();
-                    let _ = relist.unbounded_send(()); // nobody reconciles any more
+                    let _ = relist.unbounded_send(()); // fails only when reconciling has ended
                     None
                 }
                 Ok(Event::Apply(job)) => {
@@ -336,7 +338,7 @@ where
     }
 }
 
-/// By name, not by UID: an object of a predecessor wakes the job that waits for its name.
+/// By name, not by UID, because an object of a predecessor wakes the job that waits for its name.
 fn job_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Guarded>> {
     let owner = observe::owner(object.meta()).map(|owner| &owner.name);
     let name = owner.or_else(|| object.labels().get(labels::TRAINING_JOB))?;

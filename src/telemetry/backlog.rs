@@ -1,4 +1,4 @@
-//! TrainingJobs that the operator has yet to look at: because something of them changed, or when their time comes.
+//! TrainingJobs that the operator has yet to reconcile, because something of them changed or because they are due.
 
 use api::Guarded;
 use kube::runtime::reflector::ObjectRef;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 type Job = ObjectRef<Guarded>;
 
-/// What is left to do. A reconcile takes its job from here when it begins, and says at its end when it wants to come again.
+/// Pending work. A reconcile takes its job from here when it begins, and reports at its end when it is due again.
 pub(crate) struct Backlog {
     left: Mutex<Left>,
     pending: IntGauge,

@@ -1,7 +1,7 @@
-//! The series of the jobs that there are, made from the cache at each scrape: they go with their job.
+//! The series of the existing jobs, made from the cache at each scrape. They disappear with their job.
 //!
-//! Written as text at once: the metrics of a library would be built anew for each scrape, some thirty objects a job, and
-//! thrown away.
+//! They are written as text at once. A metrics library would build and discard about thirty objects a job at each
+//! scrape.
 
 use api::{
     Condition, ConditionType, DataProgress, DataStatus, Guarded, ProgramMetrics, Reason, State, TrainingJob,
@@ -64,12 +64,12 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
     page.text()
 }
 
-/// Where a job waits that holds no nodes yet.
+/// Where a job waits before it holds nodes.
 const QUEUE: &str = "queue";
 const SCHEDULING: &str = "scheduling";
 
-/// Jobs that wait, and their GPUs. A queue that is named by a job that has not ended has a series also when it is empty, so
-/// that an autoscaler reads 0.
+/// Waiting jobs, and their GPUs. A queue that an unfinished job names has a series even when it is empty, so that an
+/// autoscaler reads 0.
 fn queue_depth(jobs: &[Job], page: &mut Page) {
     let mut depth: BTreeMap<(&str, &str, &str), (u32, u32)> = BTreeMap::new();
     for job in jobs.iter().filter(|job| !job.state.is_finished()) {
@@ -98,7 +98,7 @@ fn queue_depth(jobs: &[Job], page: &mut Page) {
 
 type Gauge = (&'static str, &'static str, fn(&Job) -> Option<f64>);
 
-/// The series of which a job has one, or none where the value was never reported.
+/// The series of which a job has at most one. It has none where the value was never reported.
 const GAUGES: [Gauge; 36] = [
     ("trainingjob_allocated_gpus", "GPUs that the job holds.", |job| {
         Some(job.status.resources.map_or(0.0, |r| r.allocated_gpus.into()))
@@ -154,7 +154,7 @@ const GAUGES: [Gauge; 36] = [
             job.told(
                 |agent| agent.percent,
                 |status| {
-                    // While the result is published, that follows the progress of the program.
+                    // While the result is published, that text follows the progress of the program.
                     status.progress.as_ref()?.split(',').next()?.trim_end_matches('%').parse().ok()
                 },
             )
@@ -248,7 +248,7 @@ const GAUGES: [Gauge; 36] = [
 
 type Family = (&'static str, &'static str, &'static str, fn(&Job, &mut Page));
 
-/// The series of which a job has several, or one with labels of its own; and the one that is a counter.
+/// The series of which a job has several, or one with labels of its own, and the only counter.
 const FAMILIES: [Family; 8] = [
     ("trainingjob_checkpoints", "gauge", "Checkpoints, by what they are worth.", |job, page| {
         for (verdict, count) in job.checkpoints().into_iter().flatten() {
@@ -337,7 +337,7 @@ struct Job<'a> {
     silent_nodes: usize,
 }
 
-/// Nodes of the job's pods that do not answer.
+/// Unreachable nodes of the job's pods.
 fn silent_nodes(cell: &Cell) -> usize {
     let pods = cell.children.pods.values().filter(|pod| pod.is_alive() && pod.unreachable.is_some());
     pods.filter_map(|pod| pod.node.as_deref()).collect::<BTreeSet<_>>().len()
@@ -373,13 +373,13 @@ impl<'a> Job<'a> {
         (policy.restarts != Restarts::Never && !self.state.is_finished()).then_some(policy.backoff_limit)
     }
 
-    /// How many workers an elastic job has that runs, and how many it asks for.
+    /// How many workers a running elastic job has, and how many it asks for.
     fn elastic(&self) -> Option<(u16, u16)> {
         let elastic = self.status.elastic.as_ref().filter(|_| self.runs())?;
         Some((elastic.workers, self.plan()?.gang.workers().replicas))
     }
 
-    /// Where a job waits that is accepted and has not all of its nodes.
+    /// Where an accepted job waits that does not have all of its nodes.
     fn waits_in(&self) -> Option<&'static str> {
         let is_pending = self.state == State::Pending
             && condition_is(&self.status.conditions, ConditionType::Accepted, false).is_none();
@@ -392,8 +392,8 @@ impl<'a> Job<'a> {
         self.state == State::Running
     }
 
-    /// While the job runs the agent knows better than the status, whose writes are spaced out. Afterwards the status
-    /// has the last word, and the agent's counts for what a status can't say, such as a loss that is NaN.
+    /// While the job runs, the agent knows more than the status, whose writes are spaced out. Afterwards the status
+    /// takes precedence, and the agent's value counts for what a status can't hold, such as a loss of NaN.
     fn told(
         &self,
         by_agent: impl Fn(&AgentStatus) -> Option<f64>,
@@ -403,14 +403,14 @@ impl<'a> Job<'a> {
         if self.runs() { agent.or(status) } else { status.or(agent) }
     }
 
-    /// A sum over the contents that are being fetched, if there are any.
+    /// A sum over the contents that are being fetched; `None` without any.
     fn fetch(&self, of: impl Fn(&DataStatus, &DataProgress) -> i64) -> Option<f64> {
         let fetched: Vec<_> =
             self.status.data.iter().filter_map(|data| Some(of(data, data.progress.as_ref()?))).collect();
         (!fetched.is_empty()).then(|| fetched.into_iter().fold(0, i64::saturating_add) as f64)
     }
 
-    /// Counts by verdict: by the agent while it runs, afterwards what the status has kept.
+    /// Counts by verdict: from the agent while the job runs, afterwards from the status.
     fn checkpoints(&self) -> Option<[(&'static str, f64); 4]> {
         let told = self.answer.as_ref().filter(|_| self.runs()).and_then(|seen| seen.status.checkpoints.as_ref());
         if let Some(told) = told {
@@ -432,13 +432,13 @@ impl<'a> Job<'a> {
         Some(end.duration_since(self.status.start_time.as_ref()?.0).as_secs_f64().max(0.0))
     }
 
-    /// Of a job that is to run: why it does not.
+    /// Why a job that is to run does not run.
     fn waits_for(&self) -> Option<&'a Condition> {
         let of_type = |type_| condition_is(&self.status.conditions, type_, false);
         let waits = matches!(self.state, State::Pending | State::Initializing);
         let [scheduled, running, accepted] =
             [ConditionType::Scheduled, ConditionType::Running, ConditionType::Accepted].map(of_type);
-        // One that waits for its template has no other condition yet.
+        // A job that waits for its template has no other condition yet.
         scheduled.or(running).or(accepted).filter(|_| waits)
     }
 
@@ -478,7 +478,7 @@ mod tests {
         })
     }
 
-    /// The operator has looked at the job, whose spec has these fields besides.
+    /// Records the plan of a job whose spec has these additional fields.
     fn planned(index: &Index, n: usize, fields: &Value) {
         let mut object = object(n);
         object["spec"].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

@@ -15,7 +15,7 @@ pub enum LogFormat {
 /// Starts logging to stderr. `level` is a level or a list of directives such as `info,kube=debug`.
 ///
 /// # Errors
-/// Where the level is none.
+/// If the level is invalid.
 pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
     let builder = fmt().with_env_filter(filter(level)?).with_writer(std::io::stderr).with_target(false);
     match format {
@@ -29,10 +29,10 @@ pub fn init(level: &str, format: LogFormat) -> anyhow::Result<()> {
 fn filter(written: &str) -> anyhow::Result<EnvFilter> {
     let mut level = written.to_lowercase();
     if !level.contains("kube_runtime") {
-        level.push_str(",kube_runtime=warn"); // its spans say again what ours say
+        level.push_str(",kube_runtime=warn"); // its spans repeat ours
     }
     if !level.contains("kube_client") {
-        level.push_str(",kube_client::client=error"); // of an answer that it can't read it logs every byte: other people's specs
+        level.push_str(",kube_client::client=error"); // it logs all bytes that it can't decode, even users' specs
     }
     EnvFilter::try_new(&level).map_err(|e| {
         anyhow::anyhow!(

@@ -1,5 +1,6 @@
-//! Metrics, under the names of the requirements. Counters and histograms carry the namespace at most, unless the
-//! operator was asked for more: a label with the names of jobs outlives them. What is of one job alone is in [`jobs`].
+//! Metrics, under the names of the requirements. Counters and histograms have at most the label `namespace`, unless the
+//! operator is configured for more: a label with the names of jobs outlives them. The series of single jobs are in
+//! [`jobs`].
 
 use super::backlog::Backlog;
 use super::{jobs, searches};
@@ -27,20 +28,20 @@ use std::time::{Duration, Instant};
 pub enum Phase {
     /// Not in the election yet.
     Starting,
-    /// Another replica leads: this one is ready to take over.
+    /// Another replica leads, and this one is ready to take over.
     Standby,
-    /// It leads and is reading what there is.
+    /// It leads, and is reading the existing objects.
     Syncing,
     /// It leads.
     Leading,
 }
 
-/// Seconds, of what a machine does.
+/// Seconds that a machine's work takes.
 const QUICK: [f64; 13] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
-/// Seconds, of what has to wait for pods: from those of an idle cluster to those of a queue of a day.
+/// Seconds of waiting for pods, from an idle cluster to a queue of a day.
 const SLOW: [f64; 15] =
     [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 10_800.0, 28_800.0, 86_400.0];
-/// Seconds, of a training: from a minute to four weeks.
+/// Seconds of a training, from a minute to four weeks.
 const LONG: [f64; 15] = [
     60.0,
     300.0,
@@ -61,10 +62,10 @@ const LONG: [f64; 15] = [
 
 /// How long the series of a namespace stay after its last TrainingJob.
 const KEPT: Duration = Duration::from_secs(3600);
-/// How old a page may be that is served.
+/// How old a served page may be.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A reason as a label: a word that this version doesn't know may be anybody's, and each would be a series for ever.
+/// A reason as a label. A reason that this version doesn't know may be any text, and each would be a series for ever.
 fn word(reason: &Reason) -> &str {
     if matches!(reason, Reason::Other(_)) { "Other" } else { reason.as_str() }
 }
@@ -72,7 +73,7 @@ fn word(reason: &Reason) -> &str {
 /// All metrics of one operator.
 pub struct Metrics {
     registry: Registry,
-    /// Whether those of reconciles have the job's name.
+    /// Whether the metrics of reconciles have the job's name.
     per_job: bool,
     reconciles: IntCounterVec,
     durations: HistogramVec,
@@ -105,14 +106,14 @@ pub struct Metrics {
 /// Where the series of living jobs come from.
 type Jobs = (Store<Guarded>, Arc<Index>);
 
-/// What must be remembered of a job from one change to the next, by its UID.
+/// What must be remembered of a job between two changes, by its UID.
 #[derive(Default)]
 struct Life {
     has_run: bool,
-    /// The first failure since all workers last ran, and the incarnation that it was of.
+    /// When the job first failed since all workers last ran. `ran_in` is the incarnation of that failure.
     down_since: Option<Timestamp>,
     ran_in: Option<u32>,
-    /// Namespace, name and kinds of errors of its own series, if it has such.
+    /// Namespace, name and kinds of errors of its own series, if it has any.
     series: Option<(String, String, BTreeSet<&'static str>)>,
 }
 
@@ -122,7 +123,7 @@ impl Default for Metrics {
     }
 }
 
-/// A reconcile under way; over when dropped.
+/// A reconcile under way. It ends when this is dropped.
 pub(crate) struct InFlight(IntGauge);
 
 impl Drop for InFlight {
@@ -170,7 +171,7 @@ impl Metrics {
         Self::with(false)
     }
 
-    /// As [`Metrics::new`], and those of reconciles tell the job.
+    /// As [`Metrics::new`], with the job's name on the metrics of reconciles.
     #[must_use]
     pub fn per_job() -> Self {
         Self::with(true)
@@ -284,7 +285,7 @@ impl Metrics {
         self.phase() == Phase::Leading && self.backlog.is_empty(within) && self.in_flight.get() == 0
     }
 
-    /// So many wait for their turn.
+    /// Sets the number of jobs that wait for their turn.
     pub(crate) fn waiting(&self, jobs: usize) {
         self.waiting.set(i64::try_from(jobs).unwrap_or(i64::MAX));
     }
@@ -304,7 +305,7 @@ impl Metrics {
         let (_, _, errors) = life.series.get_or_insert_with(|| (namespace.clone(), name.clone(), BTreeSet::default()));
         errors.extend(error);
         drop(lives);
-        // It was deleted while it was reconciled: nobody will say so once more.
+        // The job was deleted while it was reconciled, and no later event reports that.
         let reference = ObjectRef::from_obj(object);
         let is_gone = |(store, _): &Jobs| store.get(&reference).is_none();
         if self.lock().1.as_ref().is_some_and(is_gone) {
@@ -323,7 +324,7 @@ impl Metrics {
 
     pub(crate) fn created(&self, namespace: &str, framework: Framework) {
         self.created.with_label_values(&[namespace, framework.as_str()]).inc();
-        // A series that begins with its first event hides that from `rate` and `increase`.
+        // `rate` and `increase` miss the event with which a series begins.
         for result in ["succeeded", "failed"] {
             self.completed.with_label_values(&[namespace, framework.as_str(), result]);
             self.finished.with_label_values(&[namespace, framework.as_str(), result]);
@@ -339,7 +340,7 @@ impl Metrics {
             let reason = status.failure_reason.as_ref().map_or("", word);
             self.failed.with_label_values(&[namespace, framework, reason]).inc();
         }
-        // One that never started a program has no duration.
+        // A job that never started a program has no duration.
         if let (Some(start), Some(end)) = (&status.start_time, &status.completion_time) {
             let took = end.0.duration_since(start.0).as_secs_f64().max(0.0);
             self.finished.with_label_values(&[namespace, framework, result]).observe(took);
@@ -350,8 +351,8 @@ impl Metrics {
         self.restarts.with_label_values(&[namespace, word(reason)]).inc();
     }
 
-    /// Removes the series of namespaces that have had no TrainingJob for [`KEPT`]: a namespace for each pull request would
-    /// add to them for ever. A scrape has seen their last values by then.
+    /// Removes the series of namespaces that have had no TrainingJob for [`KEPT`]. Otherwise a namespace for each pull
+    /// request would add series for ever. A scrape has read their last values by then.
     fn forget_namespaces(&self, there: &HashSet<String>, now: Instant) {
         let counters = [&self.reconciles, &self.errors, &self.created, &self.completed, &self.failed, &self.restarts];
         let histograms = [&self.durations, &self.finished, &self.queued, &self.restarted_after];
@@ -387,12 +388,12 @@ impl Metrics {
         }
     }
 
-    /// The operator's own thread is at work.
+    /// Records that the operator's own thread is at work.
     pub fn beat(&self) {
         *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// For how long the operator's own thread has done nothing; none before it has begun.
+    /// How long the operator's own thread has done nothing; `None` before it has begun.
     pub(super) fn stands_still(&self) -> Option<Duration> {
         self.beat.lock().unwrap_or_else(PoisonError::into_inner).map(|beat| beat.elapsed())
     }
@@ -401,13 +402,13 @@ impl Metrics {
     pub(crate) fn changed(&self, job: &TrainingJob, old: &TrainingJobStatus, new: &TrainingJobStatus) {
         let Some(uid) = &job.metadata.uid else { return };
         let namespace = job.namespace().unwrap_or_default();
-        // A series that begins with its first event hides that from `rate` and `increase`.
+        // `rate` and `increase` miss the event with which a series begins.
         let queued = self.queued.with_label_values(&[&namespace]);
         let [in_place, recreated] =
             ["in_place", "recreated"].map(|how| self.restarted_after.with_label_values(&[&namespace, how]));
         let mut lives = self.lives();
         let life = lives.entry(uid.clone()).or_default();
-        // It may have begun before this operator did.
+        // The job may have started before this operator did.
         life.has_run |= old.state == Some(State::Running);
         let last_failed = |status: &TrainingJobStatus| status.restarts.last().map(|r| r.attempt);
         match last_failed(new).cmp(&last_failed(old)) {
@@ -416,14 +417,14 @@ impl Metrics {
                 life.down_since = life.down_since.or(at);
                 life.ran_in = life.ran_in.or(old.incarnation);
             }
-            // It was no failure after all: somebody stopped the workers.
+            // It was no failure after all, because the workers were stopped.
             Ordering::Less => (life.down_since, life.ran_in) = (None, None),
             Ordering::Equal => {}
         }
         if new.state.is_none_or(|state| state.is_finished() || state == State::Suspended) {
             (life.down_since, life.ran_in) = (None, None);
         }
-        // A gang that restarts in its pods may be quicker than the operator looks.
+        // A gang that restarts in its pods may be faster than the operator's next look.
         let is_as_before = (old.state, old.attempt) == (new.state, new.attempt);
         if is_as_before || new.state != Some(State::Running) {
             return;
@@ -431,7 +432,7 @@ impl Metrics {
         let (now, attempt) = (Timestamp::now(), new.attempt.unwrap_or(1));
         let resumed = condition_is(&new.conditions, ConditionType::Suspended, false);
         let resumed = resumed.map(|c| c.last_transition_time.0);
-        // The operator may not have been there when it failed.
+        // The operator may not have run when the job failed.
         let last = new.restarts.last().filter(|last| last.attempt == attempt - 1).and_then(|last| last.time);
         let failed = life.down_since.take().or(last.filter(|last| resumed.is_none_or(|resumed| resumed < *last)));
         let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -448,14 +449,14 @@ impl Metrics {
         }
     }
 
-    /// A TrainingJob that exists no more.
+    /// Forgets a TrainingJob that no longer exists.
     pub(crate) fn forget(&self, uid: &str) {
         if let Some(life) = self.lives().remove(uid) {
             self.remove_series(&life);
         }
     }
 
-    /// Only these TrainingJobs exist.
+    /// Forgets all other TrainingJobs.
     pub(crate) fn retain(&self, there: &HashSet<String>) {
         self.lives().retain(|uid, life| {
             let stays = there.contains(uid);
@@ -499,7 +500,7 @@ impl Metrics {
         }
     }
 
-    /// Another replica leads, or nobody yet.
+    /// Makes this replica a standby: another one leads, or none does yet.
     pub fn standby(&self) {
         self.set_leading(false);
     }
@@ -522,7 +523,7 @@ impl Metrics {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All metrics in Prometheus' text format, at most a second old: whoever asks at one time gets the same bytes.
+    /// All metrics in Prometheus' text format, at most a second old. Concurrent scrapes get the same bytes.
     pub(super) fn page(&self) -> Bytes {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         match &*page {
@@ -539,7 +540,7 @@ impl Metrics {
     #[must_use]
     pub fn render(&self) -> String {
         let jobs = self.lock().1.clone();
-        // A standby has counted nothing, and who has not listed all yet knows of no namespace.
+        // A standby has counted nothing. A replica that has not listed everything yet knows no namespaces.
         if let (Phase::Leading, Some((store, _))) = (self.phase(), &jobs) {
             let there = store.state().iter().filter_map(|job| job.namespace()).collect();
             self.forget_namespaces(&there, Instant::now());
@@ -591,7 +592,7 @@ mod tests {
         serde_json::from_value(status).unwrap()
     }
 
-    /// Drives a job through these statuses and tells how many values each histogram has, with their sum.
+    /// Drives a job through these statuses, and returns how many values each histogram has, with their sum.
     fn all_waits(statuses: &[Value]) -> [(u64, i64); 3] {
         let (metrics, job) = (Metrics::new(), serde_json::from_value(job("a")).unwrap());
         let mut old = TrainingJobStatus::default();

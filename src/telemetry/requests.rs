@@ -10,7 +10,7 @@ use std::time::Instant;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-/// A layer for the client whose requests `metrics` is to tell of.
+/// A layer that counts the client's requests in `metrics`.
 pub fn count_requests<S>(metrics: Arc<Metrics>) -> impl Layer<S, Service = Counted<S>> {
     layer_fn(move |inner| Counted { inner, metrics: metrics.clone() })
 }
@@ -49,7 +49,7 @@ where
     }
 }
 
-/// Counted when it is dropped, so that a request counts that nobody waits for any more.
+/// A request under way. It is counted when dropped, so that abandoned requests count too.
 struct Pending {
     metrics: Arc<Metrics>,
     verb: &'static str,
@@ -64,7 +64,7 @@ impl Drop for Pending {
     }
 }
 
-/// What is done to what, in the words of RBAC: `update` and `trainingjobs/status`. No names.
+/// Verb and resource of a request in the terms of RBAC, such as `update` and `trainingjobs/status`. No names.
 fn what(method: &Method, uri: &Uri) -> (&'static str, String) {
     let mut path = uri.path().split('/').filter(|part| !part.is_empty());
     let root = path.next().unwrap_or_default();

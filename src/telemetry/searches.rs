@@ -1,4 +1,4 @@
-//! The series of the TuningJobs that there are, made from the cache at each scrape. They are gone with their TuningJob.
+//! The series of the existing TuningJobs, made from the cache at each scrape. They disappear with their TuningJob.
 
 use api::{Guarded, TuningJob, TuningJobStatus, TuningState};
 use exposition::{Page, labels};

@@ -1,5 +1,5 @@
-//! `/metrics`, `/healthz`, `/readyz`: on a thread of their own, since anybody may ask, and the leader's only thread has a lease
-//! to renew.
+//! `/metrics`, `/healthz`, `/readyz`. They have a thread of their own, because any client may ask, and the
+//! operator's main thread has a lease to renew.
 
 use super::{Metrics, Phase};
 use axum::serve::Listener;
@@ -16,17 +16,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-/// Connections at one time; of more the oldest is closed, so that slow readers keep out no probe.
+/// Concurrent connections. Beyond these the oldest is closed, so that slow readers can't block a probe.
 const CONNECTIONS: usize = 64;
 /// How long a connection may take, its answers included.
 const LONGEST: Duration = Duration::from_secs(30);
-/// After so long without any work of the operator's own thread it is not healthy.
+/// How long the operator's own thread may do no work before it counts as unhealthy.
 const STILL: Duration = Duration::from_secs(60);
 
 /// Serves on a thread of its own until the process ends.
 ///
 /// # Errors
-/// If there can be no such thread.
+/// If the thread can't be started.
 pub fn serve_apart(listener: std::net::TcpListener, metrics: Arc<Metrics>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -41,7 +41,8 @@ pub fn serve_apart(listener: std::net::TcpListener, metrics: Arc<Metrics>) -> io
     std::thread::Builder::new().name("metrics".into()).spawn(serving).map(drop)
 }
 
-/// Serves until the process ends. A standby replica is ready, or a roll-out would wait for ever for two leaders.
+/// Serves until the process ends. A standby replica is ready, because a rollout would otherwise wait for ever for two
+/// leaders.
 ///
 /// # Errors
 /// If the listener fails.
@@ -75,7 +76,7 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>) -> io::Result<(
 /// Accepts connections, a few at a time.
 struct BoundedListener {
     listener: TcpListener,
-    /// One for each connection, the oldest first: without it the connection ends.
+    /// One for each connection, the oldest first. A connection ends when its sender is dropped.
     open: VecDeque<oneshot::Sender<()>>,
 }
 
@@ -100,7 +101,7 @@ impl Listener for BoundedListener {
     }
 }
 
-/// A connection that ends when its time is over, or when its place is another's.
+/// A connection that ends when its time is over, or when a newer one takes its place.
 struct Connection {
     stream: TcpStream,
     kept: oneshot::Receiver<()>,
@@ -108,7 +109,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Whether it goes on; whoever waits is woken when it does not.
+    /// Fails if the connection is over. The task of `context` is woken when that happens.
     fn go_on(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let is_over =
             self.longest.as_mut().poll(context).is_ready() || Pin::new(&mut self.kept).poll(context).is_ready();
@@ -154,7 +155,7 @@ mod tests {
         answer
     }
 
-    /// Whoever asks and does not read, or connects and does not ask.
+    /// Clients that ask and do not read, or connect and do not ask.
     #[tokio::test]
     async fn silent_clients_keep_nobody_out() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -170,7 +171,7 @@ mod tests {
         }
         assert!(asked(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         assert!(asked(address, "/metrics").await.contains("trainingjob_build_info"));
-        // The oldest were closed, and the newest go on.
+        // The oldest connections were closed, and the newest still work.
         let mut oldest = silent.remove(1);
         let closed = tokio::time::timeout(Duration::from_secs(10), oldest.read_to_end(&mut Vec::new())).await;
         assert!(closed.is_ok());

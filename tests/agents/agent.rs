@@ -28,11 +28,11 @@ use text::error_pattern::ErrorPattern;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What these tests do in their rooms.
+/// Operations of these tests on their rooms.
 pub trait Runs {
     fn write(&self, name: &str, content: &[u8], mode: u32) -> PathBuf;
 
-    /// `agent run OPTIONS -- PROGRAM`, everything piped, nothing started yet.
+    /// The command `agent run OPTIONS -- PROGRAM` with all streams piped, not yet started.
     fn agent(&self, options: &[&str], program: &[&str]) -> Command;
 
     fn arguments(&self, command: &mut Command, options: &[&str], program: &[&str]);
@@ -49,13 +49,13 @@ pub trait Runs {
         Running(self.agent(options, &["sh", "-c", script]).spawn().unwrap())
     }
 
-    /// The last words of an agent that has ended.
+    /// The final report of an agent that has exited.
     fn report(&self) -> Report;
 
-    /// Waits for a report that `wanted` likes. An agent that lives may be writing the next one.
+    /// Waits for a report that satisfies `wanted`. A running agent may be writing the next one.
     fn report_with(&self, what: &str, wanted: impl Fn(&Report) -> bool) -> Report;
 
-    /// The PID that the program has written to the file `name`, once it is there.
+    /// The PID that the program wrote to the file `name`, once the file exists.
     fn pid(&self, name: &str) -> i32;
 }
 
@@ -68,7 +68,7 @@ impl Runs for Room {
     }
 
     fn agent(&self, options: &[&str], program: &[&str]) -> Command {
-        // As in a container: what was started in the background of a shell ignores SIGINT.
+        // A container starts with default signals, but a shell makes its background processes ignore SIGINT.
         let mut command = Command::new("/usr/bin/env");
         command.args(["--default-signal", binary("agent")]);
         self.arguments(&mut command, options, program);
@@ -95,7 +95,7 @@ impl Runs for Room {
     }
 }
 
-/// A started agent; killed if the test ends before it does.
+/// A started agent, which is killed if the test ends before it does.
 pub struct Running(Child);
 
 impl Running {
@@ -103,12 +103,12 @@ impl Running {
         self.0.id().cast_signed()
     }
 
-    /// Waits until the program has said a line.
+    /// Waits until the program has printed `ready`.
     fn ready(&mut self) {
         assert_eq!(self.line(), "ready\n");
     }
 
-    /// The next line that the program says.
+    /// The next line that the program prints.
     fn line(&mut self) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -155,7 +155,7 @@ fn exit_codes_are_the_programs() {
         assert_eq!((report.phase, report.exit_code, report.signal), (Phase::Exited, Some(code), None));
         assert!(report.started_at.unwrap() <= report.finished_at.unwrap());
     }
-    // 40 is a real-time signal, of which libraries know nothing.
+    // 40 is a real-time signal, which libraries do not know.
     for signal in [6, 9, 11, 15, 40] {
         assert_eq!(room.sh(&format!("kill -{signal} $$")).status.code(), Some(128 + signal));
         let report = room.report();
@@ -215,7 +215,7 @@ fn what_ignores_sigterm_is_killed_after_the_grace() {
 #[test]
 fn those_left_behind_get_sigterm_and_what_is_left_of_the_grace() {
     let room = Room::new("saves");
-    // The shell dies at once and passes nothing on to the program that it runs.
+    // The shell dies at once and forwards nothing to the program that it runs.
     let program = "trap 'sleep 0.1; echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
     room.write("train", program.as_bytes(), 0o755);
     let mut agent = room.start(&[], "sh ./train; true");
@@ -228,7 +228,7 @@ fn those_left_behind_get_sigterm_and_what_is_left_of_the_grace() {
 #[test]
 fn no_process_is_left_behind() {
     let room = Room::new("leftovers");
-    // One in a session of its own, one daemonised, and both deaf to SIGTERM.
+    // One process has a session of its own, one is a daemon, and both ignore SIGTERM.
     let output = room.sh("trap '' TERM
          setsid sh -c 'echo $$ > rank; exec sleep 1000' &
          (setsid sh -c 'echo $$ > daemon; exec sleep 1000' &)
@@ -287,13 +287,13 @@ fn what_is_parsed_passes_byte_for_byte_too() {
         &noise[..100_000],
         b"\n",
     ];
-    // Every part next to every other, cut by the pipe wherever it is.
+    // Every part follows every other one, and the pipe cuts them anywhere.
     let mut data = Vec::new();
     for (n, byte) in noise[..2000].iter().enumerate() {
         let part = parts[usize::from(*byte) % parts.len()];
         data.extend_from_slice(&part[..part.len().min(if n % 50 == 0 { usize::MAX } else { 200 })]);
     }
-    // What comes last is read after all of that.
+    // The agent reads the last line after all of that.
     data.extend_from_slice(b"\n{\"step\": 7, \"total_steps\": 8, \"loss\": 0.25}\n");
     room.write("data", &data, 0o644);
     let output = room.sh("cat data & cat data >&2; wait");
@@ -329,8 +329,8 @@ fn a_terminal_stays_one() {
 #[test]
 fn a_reader_that_does_not_read_loses_nothing() {
     let room = Room::new("blocked");
-    // More than the pipe to the reader holds (64 KiB), so that the agent is blocked when the program ends, and not so
-    // much more that the program is.
+    // More than the pipe to the reader holds (64 KiB), so that the agent is blocked when the program ends. It is not so
+    // much that the program is blocked, too.
     let mut agent = room.start(&[], "head -c 100000 /dev/zero >&2; echo last words >&2; exit 4");
     room.report_with("the program's end", |report| report.phase == Phase::Exited);
     assert!(agent.0.try_wait().unwrap().is_none(), "the agent must wait for its reader");
@@ -359,7 +359,7 @@ fn a_stranger_who_holds_stderr_does_not_keep_the_agent() {
     let room = Room::new("stranger");
     let mut agent = room.start(&[], "echo $$ > pid; echo ready; sleep 0.05; until [ -e go ]; do sleep 0.1; done");
     agent.ready();
-    // Opened by this process, which no agent may kill.
+    // This process holds the pipe open, and no agent may kill it.
     let stderr = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/2", room.pid("pid"))).unwrap();
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(0));
@@ -434,7 +434,7 @@ fn what_changes_per_attempt_is_set_and_expanded() {
     assert_eq!(run(&[]), "old <> host:$(MASTER_PORT) --try=$(ATTEMPT) $$(MASTER_PORT) $(OTHER) $HOME\n");
 }
 
-/// `$(NAME)` stands for it, and the program and a shell find none.
+/// `$(NAME)` expands to a withheld variable, but the program and a shell do not find it.
 #[test]
 fn what_is_withheld_is_expanded_and_not_found() {
     let room = Room::new("withheld");
@@ -450,7 +450,8 @@ fn what_is_withheld_is_expanded_and_not_found() {
     assert_eq!(run(&options), "1 29502 29502 1 x:29502 1 29502\n");
 }
 
-/// Over whatever the container has, in the command too; whoever opens a shell finds the same.
+/// The agent's variables take precedence over the container's, in the command too. A shell in the container finds the
+/// same ones.
 #[test]
 fn what_the_agent_is_given_is_its_programs_and_is_left_for_a_shell() {
     let room = Room::new("given");
@@ -497,7 +498,7 @@ fn the_message_outlives_a_killed_agent() {
     agent.signal(Signal::SIGKILL);
     assert_eq!(agent.0.wait().unwrap().signal(), Some(9));
     kill(Pid::from_raw(program), Signal::SIGKILL).unwrap();
-    // What a killed agent can't do. In a pod this goes with it.
+    // A killed agent can't remove this folder. In a pod, the folder goes with the pod.
     fs::remove_dir_all(fs::read_to_string(room.path("folder")).unwrap().trim()).unwrap();
     let report = room.report();
     assert_eq!((report.phase, report.attempt, report.exit_code), (Phase::Running, 3, None));
@@ -518,7 +519,7 @@ fn the_message_is_written_in_place_and_cut_to_length() {
     }
 }
 
-/// As a disk that does not answer: who opens a pipe to write waits until somebody reads it.
+/// Behaves like a disk that does not answer: opening a FIFO for writing blocks until a reader opens it.
 #[test]
 fn a_message_that_takes_for_ever_stops_nothing() {
     let room = Room::new("message-blocks");
@@ -574,7 +575,7 @@ fn install_copies_the_running_executable() {
     }
 }
 
-/// Runs `script` by python3, if there is one, prepared by `run`.
+/// Passes `run` a python3 that executes `script`. None if there is no python3.
 fn python<T>(room: &Room, script: &str, run: impl FnOnce(&mut Command) -> T) -> Option<T> {
     if Command::new("python3").arg("--version").output().is_err() {
         skipped("there is no python3");
@@ -585,7 +586,7 @@ fn python<T>(room: &Room, script: &str, run: impl FnOnce(&mut Command) -> T) -> 
     Some(run(command.stdout(Stdio::piped()).stderr(Stdio::piped())))
 }
 
-/// Runs `file` in the room by python3, alone and under an installed agent: they must look the same. Returns the report.
+/// Runs `file` in the room by python3, alone and under an installed agent. Both must look the same. Returns the report.
 fn python_looks_the_same(room: &Room, file: &str, variables: &[(&str, &str)]) -> Option<Report> {
     let alone = python(room, "", |python| {
         let mut alone = Command::new(python.get_program());
@@ -619,7 +620,7 @@ fn an_exception_of_python_is_told_and_nothing_changes() {
     assert!(summary.starts_with("[rank3]: json.decoder.JSONDecodeError: Expecting property name"), "{summary}");
 }
 
-/// As MXNet's does, whose exit waits for workers that wait for it.
+/// As with MXNet, whose exit waits for workers that wait for it.
 #[test]
 fn an_exception_that_can_not_end_the_program_is_helped() {
     let room = Room::new("exception-that-waits");
@@ -641,7 +642,8 @@ fn an_exception_that_can_not_end_the_program_is_helped() {
     assert_eq!(cause.reason.to_string(), "PythonException");
     assert!(cause.to_string().contains("ValueError: label 11"), "{}", cause.message);
 
-    // One that still has something to say goes on as long as it says it, and one whose exception is a thread's is at work.
+    // A program that still prints continues as long as it prints. A program whose exception is a thread's is still at
+    // work.
     let says = "import threading\ndef work():\n    raise ValueError('in a thread')\n\
                 threading.Thread(target=work).start()\ntime.sleep(2.5)\nimport os; os._exit(4)";
     assert_eq!(run(&["--grace-seconds", "1"], says).exit_code, Some(4));
@@ -696,7 +698,7 @@ fn the_images_own_sitecustomize_and_hook_are_kept() {
     assert_eq!(report.exception.unwrap().message, "boom");
 }
 
-/// What the operator would make of the last report, if this worker were the only one.
+/// The cause that the operator would derive from the last report if this worker were the only one.
 pub fn cause(report: Report) -> AttemptEnd {
     let exit_code = report.exit_code.or(report.signal.map(|signal| 128 + signal)).unwrap_or(1);
     let training = Container::Terminated {
@@ -759,7 +761,7 @@ fn a_hook_of_the_programs_own_hides_nothing() {
     let Some(report) = python_looks_the_same(&room, "train.py", &[]) else { return };
     let exception = report.exception.unwrap();
     assert_eq!((exception.class.as_str(), exception.line, exception.by_program), ("ValueError", Some(4), Some(true)));
-    // One that calls ours is told once, and at once.
+    // A hook that calls the agent's hook leads to one report, and at once.
     let chained = "import sys\nold = sys.excepthook\nsys.excepthook = lambda *a: old(*a)\n\nraise ValueError('bad')\n";
     room.write("train.py", chained.as_bytes(), 0o644);
     assert_eq!(python_looks_the_same(&room, "train.py", &[]).unwrap().exception.unwrap().line, Some(5));
@@ -769,7 +771,7 @@ fn a_hook_of_the_programs_own_hides_nothing() {
     }
 }
 
-/// Loops of graphical programs, servers and trackers print what they have caught so.
+/// Event loops of graphical programs, servers and trackers print caught exceptions this way.
 #[test]
 fn who_calls_the_hook_to_print_goes_on() {
     let room = Room::new("prints-by-hook");
@@ -834,7 +836,7 @@ fn whose_exception_it_was() {
     assert_eq!(run(&["python3", "helper.py"]), (told("'helper'", true), Reason::PythonException));
     assert_eq!(run(&["sh", "-c", "python3 helper.py; exit 1"]), (told("'helper'", false), Reason::PythonException));
     assert_eq!(run(&["sh", "-c", "python3 helper.py; kill -11 $$"]), (told("'helper'", false), Reason::Signal));
-    // A launcher that says no more than that its script failed.
+    // A launcher that reports only that its script failed.
     let launcher = "import subprocess, sys\nsubprocess.run([sys.executable, 'helper.py'], check=True)\n";
     room.write("launcher.py", launcher.as_bytes(), 0o644);
     assert_eq!(run(&["python3", "launcher.py"]), (told("'helper'", false), Reason::PythonException));
@@ -843,7 +845,7 @@ fn whose_exception_it_was() {
 #[test]
 fn what_another_process_raised_is_told_with_its_place() {
     let room = Room::new("handed-on");
-    // As torch/_utils.py and torch/multiprocessing/spawn.py do it, with a message that is long before its end.
+    // As torch/_utils.py and torch/multiprocessing/spawn.py do it, with a message whose end comes late.
     let script = "import traceback\n\
         def get(index):\n    raise RuntimeError('CUDA error: out of memory')\n\
         def deep(n):\n    deep(n - 1) if n else get(7)\n\
@@ -865,7 +867,7 @@ fn of_many_ranks_the_first_one_to_fail_is_told() {
     let rank = "import os, time\nif os.environ['RANK'] != '2':\n    while not os.path.exists('failed'): time.sleep(0.01)\n    time.sleep(0.02)\n\
                 try:\n    raise RuntimeError('rank ' + os.environ['RANK'])\nfinally:\n    os.environ['RANK'] == '2' and open('failed.tmp', 'w')\n";
     room.write("rank.py", rank.as_bytes(), 0o644);
-    // The file is there only after the hook has run: an exit handler would come too late for that.
+    // The file exists only after the hook has run. An exit handler would run too late for that.
     let script = "for r in 0 1 2 3; do (RANK=$r python3 rank.py; [ $r = 2 ] && touch failed) & done; wait; exit 1";
     let mut agent = Command::new(room.installed());
     room.arguments(&mut agent, &[], &["sh", "-c", script]);
@@ -877,7 +879,7 @@ fn of_many_ranks_the_first_one_to_fail_is_told() {
     assert_eq!((exception.rank, exception.message.as_str()), (Some(2), "rank 2"));
 }
 
-/// Posts what a client of the Kubeflow Trainer's protocol posts, as the Hugging Face Trainer does it.
+/// Posts what a client of the Kubeflow Trainer's protocol posts, as the Hugging Face Trainer does.
 const POST: &str = r#"
 import json, os, sys, urllib.request, urllib.error
 token = open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read().strip()
@@ -966,7 +968,7 @@ fn signs_are_kept_with_their_lines() {
 const LOST: &str = "echo Epoch 2/9 loss: nan";
 const FAIL: [&str; 4] = ["--nan-policy", "fail", "--grace-seconds", "1"];
 
-/// Runs `script` where a loss that is no number is a failure; the exit code, and what the report says.
+/// Runs `script` under a policy by which a NaN loss is a failure. Returns the exit code and the report.
 fn lost(room: &Room, script: &str) -> (Option<i32>, Report) {
     let code = room.run(&FAIL, &["sh", "-c", script]).status.code();
     (code, room.report())
@@ -981,7 +983,7 @@ fn a_loss_that_is_no_number_ends_the_program() {
         (format!("trap 'exit 9' TERM; {LOST}; {wait}"), 9, Some(9), None),
         (format!("{LOST} >&2; exec sleep 1000"), 143, None, Some(15)),
         (format!("trap '' TERM; {LOST}; {wait}"), 137, None, Some(9)),
-        // It may end before its words are read.
+        // The program may exit before the agent reads its output.
         (LOST.to_owned(), 1, Some(0), None),
     ] {
         let (exit_code, report) = lost(&room, &script);
@@ -1019,7 +1021,7 @@ fn the_loss_of_whoever_is_believed_counts() {
     room.report_with("the loss in the file", |report| report.progress.is_some_and(|reached| reached.loss == Some(0.5)));
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(0));
-    // What a checkpoint says was so before.
+    // A loss that a checkpoint records is from the past.
     let script = "mkdir checkpoint-5
         echo '{\"global_step\": 5, \"log_history\": [{\"loss\": NaN, \"step\": 5}]}' > checkpoint-5/trainer_state.json
         until [ -e gone ]; do sleep 0.1; done";
@@ -1043,13 +1045,13 @@ fn a_stop_from_outside_goes_before_the_loss() {
     assert_eq!((report.ended_for, report.stopped_by), (None, Some(15)));
 }
 
-/// GET `path` from this machine; the status line and the body.
+/// Sends GET `path` from this machine. Returns the status line and the body.
 fn get(port: u16, path: &str) -> Option<(String, String)> {
     let (head, body) = whole_answer(port, path)?;
     Some((head.lines().next()?.to_owned(), body))
 }
 
-/// The head of an answer, and its body.
+/// The head and the body of an answer.
 fn whole_answer(port: u16, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -1136,7 +1138,7 @@ fn who_holds_connections_harms_nobody() {
     let port = free_port();
     let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.1; done; exit 7");
     until("the port", DEADLINE, || get(port, "/healthz"));
-    // More than are served, none of which says anything.
+    // More connections than the agent serves, none of which sends anything.
     let held: Vec<_> = (0..100).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     room.write("go", b"", 0o644);
     assert_eq!(agent.exit_code(), Some(7));
@@ -1184,7 +1186,7 @@ fn a_kill_for_lack_of_memory_is_counted() {
         skipped("no memory cgroup can be made here (it takes root and a writable cgroup file system)");
         return;
     };
-    // Enters the group before it becomes the agent. tail keeps the last line, which is endless here.
+    // The shell enters the group before it becomes the agent. tail keeps the last line, which is endless here.
     let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.0.display());
     let mut command = Command::new("sh");
     command.args(["-c", &enter, "enter", binary("agent")]);
@@ -1194,7 +1196,7 @@ fn a_kill_for_lack_of_memory_is_counted() {
     assert_eq!(report.oom_kills, 1);
     let memory = report.memory.unwrap();
     assert_eq!(memory.limit, Some(32 << 20));
-    // Kernels before 5.19 tell no peak of a v2 cgroup.
+    // Kernels before 5.19 do not report the peak of a v2 cgroup.
     assert!(memory.peak.is_none_or(|peak| peak > 16 << 20 && peak <= 32 << 20), "{memory:?}");
     let told = cause(report);
     assert_eq!(told.reason, Reason::OomKilled);
@@ -1203,7 +1205,7 @@ fn a_kill_for_lack_of_memory_is_counted() {
     assert_eq!(room.report().oom_kills, 0);
 }
 
-/// A memory cgroup, v1 or v2, below this process's own; removed at its end.
+/// A memory cgroup, v1 or v2, below that of this process. It is removed when dropped.
 struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
@@ -1243,7 +1245,7 @@ fn as_pid_1() {
     unshared.ready();
     let agent = init_of(&unshared);
 
-    // What `kubectl exec` does: a process of the namespace that is nobody's descendant in it.
+    // Like `kubectl exec`: a process in the namespace that is a descendant of no process in it.
     let guest = "trap 'echo hit > hit' TERM; echo $$ > guest; while :; do sleep 0.1; done";
     let target = agent.to_string();
     let nsenter = Command::new("nsenter")
@@ -1262,7 +1264,7 @@ fn as_pid_1() {
     assert!(!room.path("hit").exists(), "a process that came by exec must not be signalled");
 }
 
-/// What a command becomes PID 1 with, if that can be had here.
+/// A command that makes its program PID 1, if this machine allows that.
 fn as_init() -> Option<Command> {
     let init = testkit::init::as_init();
     if init.is_none() {
@@ -1271,7 +1273,7 @@ fn as_init() -> Option<Command> {
     init
 }
 
-/// The PID, seen from here, of what `unshare` has made PID 1.
+/// The PID, outside the namespace, of the process that `unshare` made PID 1.
 fn init_of(unshared: &Running) -> i32 {
     testkit::init::init_of(unshared.0.id()).unwrap()
 }
@@ -1284,7 +1286,7 @@ fn signal_by_number(pid: i32, signal: i32) {
 #[test]
 fn any_signal_from_outside_of_the_container_is_a_stop() {
     let room = Room::new("stop-signal");
-    // 37 is SIGRTMIN+3, by which images that run systemd are stopped; httpd's are stopped by SIGWINCH.
+    // 37 is SIGRTMIN+3, which stops images that run systemd. SIGWINCH stops those of httpd.
     for signal in [Signal::SIGQUIT as i32, Signal::SIGUSR1 as i32, Signal::SIGWINCH as i32, 37] {
         let Some(mut command) = as_init() else { return };
         let script = format!("trap '' {signal}; echo ready; while :; do sleep 0.1; done");
@@ -1307,7 +1309,7 @@ fn a_signal_from_inside_of_the_container_is_none() {
         assert_eq!(Running(command.spawn().unwrap()).exit_code(), Some(code), "{signal}");
         assert_eq!(room.report().stopped_by, (code != 0).then_some(15));
     }
-    // A SIGCONT undoes a SIGSTOP, whoever sends it.
+    // A SIGCONT undoes a SIGSTOP, whichever process sends it.
     let Some(mut command) = as_init() else { return };
     let script = "trap 'exit 0' CONT; echo ready; while :; do sleep 0.1; done";
     room.arguments(command.arg(binary("agent")), &[], &["sh", "-c", script]);
@@ -1386,13 +1388,13 @@ fn an_answer_to_a_nonce_is_proven() {
     }
 }
 
-/// The operator can't read the log of the pod that fetches.
+/// The pod that fetches reports its progress itself, because the operator can't read its log.
 #[test]
 fn a_fetch_answers_how_far_it_is() {
     let room = Room::new("fetch-answers");
     let (port, text) = (free_port(), "3c".repeat(32));
     let key = room.write("answers", text.as_bytes(), 0o644);
-    // A store that takes connections and is silent.
+    // A store that accepts connections and never answers.
     let store = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", store.local_addr().unwrap());
     fs::create_dir(room.0.join("keys")).unwrap();
@@ -1472,7 +1474,7 @@ fn who_holds_connections_blinds_nobody() {
     assert_eq!(agent.exit_code(), Some(0));
 }
 
-/// Two ranks below a launcher, as torchrun starts them: one waits in a collective for the other, which is stopped.
+/// Two ranks below a launcher, as torchrun starts them. One is stopped, and the other waits for it in a collective.
 const RANKS: &str = r#"
 import os, signal, subprocess, sys, time
 def launch():
@@ -1561,7 +1563,7 @@ fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
     assert_eq!((room.report().ended_for, room.report().hang), (None, None));
 }
 
-/// As at a meeting point to which not all come, before the first step or in a program whose output nobody knows.
+/// As at a rendezvous that some ranks never reach, before the first step or in a program with unknown output.
 #[test]
 fn a_program_that_never_does_anything_is_found() {
     let room = Room::new("hang-idle");
@@ -1574,7 +1576,7 @@ fn a_program_that_never_does_anything_is_found() {
     assert!(hang.text.starts_with("no sign of life for 2 s (no step, no output, "), "{hang:?}");
 }
 
-/// What `agent stacks` prints, or why it does not.
+/// The output of `agent stacks`, or its error.
 fn ask_for_stacks(room: &Room) -> Result<String, String> {
     let state = format!("--state={}", room.path("state").display());
     let output = Command::new(binary("agent")).args(["stacks", &state]).output().unwrap();
@@ -1592,7 +1594,7 @@ fn stacks_of_nobody() {
     );
 }
 
-/// Of a program that was never told to tell of itself, while it runs on.
+/// The stacks of a running program that was never asked to report about itself.
 #[test]
 fn stacks_of_every_python() {
     let room = Room::new("stacks");
@@ -1625,12 +1627,12 @@ fn stacks_of_every_python() {
     assert_eq!(calls(0), [("inner", 3), ("outer", 5), ("<module>", 9)]);
     assert!(python.threads[0].is_main && calls(1).contains(&("inner", 3)), "{python:?}");
     assert_eq!((sleep.rank, sleep.command.as_str(), sleep.threads.len()), (None, "sleep 1000", 0));
-    // Many who ask at once get one look.
+    // Many concurrent requests share one look.
     std::thread::scope(|scope| {
         let asking: Vec<_> = (0..20).map(|_| scope.spawn(|| ask_for_stacks(&room).unwrap())).collect();
         assert!(asking.into_iter().all(|asks| !asks.join().unwrap().is_empty()));
     });
-    // No port tells them, and nobody else's user is let in.
+    // No port serves the stacks, and the socket refuses other users.
     assert_eq!(get(port, "/stacks").unwrap().0, "HTTP/1.1 404 Not Found");
     let socket = room.path("state/agent.sock");
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);

@@ -1,4 +1,5 @@
-//! Programs that fail, in many languages and with many tools, and the reason that each is given: the table of docs/programs.md.
+//! Programs that fail, in many languages and with many tools, and the reason reported for each: the table of
+//! docs/programs.md.
 
 use super::agent::{Runs, cause};
 use protocol::report::{Phase, Report};
@@ -8,14 +9,14 @@ use std::process::Command;
 use testkit::room::Room;
 use testkit::skipped;
 
-/// A program that fails, and what a person would say of it.
+/// A program that fails, and what a person would say about it.
 struct Program {
     tool: &'static str,
     /// What it does wrong.
     what: &'static str,
-    /// A script of sh, in an empty folder.
+    /// A shell script that runs in an empty folder.
     script: &'static str,
-    /// The reason, and what the message has behind the worker's name.
+    /// The reason, and the message after the worker's name.
     verdict: &'static str,
 }
 
@@ -23,7 +24,7 @@ const fn row(tool: &'static str, what: &'static str, script: &'static str, verdi
     Program { tool, what, script, verdict }
 }
 
-/// What starts within milliseconds.
+/// Programs that start within milliseconds.
 const QUICK: &[Program] = &[
     row("sh", "says nothing", "exit 3", "ExitCode: exit code 3"),
     row(
@@ -182,7 +183,7 @@ const QUICK: &[Program] = &[
     ),
 ];
 
-/// What takes a compiler or a virtual machine.
+/// Programs that need a compiler or a virtual machine.
 const SLOW: &[Program] = &[
     row(
         "C",
@@ -349,7 +350,7 @@ const SLOW: &[Program] = &[
     ),
 ];
 
-/// What a tool that is not at hand prints, written in its form, and its exit code.
+/// The documented output and exit code of a tool that is not available here.
 struct Documented {
     tool: &'static str,
     what: &'static str,
@@ -539,7 +540,7 @@ const DOCUMENTED: &[Documented] = &[
     ),
 ];
 
-/// Reason and message, without who it was.
+/// Reason and message, without the worker's name.
 fn verdict(report: Report) -> String {
     if report.exit_code == Some(0) {
         return "exits 0".to_owned();
@@ -554,7 +555,7 @@ fn run(program: &Program) -> String {
     verdict(room.report())
 }
 
-/// The rows whose verdict is another than the expected start.
+/// The rows whose verdict does not start as expected.
 fn wrong<T>(rows: &[T], verdict: impl Fn(&T) -> String, names: impl Fn(&T) -> [&'static str; 3]) -> Vec<String> {
     let compare = |row: &T| {
         let ([tool, what, expected], verdict) = (names(row), verdict(row));

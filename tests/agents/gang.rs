@@ -1,4 +1,4 @@
-//! Gangs of real agents, each PID 1 of its own, that restart their programs where they are.
+//! Gangs of real agents, each a PID 1 of its own, that restart their programs in place.
 
 use gang::Timing;
 use nix::libc;
@@ -22,7 +22,7 @@ use testkit::room::Room;
 use testkit::wait::{SOON, until};
 use testkit::{ask, binary, free_port, free_ports, skipped};
 
-/// Tells when it begins and ends, in the order in which that happens: whoever appends to a file appends whole lines.
+/// Logs its begin and its end in the order in which they happen, because each append to a file writes whole lines.
 const SCRIPT: &str = r#"
 me=$NODE_RANK.$ATTEMPT
 echo "begin $me $MASTER_PORT" >> log
@@ -37,22 +37,22 @@ struct Gang {
     room: Room,
     size: u32,
     metrics: u16,
-    /// Where the ranks meet in the first attempt, and at the next port in the second.
+    /// Port where the ranks meet in the first attempt. The second attempt uses the next port.
     master: u16,
     command: Vec<String>,
     /// Seconds from SIGTERM to SIGKILL where a program may save.
     grace: u32,
-    /// More that each agent is told.
+    /// Further options of each agent.
     options: Vec<String>,
-    /// What a shell does before it becomes an agent.
+    /// Shell command that runs before the shell becomes an agent.
     before: Option<&'static str>,
-    /// Variables that each agent is given.
+    /// Variables of each agent.
     variables: Vec<(&'static str, String)>,
-    /// The first attempt of its pods, and what was before them.
+    /// The first attempt of its pods, and the history before them.
     begins: (u32, Option<Value>),
-    /// Of the first seats, where not all are workers: role, and index in it.
+    /// Role, and index in it, of the first seats where not all are workers.
     seats: Vec<(&'static str, u32)>,
-    /// Pods so far.
+    /// Number of pods so far.
     pods: Cell<u32>,
 }
 
@@ -99,7 +99,7 @@ impl Gang {
         Self { command: command.iter().map(|&word| word.to_owned()).collect(), ..self }
     }
 
-    /// Runs until the second attempt has ended well: the leader's line on the end of the first one.
+    /// Runs until the second attempt has succeeded. Returns the leader's line on the end of the first one.
     fn first_cause(&self) -> String {
         let agents = self.start();
         self.until_all_began(2);
@@ -113,7 +113,7 @@ impl Gang {
         (0..self.size).map(|index| self.pod(index)).collect()
     }
 
-    /// A pod for this worker that has never run.
+    /// A new pod for this worker.
     fn pod(&self, index: u32) -> Agent {
         self.pods.set(self.pods.get() + 1);
         let pod = self.pods.get();
@@ -163,13 +163,13 @@ impl Gang {
         });
     }
 
-    /// What the agents have said.
+    /// The output of all agents.
     fn output(&self) -> Vec<String> {
         let output = |index| fs::read_to_string(self.room.path(&format!("output-{index}"))).unwrap_or_default();
         (0..self.size).map(output).collect()
     }
 
-    /// Changes the setup as a node does: at once, and never half.
+    /// Replaces the setup atomically, as a node does.
     fn change(&self, change: impl FnOnce(&mut Value)) {
         let (file, new) = (self.room.path("gang.json"), self.room.path("gang.new"));
         let mut setup: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -190,12 +190,12 @@ impl Gang {
         until("the leader tells", SOON, || self.told()).ended
     }
 
-    /// The last words of an agent that has ended.
+    /// The final report of an agent that has exited.
     fn report(&self, index: u32) -> Report {
         self.written(index).unwrap()
     }
 
-    /// What an agent has written so far, which may be half.
+    /// The report that an agent has written so far, which may be incomplete.
     fn written(&self, index: u32) -> Option<Report> {
         Report::parse(&fs::read_to_string(self.room.path(&format!("message-{index}"))).ok()?)
     }
@@ -205,7 +205,7 @@ impl Gang {
         until(&what, SOON, || agent.unshared.try_wait().unwrap()).code()
     }
 
-    /// All exit with this code; and what must never be broken has held.
+    /// All agents exit with this code, and only one attempt ran at a time.
     fn all_exit(&self, agents: Vec<Agent>, code: i32) {
         for mut agent in agents {
             let index = agent.index;
@@ -214,7 +214,7 @@ impl Gang {
         self.assert_one_attempt_at_a_time();
     }
 
-    /// No program of one attempt begins while one of another runs anywhere. Of what is killed no end is told.
+    /// No program of one attempt begins while a program of another one runs anywhere. A killed program logs no end.
     fn assert_one_attempt_at_a_time(&self) {
         let mut last = 0;
         let mut ports = BTreeMap::new();
@@ -238,7 +238,7 @@ impl Gang {
 }
 
 impl Agent {
-    /// The agent itself, seen from here.
+    /// The agent's PID, outside its namespace.
     fn pid(&self) -> Pid {
         Pid::from_raw(until("the agent", SOON, || init_of(self.unshared.id())))
     }
@@ -282,7 +282,7 @@ fn a_program_that_fails_is_started_again_everywhere() {
     assert_eq!((told.len(), told[0].attempt, told[0].worker), (1, 1, ended[0].worker), "{told:?}");
 }
 
-/// As two jobs with `hostNetwork` have it whose first workers are on one node.
+/// As with two `hostNetwork` jobs whose first workers are on one node.
 #[test]
 fn a_port_that_another_gang_has_is_named_with_the_field_that_chooses_it() {
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();
@@ -293,7 +293,7 @@ fn a_port_that_another_gang_has_is_named_with_the_field_that_chooses_it() {
     assert!(error.contains(&format!("port {port} ")) && error.contains("networking.masterPort"), "{error}");
 }
 
-/// Also one that ignores SIGTERM, and what it has put into a session of its own.
+/// The kill includes a program that ignores SIGTERM, and its child in a session of its own.
 #[test]
 fn who_does_not_end_is_killed_before_the_next_attempt() {
     let script = r#"
@@ -309,12 +309,12 @@ fn who_does_not_end_is_killed_before_the_next_attempt() {
     gang.all_exit(agents, 0);
 }
 
-/// A process that nothing ends, as one that waits in the kernel for a device: traced by this thread, which does not take note
-/// of its end, it stays a child of its parent when it was killed.
+/// A process that SIGKILL does not end, like one that waits in the kernel for a device. This thread traces it and does
+/// not wait for it, so that it stays a child of its parent after the kill.
 struct Unkillable(Pid);
 
 impl Unkillable {
-    /// `sleep` of so many seconds, which nobody else sleeps.
+    /// Takes the process `sleep` of this many seconds, a number that no other process has.
     fn sleep(seconds: u32) -> Self {
         let wanted = format!("sleep\0{seconds}\0");
         let pid: i32 = until("the process", SOON, || {
@@ -330,7 +330,7 @@ impl Unkillable {
         Self(Pid::from_raw(pid))
     }
 
-    /// It ends after all.
+    /// Lets the process end.
     fn let_end(self) {
         nix::sys::wait::waitpid(self.0, None).unwrap();
     }
@@ -369,7 +369,7 @@ fn a_process_that_sigkill_does_not_end_costs_the_pod_and_not_the_gang() {
     }
 }
 
-/// It is no process of the program, and what it waits for is no reason to give the pod up.
+/// nvidia-smi is no process of the program, and its hang is no reason to give the pod up.
 #[test]
 fn a_look_at_the_gpus_that_hangs_holds_up_no_attempt() {
     let script = "[ $ATTEMPT = 1 ] && wait_for fail && exit 3; wait_for go";
@@ -390,7 +390,7 @@ fn a_look_at_the_gpus_that_hangs_holds_up_no_attempt() {
     gang.all_exit(agents, 0);
 }
 
-/// The rank that waits sleeps, and must not be taken for one that hangs while another one works.
+/// The waiting rank sleeps. It must not be reported as hanging while another rank works.
 #[test]
 fn a_gang_in_which_nobody_does_anything_is_started_again() {
     let script = r"
@@ -412,7 +412,7 @@ fn a_gang_in_which_nobody_does_anything_is_started_again() {
     gang.all_exit(agents, 0);
 }
 
-/// What a killed rank can't clear away would fill the container's memory, attempt after attempt.
+/// Shared memory that a killed rank can't clear away would fill the container's memory, attempt after attempt.
 #[test]
 fn shared_memory_of_a_killed_attempt_is_cleared() {
     let script = r"
@@ -438,7 +438,7 @@ fn an_agent_that_is_killed_comes_back_and_goes_on() {
         gang.until_all_began(1);
         agents[killed].signal(Signal::SIGKILL);
         agents[killed].unshared.wait().unwrap();
-        // As the kubelet does: another container in the same pod.
+        // Another container in the same pod, as the kubelet starts it.
         let pod = u32::try_from(killed).unwrap() + 1;
         agents[killed] = gang.container(pod - 1, pod);
         gang.until_all_began(2);
@@ -473,7 +473,7 @@ fn whoever_is_told_to_end_is_waited_for_in_another_pod() {
     gang.all_exit(agents, 0);
 }
 
-/// As a suspension does: the others have nothing to save, and are gone long before.
+/// As in a suspension, the others have nothing to save and exit long before.
 #[test]
 fn who_saves_for_long_is_not_cut_short_by_those_who_have_left() {
     let script = "[ $NODE_RANK = 0 ] && trap 'wait_for saved; exit 0' TERM; wait_for never";
@@ -483,7 +483,7 @@ fn who_saves_for_long_is_not_cut_short_by_those_who_have_left() {
     gang.until_all_began(1);
     agents.iter().for_each(|agent| agent.signal(Signal::SIGTERM));
     agents[1..].iter_mut().for_each(|agent| assert_eq!(gang.exit_code(agent), Some(143)));
-    // What it would have if those who have left were taken for lost: time is what this is about.
+    // The time that it would have if the members that left were treated as lost. This test is about that time.
     let Timing { reconnect, short_grace, margin, .. } = Timing::default();
     std::thread::sleep(reconnect + short_grace + margin);
     gang.allow("saved");
@@ -511,7 +511,8 @@ fn a_budget_is_spent_and_then_all_fail() {
     assert_eq!(gang.report(0).stopped_by, Some(15), "it was stopped, and has not failed");
 }
 
-/// Of what the operator tells, and a person may have changed since, the one counts from the start and the other at the end.
+/// The operator's record of earlier failures counts from the start. The budget, which a user may have changed since,
+/// counts at the end.
 #[test]
 fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
     let script = "[ $ATTEMPT = 5 ] && exit 0; wait_for go; exit 1";
@@ -532,7 +533,7 @@ fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
     }
 }
 
-/// What a person has decided goes before what would follow else: an exit code, a reason, a text.
+/// A user's rule takes precedence over the default policy, by an exit code, a reason or a text.
 #[test]
 fn rules_decide_what_follows_from_a_failure() {
     let rules = json!([
@@ -540,7 +541,7 @@ fn rules_decide_what_follows_from_a_failure() {
         { "reasons": ["CommandNotFound", "ImportError"], "action": "Restart" },
         { "message": "^exit code 4: .*quota", "action": "Fail" },
     ]);
-    // It is not counted, and the message says by which rule.
+    // The failure is not counted, and the message names the rule.
     let script =
         "[ $ATTEMPT = 1 ] && [ $NODE_RANK = 1 ] && wait_at_peers && exit 42; [ $ATTEMPT = 2 ] || wait_for never";
     let setup = json!({ "backoffLimit": 0, "rules": rules });
@@ -551,7 +552,7 @@ fn rules_decide_what_follows_from_a_failure() {
     assert_eq!((gang.report(0).attempt, end.restarts.failures, end.restarts.disruptions), (2, 0, 1));
     assert!(gang.output()[0].contains("(rule 1 of failurePolicy.rules: Ignore)"), "{:?}", gang.output());
 
-    // Trying again could not help by itself; it spends the budget.
+    // Another attempt could not help by itself. It spends the budget.
     let setup = json!({ "backoffLimit": 1, "rules": rules });
     let Some(gang) = Gang::new("gang-rule-restarts", 1, setup, "").map(|gang| gang.with_command(&["no-such-command"]))
     else {
@@ -563,7 +564,7 @@ fn rules_decide_what_follows_from_a_failure() {
     assert_eq!(end.restarts.stopped.as_deref(), Some("after 1 restart; failurePolicy.backoffLimit is 1"));
     assert!(gang.output()[0].contains("(rule 2 of failurePolicy.rules: Restart)"), "{:?}", gang.output());
 
-    // At once, although there is a budget and everything is tried again.
+    // The job fails at once, although it has a budget and retries everything.
     let script = "[ $NODE_RANK = 1 ] && wait_at_peers && { echo 'OSError: disk quota' >&2; exit 4; }; wait_for never";
     let setup = json!({ "restarts": "Always", "rules": rules });
     let Some(gang) = Gang::new("gang-rule-fails", 2, setup, script) else { return };
@@ -577,7 +578,7 @@ fn rules_decide_what_follows_from_a_failure() {
     assert!(gang.output()[0].contains(says), "{:?}", gang.output());
 }
 
-/// What the operator writes into the file that the agents read: once for each request, and it spends no budget.
+/// The operator writes the request into the file that the agents read. Each request restarts once and spends no budget.
 #[test]
 fn a_restart_that_is_asked_for_begins_another_attempt() {
     let setup = json!({ "backoffLimit": 0, "restartRequested": "before these pods" });
@@ -596,8 +597,8 @@ fn a_restart_that_is_asked_for_begins_another_attempt() {
     gang.all_exit(agents, 0);
 }
 
-/// By the file that the operator writes: whoever is not needed waits, the programs learn how many they are, and it counts as
-/// nothing.
+/// The operator's file changes the size. Surplus workers wait, the programs learn the new number, and no failure is
+/// counted.
 #[test]
 fn a_gang_changes_its_size_while_it_runs() {
     let script = r#"
@@ -627,7 +628,7 @@ fn a_gang_changes_its_size_while_it_runs() {
     began(1, 2);
     resize(4, 4);
     began(2, 4);
-    // A worker that goes for that is no failure.
+    // A worker that leaves for that reason is no failure.
     resize(1, 4);
     agents[3].signal(Signal::SIGTERM);
     began(3, 1);
@@ -647,7 +648,7 @@ fn a_gang_changes_its_size_while_it_runs() {
     );
     let two = format!(r#"["127.0.0.1:{0}","127.0.0.1:{0}"]"#, gang.master);
     assert!(fs::read_to_string(gang.room.path("tf")).unwrap().contains(&two));
-    // Nobody waits for a spare, and those that are there exit with the rest.
+    // No worker waits for a spare, and the existing spares exit with the rest.
     agents[3] = gang.pod(3);
     until("the spare says so", SOON, || gang.output()[3].contains("waits until it is of more than 3").then_some(()));
     gang.allow("go-4");
@@ -666,7 +667,7 @@ fn a_typo_stops_at_once() {
     assert!(gang.output()[0].contains("no-such-command"), "{:?}", gang.output());
 }
 
-/// By 137 a kubelet would start the container again, and the gang with it.
+/// At exit code 137 a kubelet would start the container again, and the gang with it.
 #[test]
 fn a_program_that_is_killed_does_not_look_like_a_killed_container() {
     let Some(gang) = Gang::new("gang-137", 1, json!({ "backoffLimit": 0 }), "kill -9 $$") else { return };
@@ -685,7 +686,8 @@ fn success_waits_for_all() {
     gang.all_exit(agents, 0);
 }
 
-/// Any role's failure is the gang's; and its success is that of those who decide, by which the others are ended with 0.
+/// A failure of any role fails the gang. The deciding role's success is the gang's, and the agents then end the others
+/// with 0.
 #[test]
 fn roles_start_together_and_the_chief_decides() {
     let script = r#"
@@ -696,7 +698,7 @@ fn roles_start_together_and_the_chief_decides() {
         wait_for never"#;
     let setup = json!({ "workers": 2, "roles": { "chief": 1, "ps": 1 }, "success": { "chief": 1 } });
     let Some(gang) = Gang::new("gang-roles", 4, setup, script) else { return };
-    // The agent finds out by which address the first worker is reached.
+    // The agent determines the address at which the first worker is reached.
     let options = ["--env=PADDLE_MASTER=$(MASTER_IP):$(MASTER_PORT)", "--env=POD_IP=127.0.0.1"];
     let seats = vec![("worker", 0), ("worker", 1), ("chief", 0), ("ps", 0)];
     let gang = Gang { seats, options: options.map(str::to_owned).to_vec(), ..gang };
@@ -715,7 +717,7 @@ fn roles_start_together_and_the_chief_decides() {
     assert!(addresses.iter().all(|address| *address == format!("127.0.0.1:{}\n", gang.master + 1)), "{addresses:?}");
 }
 
-/// What is sent to the gang's port by those who lack its key neither stops nor delays anything.
+/// Data sent to the gang's port without its key neither stops nor delays anything.
 #[test]
 fn strangers_are_not_heard() {
     let Some(gang) = Gang::new("gang-strangers", 2, json!({}), "wait_for go-$ATTEMPT") else { return };
@@ -724,7 +726,7 @@ fn strangers_are_not_heard() {
     let mut port = 0;
     gang.change(|setup| port = u16::try_from(setup["port"].as_u64().unwrap()).unwrap());
     let dial = || TcpStream::connect(("127.0.0.1", port)).unwrap();
-    // They hang on, and say nothing: more of them than are borne with at a time.
+    // More silent connections than the agent accepts at a time, which stay open.
     let silent: Vec<_> = (0..300).map(|_| dial()).collect();
     for garbage in
         [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0xff; 4], vec![0; 100_000], [&[0, 0, 0, 200][..], &[7; 200]].concat()]
@@ -735,7 +737,7 @@ fn strangers_are_not_heard() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() <= 36, "nobody is told more than a nonce");
     }
-    // An agent that is killed finds its way past them.
+    // A killed agent's successor connects despite them.
     let mut agents = agents;
     agents[1].signal(Signal::SIGKILL);
     agents[1].unshared.wait().unwrap();
@@ -756,7 +758,7 @@ fn a_key_that_is_missing_is_named() {
     assert!(error.message.contains("--gang-key") && error.message.contains("key"), "{}", error.message);
 }
 
-/// Containers often begin with a limit of 1,024, and the leader has a connection to each member.
+/// Containers often start with a limit of 1,024 open files, and the leader has a connection to each member.
 #[test]
 fn a_leader_may_have_more_files_open_than_its_program() {
     let script = r#"
@@ -786,7 +788,7 @@ fn a_gang_of_one_needs_neither_key_nor_port() {
     gang.all_exit(agents, 0);
 }
 
-/// The other worker fails, and the gang stops, before torchrun looks at its ranks.
+/// The other worker fails, and the gang stops before torchrun looks at its ranks.
 #[test]
 fn a_launcher_that_is_about_to_notice_its_ranks_failure_may_tell_of_it() {
     let launcher = r#"
@@ -814,7 +816,7 @@ exit 1
     assert!(cause.contains("worker 1: exit code 3: rank 1 has ended by SIGKILL"), "{cause}");
 }
 
-/// A program that has ended a process of its own, and never asked how that ended, is told to stop all the same.
+/// A program that never reaps a killed child of its own is stopped all the same.
 #[test]
 fn a_failed_child_that_nobody_asks_for_delays_a_stop_but_for_a_moment() {
     let program = r#"
@@ -842,7 +844,8 @@ exit 5
     assert!(cause.contains("worker 0: exit code 5: ValueError: boom"), "{cause}");
 }
 
-/// The first worker tells of its steps, and waits; the one that it waits for is stopped, and can tell nothing.
+/// The first worker reports its steps and waits for the second one. The second one is stopped and can't report
+/// anything.
 #[test]
 fn a_member_that_is_stopped_is_named_and_the_gang_starts_again() {
     let script = r#"

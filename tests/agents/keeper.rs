@@ -1,4 +1,4 @@
-//! How an agent takes care of checkpoints: its binary, run for real, over folders in which shell scripts write them.
+//! The agent's checkpoint handling: its real binary, over folders in which shell scripts write checkpoints.
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
@@ -26,10 +26,11 @@ use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 use testkit::wait::until;
 use testkit::{ask, binary, free_port};
 
-/// A client of a store asks again for a minute before a failure is reported; on a busy machine that takes longer.
+/// A client of a store retries for a minute before it reports a failure. On a busy machine that takes longer.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Writes checkpoint N: a folder with some bytes, and the mark that it is whole at last; or the mark alone.
+/// Writes checkpoint N: a folder with random bytes, and the completion marker last. With `half`, it writes the marker
+/// alone.
 const SAVE: &str = r#"
 save() {
     mkdir -p "$CHECKPOINT_DIR/step-$1"
@@ -41,7 +42,7 @@ save() {
 struct World {
     room: Room,
     policy: Value,
-    /// Where an agent that is started serves its status.
+    /// Port at which a started agent serves its status.
     metrics: u16,
 }
 
@@ -66,7 +67,7 @@ impl World {
         json!({ "uri": uri, "endpoint": proxy.url(), "region": "us-east-1", "credentials": keys })
     }
 
-    /// The checkpoint of that name, as a program is given it.
+    /// The absolute path of a checkpoint, as a program receives it.
     fn path(&self, name: &str) -> String {
         self.checkpoints().join(name).display().to_string()
     }
@@ -89,12 +90,12 @@ impl World {
         command
     }
 
-    /// One of two workers that form a gang, whose agents meet at `port`.
+    /// The agent of one worker in a gang of two, whose agents meet at `port`.
     fn worker(&self, attempt: u32, index: usize, port: u16, script: &str) -> Command {
         self.member(2, 1, attempt, index, port, script)
     }
 
-    /// One of so many workers that form a gang, which is restarted in its pods up to `restarts` times.
+    /// The agent of one worker in a gang of `of` workers, which is restarted in its pods up to `restarts` times.
     fn member(&self, of: u32, restarts: u32, attempt: u32, index: usize, port: u16, script: &str) -> Command {
         let gang = self.gang(of, restarts, port);
         let mut agent = self.agent(attempt, &[&gang[0], &gang[1]], script);
@@ -102,14 +103,14 @@ impl World {
         agent
     }
 
-    /// The arguments of such a gang's agents, whose files are written.
+    /// Writes the files of such a gang and returns the arguments of its agents.
     fn gang(&self, of: u32, restarts: u32, port: u16) -> [String; 2] {
         let setup = json!({
             "uid": "uid-1", "workers": of, "leader": "127.0.0.1", "port": port, "masterPort": 29500,
             "restarts": "OnFailure", "backoffLimit": restarts,
         });
         let (setup_file, key) = (self.room.path("gang.json"), self.room.path("key"));
-        // As a node does: at once, and never half, for another worker of this gang may be reading.
+        // Replaces each file atomically, as a node does, because another worker of this gang may be reading it.
         for (file, content) in [(&setup_file, setup.to_string()), (&key, "0123456789abcdef0123456789abcdef".to_owned())]
         {
             let new = file.with_extension("new");
@@ -123,12 +124,12 @@ impl World {
         self.agent(attempt, more, script).output().unwrap()
     }
 
-    /// The last words of an agent that has ended.
+    /// The final report of an agent that has exited.
     fn report(&self) -> Report {
         Report::parse(&fs::read_to_string(self.room.path("message")).unwrap()).unwrap()
     }
 
-    /// Waits until an agent that lives tells of such checkpoints.
+    /// Waits until the running agent reports checkpoints that satisfy `wanted`.
     fn told(&self, what: &str, wanted: impl Fn(&Checkpoints) -> bool) -> Checkpoints {
         until(what, DEADLINE, || {
             let status: AgentStatus = serde_json::from_str(&ask(self.metrics, "GET", "/status", "")?).ok()?;
@@ -136,14 +137,14 @@ impl World {
         })
     }
 
-    /// Starts an agent that ends with its test.
+    /// Starts an agent that is killed when its test ends.
     fn start(&self, script: &str) -> Running {
         let error = File::create(self.room.path("words")).unwrap();
         let port = format!("--metrics-port={}", self.metrics);
         Running(self.agent(1, &[&port], script).stdout(Stdio::null()).stderr(error).spawn().unwrap())
     }
 
-    /// The checkpoints that are there, by step.
+    /// The steps of the existing checkpoints.
     fn steps(&self) -> BTreeSet<u64> {
         let entries = fs::read_dir(self.checkpoints()).unwrap().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("step-")?.parse().ok()).collect()
@@ -158,12 +159,12 @@ impl World {
     }
 }
 
-/// What runs a command so that it can't open what it may not, which root always can.
+/// The prefix that runs a command without root's ability to open any file.
 fn unprivileged() -> &'static [&'static str] {
     if Uid::effective().is_root() { &["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"] } else { &[] }
 }
 
-/// What an agent has said that ends by itself; one that hangs is killed, and fails with it.
+/// Waits for an agent to exit and returns its output. An agent that hangs is killed, and the test fails.
 fn ended(mut agent: Child) -> Output {
     let begin = Instant::now();
     let has_ended = loop {
@@ -181,7 +182,7 @@ fn ended(mut agent: Child) -> Output {
     output
 }
 
-/// A started agent; killed if the test ends before it does.
+/// A started agent, which is killed if the test ends before it does.
 struct Running(Child);
 
 impl Drop for Running {
@@ -209,7 +210,8 @@ fn a_run_goes_on_from_the_newest_that_is_whole() {
     assert_eq!(stdout(&second), format!("from={path} step=2 args=--load {path}\n"));
     assert_eq!(world.report().checkpoints.unwrap().resumed_from.unwrap().path, "step-2");
 
-    // A bit that nobody has written is seen before it is gone on from: at the program's end every byte was read.
+    // The agent detects the flipped bit before it resumes from step-4, because it read every byte when the program
+    // ended.
     world.run(3, &[], "save 4");
     let weights = world.checkpoints().join("step-4/weights");
     let (mut bytes, times) = (fs::read(&weights).unwrap(), fs::metadata(&weights).unwrap().modified().unwrap());
@@ -250,17 +252,17 @@ fn the_newest_are_kept_and_what_others_wrote() {
     fs::write(world.checkpoints().join("step-0/.complete"), "").unwrap();
     fs::write(world.checkpoints().join("step-0/weights"), "of another job").unwrap();
     world.run(1, &[], "for n in $(seq 1 20); do save $n; done");
-    // What was there before is nobody's to delete; the last three are the job's.
+    // The agent does not delete step-0, which another job wrote. It keeps the last three of this job.
     assert_eq!(world.steps(), BTreeSet::from([0, 18, 19, 20]));
     let told = world.report().checkpoints.unwrap();
     assert_eq!((told.deleted, told.complete), (17, 4), "what is there now");
-    // More are kept as soon as the policy says so.
+    // The agent keeps more as soon as the policy says so.
     world.policy["retention"] = json!(5);
     world.run(2, &[], "for n in $(seq 21 30); do save $n; done");
     assert_eq!(world.steps(), BTreeSet::from([0, 20, 26, 27, 28, 29, 30]), "20 was gone on from");
 }
 
-/// As the Trainer of Hugging Face writes it, which tells of what it has measured.
+/// Writes a checkpoint as the Hugging Face Trainer does, with the metric that it measured.
 const SAVE_MEASURED: &str = r#"
 measured() {
     mkdir -p "$CHECKPOINT_DIR/checkpoint-$1"
@@ -270,7 +272,7 @@ measured() {
 }
 "#;
 
-/// By the greatest or the least of what the program has measured; and who comes later keeps it, too.
+/// The best has the greatest or the least value that the program measured. Later attempts keep it, too.
 #[test]
 fn the_best_is_kept_beside_the_newest() {
     for (mode, best, value, kept) in [("max", 2, 0.9, [2, 5, 6]), ("min", 1, 0.1, [1, 5, 6])] {
@@ -297,7 +299,7 @@ fn the_best_is_kept_beside_the_newest() {
     }
 }
 
-/// The link is there once a program has ended well, on a volume, and no program ever finds it.
+/// The agent makes the link only on a volume and once a program has succeeded. No program ever finds the link.
 #[test]
 fn the_best_has_a_link_when_the_job_is_done() {
     let by = json!({ "metric": "accuracy", "max": true });
@@ -327,8 +329,8 @@ fn the_best_has_a_link_when_the_job_is_done() {
     assert!(is_well && target().is_none(), "such a folder goes with its pod: {said}");
 }
 
-/// Whatever is killed, and whenever: the next run goes on from a whole checkpoint, and never from further back than the
-/// newest whole one.
+/// After a kill at any moment, the next run resumes from a whole checkpoint, and never from one older than the newest
+/// whole one.
 #[test]
 fn fifty_kills_lose_nothing() {
     let world = World::new("keeper-kills", json!({}));
@@ -347,7 +349,8 @@ fn fifty_kills_lose_nothing() {
         let from = until("the program's start", DEADLINE, || number("from"));
         assert!(from >= saved, "attempt {attempt} goes on from {from}, and {saved} was whole");
         until("some steps", DEADLINE, || number("saved").filter(|saved| *saved > from + u64::from(attempt % 7)));
-        // The whole container at once, as the kernel does it that is out of memory: the program first, which no agent is left to see.
+        // Kills the whole container at once, as the kernel does when it is out of memory. The program dies first, and
+        // no agent is left to see that.
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", agent.id())).unwrap();
         kill(Pid::from_raw(agent.id().cast_signed()), Signal::SIGSTOP).unwrap();
         for child in children.split_whitespace() {
@@ -357,7 +360,7 @@ fn fifty_kills_lose_nothing() {
         agent.wait().unwrap();
         saved = number("saved").unwrap();
     }
-    // Of all that they have left, what is kept is exactly what was asked for.
+    // After all these attempts, exactly the checkpoints that the policy asks for are left.
     let last = world.run(51, &[], &script.replace("while :;", "for _ in 1 2 3 4;"));
     assert!(last.status.success(), "{}", String::from_utf8_lossy(&last.stderr));
     let (from, saved) = (number("from").unwrap(), number("saved").unwrap());
@@ -404,14 +407,14 @@ fn copies_are_made_and_come_back() {
     assert!(String::from_utf8(again.stderr).unwrap().starts_with("agent: "), "it is there already");
 }
 
-/// Where each worker has a folder of its own, a checkpoint is whole when the files of all are in the store; one of which a worker
-/// has none is never there.
+/// Where each worker has a folder of its own, a checkpoint is whole once the store has the files of all workers. A
+/// checkpoint without the files of one worker never appears.
 #[test]
 fn shards_of_all_workers_make_one_copy() {
     shards_come_back("keeper-shards", &|store, _| json!({ "store": store }), &[true, false]);
 }
 
-/// Where the backup is all that outlives the pods, it gets the last one too, and however long it is until the next copy.
+/// Where only the backup outlives the pods, it also gets the last checkpoint, however long it is until the next copy.
 #[test]
 fn shards_of_all_workers_make_one_backup() {
     let policy = |_: &Value, backup: &Value| json!({ "backup": { "place": backup, "intervalSeconds": 3600 } });
@@ -424,7 +427,7 @@ fn shards_of_all_workers_make_a_copy_and_a_backup() {
     shards_come_back("keeper-shards-both", &policy, &[true, true]);
 }
 
-/// What two workers wrote by halves lies in these places, and new ones go on from it.
+/// Two workers write half of a checkpoint each. It lies in the places of `lies_in`, and new workers resume from it.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_in: &[bool; 2]) {
     let stores = ["store", "backup"].map(|name| Room::new(&format!("{test}-{name}")));
@@ -467,14 +470,15 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
     }
 }
 
-/// A worker that is lost while its files are waited for leaves its part undone; the next attempt saves and copies all the same.
+/// A worker is lost while the others wait for its files, so its part is missing. The next attempt saves and copies
+/// nevertheless.
 #[test]
 fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
     let store = Room::new("keeper-rounds-store");
     let mut policy = json!({ "store": { "uri": format!("file://{}", store.0.display()) } });
     (policy["workers"], policy["port"]) = (json!(2), json!(free_port()));
     let [first, mut lost, other] = [0, 1, 2].map(|n| World::new(&format!("keeper-rounds-{n}"), policy.clone()));
-    // It looks but once before it goes.
+    // Its agent looks only once before it is killed.
     lost.policy["lookSeconds"] = json!(600);
     let fixture = testkit::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
     let shard = |step: &str, names: &str| {
@@ -516,7 +520,8 @@ fn people_are_told_what_there_is_and_why() {
     assert_eq!(json[0]["checkpoints"]["checkpoints"].as_array().unwrap().len(), 3);
 }
 
-/// The others wait for the first worker's agent, which chooses for all; also where the image has no certificates.
+/// The other workers wait for the first worker's agent, which chooses for all. This also works in an image without
+/// certificates.
 #[test]
 fn all_workers_go_on_from_the_same() {
     let port = free_port();
@@ -539,7 +544,8 @@ fn all_workers_go_on_from_the_same() {
     }
 }
 
-/// Also where it saves faster than anybody looks: at each moment there is what was asked for, and not much more.
+/// Even if a program saves faster than the agent looks, the folder always has the checkpoints to keep, and not many
+/// more.
 #[test]
 fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
     let world = World::new("keeper-fast", json!({ "shared": true }));
@@ -548,7 +554,7 @@ fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
     until("the first ones to go", DEADLINE, || {
         let now = world.steps();
         seen.extend(&now);
-        // What is gone has three after it.
+        // Every deleted checkpoint has three newer ones.
         let newest = now.iter().rev().nth(2).copied();
         assert!(seen.difference(&now).all(|gone| newest.is_some_and(|third| *gone < third)), "of {seen:?} {now:?}");
         (!now.contains(&1) && !now.contains(&10) && now.len() > 3).then_some(())
@@ -560,7 +566,7 @@ fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
     assert_eq!(newest.last().unwrap() - newest.first().unwrap(), 2, "the newest: {newest:?}");
 }
 
-/// A look that waited for the reading of the large one would come back after a minute and a half.
+/// A look that waited for the large checkpoint to be read would return after a minute and a half.
 #[test]
 fn a_large_checkpoint_that_is_read_holds_up_no_look() {
     let world = World::new("keeper-large", json!({ "shared": true }));
@@ -580,7 +586,7 @@ fn a_large_checkpoint_that_is_read_holds_up_no_look() {
     until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap());
 }
 
-/// Files of torch.save that belong together, and what no format claims, outlive the pod together.
+/// Files of torch.save that belong together, and files that no format claims, outlive the pod together.
 #[test]
 fn a_bucket_gets_all_files_of_a_save() {
     let mut world = World::new("keeper-beside", json!({}));
@@ -618,7 +624,7 @@ fn a_bucket_gets_all_files_of_a_save() {
     assert!(listed.contains("run=2Fgenerator_200.pt.json") && listed.contains("run=2Fmodel_200.pt.json"), "{listed:?}");
 }
 
-/// The second stage of a training begins its steps again: none of it is taken for old.
+/// The second stage of a training starts its step numbers again. The agent does not treat its checkpoints as old.
 #[test]
 fn keeps_the_newest_of_each_stage() {
     let world = World::new("keeper-stages", json!({ "shared": true, "retention": 2 }));
@@ -641,7 +647,7 @@ const SAVES_ALL_THE_TIME: &str = r#"
     until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do n=$((n + 1)); save $n; sleep 0.2; done
 "#;
 
-/// Whatever the store does, the training goes on and saves, the agent tells what is wrong, and the copies catch up.
+/// Whatever the store does, the training continues and saves. The agent reports what is wrong, and the copies catch up.
 #[test]
 fn a_store_that_fails_holds_up_no_training() {
     let (server, mut world) = (Server::s3(), World::new("keeper-failing", json!({ "shared": true })));
@@ -663,7 +669,8 @@ fn a_store_that_fails_holds_up_no_training() {
     assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
 }
 
-/// What is written over while its older content is being sent is sent as well, although no look follows the last one.
+/// A file that is overwritten while its older content is being sent is sent again, although no look follows the last
+/// one.
 #[test]
 fn what_is_written_over_while_it_is_sent_is_sent_again() {
     let (server, mut world) = (Server::s3(), World::new("keeper-written-over", json!({})));
@@ -693,7 +700,8 @@ fn what_is_written_over_while_it_is_sent_is_sent_again() {
     assert!(copies.iter().any(|copy| copy == "other weights"), "{copies:?}");
 }
 
-/// The agent that runs copies at once what would have waited for an hour. Where none runs the command copies by itself.
+/// A running agent copies at once what would have waited for an hour. Without a running agent the command copies by
+/// itself.
 #[test]
 fn a_backup_is_made_when_somebody_asks_for_it() {
     let mut world = World::new("keeper-backup-now", json!({ "shared": true }));
@@ -729,7 +737,7 @@ fn a_backup_is_made_when_somebody_asks_for_it() {
     let done = backup(&world, &of_state);
     assert_eq!(stdout(&done), format!("the newest copy in {uri} is step-2\n"), "{done:?}");
     assert!(bucket.join("step-2/weights").is_file());
-    // A place that takes nothing is named, and the command fails.
+    // The command fails and names a place that accepts no copy.
     fs::rename(&bucket, world.room.path("away")).unwrap();
     fs::write(&bucket, "").unwrap();
     fs::write(world.room.path("third"), "").unwrap();
@@ -749,11 +757,11 @@ fn a_backup_is_made_when_somebody_asks_for_it() {
     // An agent that still waits for its store has copied nothing, and the command fails.
     let away = json!({ "uri": "s3://bucket/x", "endpoint": "http://127.0.0.1:1", "region": "us-east-1" });
     (world.policy["store"], world.policy["patienceSeconds"]) = (away, json!(600));
-    // With a volume that all workers share, the agent would choose there and end.
+    // With a volume that all workers share, the agent would choose a checkpoint there and exit.
     world.policy["shared"] = json!(false);
     let mut agent = world.agent(3, &[&more[1]], "true");
     let _agent = Running(agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    // Its socket is there a moment before it answers.
+    // The agent's socket exists a moment before the agent answers.
     let failed = until("the agent's answer", DEADLINE, || {
         let answer = backup(&world, &of_state);
         let said = String::from_utf8_lossy(&answer.stderr).into_owned();
@@ -762,12 +770,12 @@ fn a_backup_is_made_when_somebody_asks_for_it() {
     assert!(!failed.status.success(), "{failed:?}");
 }
 
-/// A new line, then colours, the title of the window, and the way back to the beginning of the line.
+/// A newline, then escape sequences for colours and the window's title, then a carriage return.
 const UGLY: &str = "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r";
 
-/// What harms whoever looks at it: the training goes on, and its own checkpoints are found, copied and rotated. Nothing is
-/// loaded, nothing outside is read or removed, nobody waits for a FIFO, no name reaches a terminal as it is, and what could
-/// not be looked at is named.
+/// In a hostile folder, the training continues, and its own checkpoints are found, copied and rotated. The agent loads
+/// nothing, reads and removes nothing outside, blocks on no FIFO and passes no raw name to a terminal. It names what it
+/// could not look at.
 #[test]
 fn a_hostile_folder_harms_nobody() {
     let mut world = World::new("keeper-hostile", json!({}));
@@ -784,7 +792,8 @@ fn a_hostile_folder_harms_nobody() {
         done
         save 500; ln -s "$ROOM/outside/secret" "$CHECKPOINT_DIR/step-500/secret"
     "#;
-    // More files than are looked at. They are there before it starts: while they become more each look takes long.
+    // More files than the agent looks at. They exist before it starts, because each look takes long while files are
+    // being added.
     saved(&root.join("step-3"), "weights");
     for number in 0..=100_000 {
         File::create(root.join(format!("step-3/{number}"))).unwrap();
@@ -797,7 +806,7 @@ fn a_hostile_folder_harms_nobody() {
     let (before, hostile) = (names(&outside), names(&root));
     fs::write(world.room.path("full"), "").unwrap();
 
-    // While it runs what is damaged is named, and the newest of its own are seen.
+    // While the program runs, the agent names the damaged checkpoints and sees the program's newest ones.
     let told = world.told("what is damaged", |told| has(told, ProblemKind::Corrupted, "ugly"));
     told.problems.iter().for_each(|problem| drop(plain(problem.message.as_bytes())));
     let step = |told: &Checkpoints| told.latest.as_ref().and_then(|kept| kept.step);
@@ -820,7 +829,7 @@ fn a_hostile_folder_harms_nobody() {
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
     assert!(peak.is_some_and(|peak: u64| peak < 64 << 10), "{peak:?} kB of memory for what is in the folder");
 
-    // A folder that can't be read at all is told of, and no reason to forget what is in it.
+    // The agent reports a folder that it can't read at all, and does not forget what is in it.
     fs::write(world.room.path("pause"), "").unwrap();
     until("the program to save nothing", DEADLINE, || world.room.path("paused").exists().then_some(()));
     fs::set_permissions(&root, Permissions::from_mode(0o000)).unwrap();
@@ -833,12 +842,13 @@ fn a_hostile_folder_harms_nobody() {
     assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
     let told = world.report().checkpoints.unwrap();
     assert_eq!(step(&told), Some(500));
-    // Of the program's own those are left that the rules keep, and what is no checkpoint of a series.
+    // What is left is the program's own checkpoints that the rules keep, and everything that is no checkpoint of a
+    // series.
     let own =
         |name: &String| name.strip_prefix("step-").is_some_and(|n| n.parse().is_ok_and(|n: u64| n < 1000 && n != 3));
     let (own, others): (BTreeSet<_>, BTreeSet<_>) = names(&root).into_iter().partition(own);
     let why = || plain(&world.command(&["prune", "--dry-run"]).stdout);
-    // One that was not quiet for long enough before the end to be read counts for none of the three.
+    // A checkpoint that changed too shortly before the end to be read counts for none of the three.
     assert!((3..=4).contains(&own.len()) && own.contains("step-500"), "{own:?}: {}", why());
     let series = ["step-1", "step-2"].map(str::to_owned);
     assert_eq!(others, hostile.into_iter().filter(|name| !series.contains(name)).collect::<BTreeSet<_>>());
@@ -849,7 +859,7 @@ fn a_hostile_folder_harms_nobody() {
     plain(&fs::read(world.room.path("words")).unwrap());
 }
 
-/// Puts into a folder of checkpoints what is meant to do harm.
+/// Fills a folder of checkpoints with content that is meant to do harm.
 fn fill(root: &Path, outside: &Path, pwned: &Path) {
     // Links out of the root: to folders, to a checkpoint, and within checkpoints.
     symlink("/etc", root.join("etc")).unwrap();
@@ -859,17 +869,17 @@ fn fill(root: &Path, outside: &Path, pwned: &Path) {
     saved(&root.join("step-1"), "weights");
     symlink(outside.join("secret"), root.join("step-1/secret")).unwrap();
     symlink(outside, root.join("step-1/more")).unwrap();
-    // Who opens these waits for ever.
+    // Opening one of these FIFOs blocks for ever.
     mkfifo(&root.join("step-90003.pt"), Mode::S_IRWXU).unwrap();
     saved(&root.join("step-2"), "weights");
     mkfifo(&root.join("step-2/more"), Mode::S_IRWXU).unwrap();
-    // Names that are to be seen by nobody as they are, and a name that is no text.
+    // Names that must never be printed as they are, and a name that is not UTF-8.
     saved(&root.join(UGLY), "weights");
     fs::write(root.join(format!("{UGLY}.pt")), [0_u8; 1000]).unwrap();
     fs::write(root.join(OsStr::from_bytes(b"\xff\xfe.pt")), "").unwrap();
-    // What would run when Python loads it.
+    // A pickle that runs a command when Python loads it.
     fs::write(root.join("bomb.pt"), format!("cos\nsystem\n(S'touch {}'\ntR.", pwned.display())).unwrap();
-    // What may not be opened.
+    // A folder that may not be opened.
     saved(&root.join("locked/step-77"), "weights");
     fs::set_permissions(root.join("locked"), Permissions::from_mode(0o000)).unwrap();
 }
@@ -880,13 +890,13 @@ fn saved(folder: &Path, weights: &str) {
     fs::write(folder.join(".complete"), "").unwrap();
 }
 
-/// What is in a folder, but for what is hidden.
+/// The names in a folder, without the hidden ones.
 fn names(folder: &Path) -> BTreeSet<String> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
     names.filter(|name| !name.starts_with('.')).collect()
 }
 
-/// A text, in which no line has what a terminal would act on.
+/// The bytes as text. Fails if a line has characters that a terminal would act on.
 fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     for line in text.lines() {
@@ -895,14 +905,14 @@ fn plain(bytes: &[u8]) -> String {
     text
 }
 
-/// What a program tells that it resumes from, below the folder.
+/// The path, below the folder, from which a program reports that it resumes.
 fn resumes(world: &World, output: &Output) -> String {
     let told = stdout(output).trim().to_owned();
     assert!(!told.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     told.strip_prefix(&world.path("")).unwrap_or(&told).to_owned()
 }
 
-/// Changes a bit of a checkpoint so that neither length nor time tell it.
+/// Flips a bit of a checkpoint without changing the file's length or modification time.
 fn rot(world: &World, step: u64) {
     let weights = world.checkpoints().join(format!("step-{step}/weights"));
     let (mut bytes, time) = (fs::read(&weights).unwrap(), fs::metadata(&weights).unwrap().modified().unwrap());
@@ -913,7 +923,8 @@ fn rot(world: &World, step: u64) {
 
 const TELL: &str = r#"echo "$RESUME_FROM_CHECKPOINT""#;
 
-/// Finding 1: in any attempt, until it was used; afterwards what the job wrote since counts.
+/// Finding 1: `resumeFrom` applies in any attempt until it was used. Afterwards the checkpoints that the job wrote
+/// since count.
 #[test]
 fn a_wish_is_used_once_whatever_the_attempt() {
     let mut world = World::new("keeper-wish", json!({}));
@@ -921,22 +932,23 @@ fn a_wish_is_used_once_whatever_the_attempt() {
     saved(&base.join("step-12000"), "weights");
     let wish = base.join("step-12000").display().to_string();
     world.policy["resumeFrom"] = json!(wish);
-    // a. The first attempt ended before its agent had chosen. b. The one after it ended before its first save.
+    // a. The first attempt ended before its agent chose a checkpoint. b. The attempt after it ended before its first
+    // save.
     for attempt in [2, 3] {
         assert_eq!(resumes(&world, &world.run(attempt, &[], TELL)), wish, "attempt {attempt}");
     }
-    // d. Preempted by a queue, the number stays.
+    // d. After a preemption by a queue, the attempt's number stays the same.
     world.run(1, &[], "save 12500");
     assert_eq!(resumes(&world, &world.run(1, &[], TELL)), "step-12500");
     let why = stdout(&world.command(&["why"]));
     assert!(why.ends_with("step-12500: taken: the newest\n"), "{why}");
-    // Its damage is no reason to lose what was trained since.
+    // Damage to step-12500 does not justify losing what was trained since `resumeFrom`.
     rot(&world, 12500);
     world.run(4, &[], TELL);
     assert_eq!(world.report().error.unwrap().kind, LaunchErrorKind::NoUsableCheckpoint);
 }
 
-/// Finding 1c: of what an earlier job wrote nothing newer than the wish comes back.
+/// Finding 1c: a job never resumes from a checkpoint of an earlier job that is newer than its `resumeFrom`.
 #[test]
 fn a_rollback_is_not_undone() {
     let mut world = World::new("keeper-rollback", json!({ "retention": 9 }));
@@ -945,13 +957,14 @@ fn a_rollback_is_not_undone() {
     world.policy["resumeFrom"] = json!(world.path("step-7"));
     assert_eq!(resumes(&world, &world.run(1, &[], &format!("{TELL}; sleep 1; save 8"))), "step-7");
     assert_eq!(resumes(&world, &world.run(2, &[], TELL)), "step-8", "written anew, and not the diverged step-9");
-    // The same for the same job, of which somebody wishes another beginning.
+    // The same holds when the `resumeFrom` of the same job changes.
     world.policy["resumeFrom"] = json!(world.path("step-5"));
     assert_eq!(resumes(&world, &world.run(3, &[], &format!("{TELL}; save 6"))), "step-5");
     assert_eq!(resumes(&world, &world.run(4, &[], TELL)), "step-6");
 }
 
-/// A restart from a named checkpoint is a wish of its own: it is used once, and the same name may be wished again.
+/// A restart from a named checkpoint is a request of its own. It is used once, and another request may name the same
+/// checkpoint.
 #[test]
 fn a_requested_checkpoint_is_used_once_for_each_request() {
     let mut world = World::new("keeper-request", json!({ "retention": 9 }));
@@ -965,7 +978,7 @@ fn a_requested_checkpoint_is_used_once_for_each_request() {
     }
 }
 
-/// The bucket has what the job wrote before the request, and new pods know of the request only what the operator says.
+/// The bucket has what the job wrote before the request. New pods learn of the request only from the operator.
 #[test]
 fn a_requested_checkpoint_is_used_once_with_a_bucket() {
     let mut world = World::new("keeper-request-bucket", json!({ "retention": 9 }));
@@ -996,7 +1009,7 @@ fn a_requested_checkpoint_is_used_once_with_a_bucket() {
     assert_eq!(resumes(&world, &run(4, TELL)), "step-6", "and not the step-7 of before");
 }
 
-/// With a bucket new pods know nothing but what the store, and the operator, tell.
+/// With a bucket, new pods know only what the store and the operator report.
 #[test]
 fn a_wish_is_used_once_with_a_bucket() {
     let mut world = World::new("keeper-wish-bucket", json!({}));
@@ -1020,7 +1033,7 @@ fn a_wish_is_used_once_with_a_bucket() {
     }
 }
 
-/// Finding 2: a folder that can't be read is no empty one.
+/// Finding 2: the agent does not treat a folder that can't be read as an empty one.
 #[test]
 fn what_cannot_be_read_is_waited_for_and_not_begun_anew() {
     let world = World::new("keeper-unread", json!({ "patienceSeconds": 1 }));
@@ -1045,7 +1058,7 @@ fn what_cannot_be_read_is_waited_for_and_not_begun_anew() {
     assert_eq!(world.report().error.unwrap().kind, LaunchErrorKind::StorageUnavailable);
 }
 
-/// Finding 13: neither a store that is away nor a file of `resumeFrom` that can't be read is a bad checkpoint.
+/// Finding 13: neither an unreachable store nor an unreadable file of `resumeFrom` is a bad checkpoint.
 #[test]
 fn a_store_that_is_away_is_waited_for() {
     let mut world = World::new("keeper-away", json!({ "patienceSeconds": 1 }));
@@ -1068,7 +1081,7 @@ fn a_store_that_is_away_is_waited_for() {
     assert_eq!(refused(&world, 1), LaunchErrorKind::StorageUnavailable);
 }
 
-/// Finding 11: a list of which each answer comes, and that is never done.
+/// Finding 11: a listing whose every page arrives, but which never ends.
 #[test]
 fn a_store_that_answers_for_ever_holds_up_no_start_for_ever() {
     let mut world = World::new("keeper-endless", json!({ "patienceSeconds": 1 }));
@@ -1091,7 +1104,7 @@ fn a_store_that_answers_for_ever_holds_up_no_start_for_ever() {
     assert!(error.message.contains("s3://bucket/x: it has answered for"), "{}", error.message);
 }
 
-/// Answers to each request that there is another page, slowly enough that a bound on their number is far away.
+/// Answers each request with the promise of another page, so slowly that a bound on the number of pages is far away.
 fn one_more_page(mut stream: TcpStream) -> std::io::Result<()> {
     let token = "<IsTruncated>true</IsTruncated><NextContinuationToken>next</NextContinuationToken>";
     let page = format!("<ListBucketResult>{token}</ListBucketResult>");
@@ -1103,7 +1116,7 @@ fn one_more_page(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// A request up to its body.
+/// Reads a request up to its body.
 fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -1114,7 +1127,7 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// Finding 9: there may be a link where the checkpoint of a URI is to lie.
+/// Finding 9: a link may exist at the path to which the checkpoint of a URI is fetched.
 #[test]
 fn a_wish_is_not_fetched_through_a_link() {
     let mut world = World::new("keeper-wish-link", json!({ "patienceSeconds": 1 }));
@@ -1134,19 +1147,19 @@ fn a_wish_is_not_fetched_through_a_link() {
     assert_eq!(resumes(&world, &world.run(1, &[], TELL)), "resumed-from/uid-1/step-7");
 }
 
-/// What a stranger at the address of the first worker's agent answers.
+/// The kinds of forged answers at the address of the first worker's agent.
 const FORGED: [&str; 4] = ["plain", "badly signed", "endless", "elsewhere"];
 
-/// Answers as no member of the gang could, each time in another way, and counts what it has done.
+/// A server that answers as no member of the gang could, in another way each time, and counts its answers.
 struct Forger {
     port: u16,
-    /// By the way in which it was answered.
+    /// Number of answers of each kind.
     answered: Arc<Mutex<BTreeMap<&'static str, usize>>>,
-    /// Bytes that the endless answers had.
+    /// Bytes sent in the endless answers.
     endless: Arc<AtomicUsize>,
-    /// Questions that came where they were sent from here.
+    /// Number of requests that followed the redirect.
     led_away: Arc<AtomicUsize>,
-    /// From now on only: nothing more will come.
+    /// Makes each later answer say that nothing more will come.
     is_done: Arc<AtomicBool>,
 }
 
@@ -1210,14 +1223,14 @@ fn answer(stream: &mut TcpStream, way: &str, json: &str, away: &str, endless: &A
     }
 }
 
-/// Finding 6: who answers at the address of the first worker's agent is believed only with the gang's key.
+/// Finding 6: an agent believes the server at the first worker's address only if it has the gang's key.
 #[test]
 fn forged_rounds_are_not_believed() {
     let store = Room::new("keeper-forged-store");
     let uri = format!("file://{}", store.0.display());
     let rounds: Vec<_> = (1..=4).map(|step| json!([format!("step-{step}"), format!("{uri} evil")])).collect();
     let forger = Forger::new(&json!({ "uid": "uid-1", "rounds": rounds }));
-    // The first worker has no store, so that it waits for nobody's files.
+    // The first worker has no store, so that it does not wait for the files of others.
     let policy = json!({ "workers": 2, "retention": 1, "port": free_port() });
     let [first, mut second] = [0, 1].map(|n| World::new(&format!("keeper-forged-{n}"), policy.clone()));
     second.policy["store"] = json!({ "uri": uri });
@@ -1229,7 +1242,7 @@ fn forged_rounds_are_not_believed() {
     let leader = first.worker(1, 0, gang, &stay).spawn().unwrap();
     let follower = second.worker(1, 1, gang, &saves).spawn().unwrap();
     until("two answers of each kind", DEADLINE, || FORGED.iter().all(|way| forger.answered(way) >= 2).then_some(()));
-    // Nobody is answered who does not ask as a member does.
+    // The agent refuses a client that does not ask as a member does.
     let port = u16::try_from(first.policy["port"].as_u64().unwrap()).unwrap();
     let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stranger.write_all(b"GET /rounds HTTP/1.0\r\n\r\n").unwrap();
@@ -1248,18 +1261,19 @@ fn forged_rounds_are_not_believed() {
     assert_eq!(second.steps(), BTreeSet::from([1, 2, 3, 4]), "it has removed its files: {words}");
     assert_eq!(forger.led_away.load(SeqCst), 0, "it was led away");
     let (bytes, times) = (forger.endless.load(SeqCst), forger.answered("endless"));
-    // What lies in the sockets' buffers was sent and not taken.
+    // Bytes in the sockets' buffers were sent but not read.
     assert!(bytes / times < 32 << 20, "{bytes} bytes in {times} answers");
 }
 
-/// Bytes that each start in this container has read of the checkpoint that it resumes from, and bytes of that.
+/// For each start in this container: the bytes read of the checkpoint that it resumes from, and the size of that
+/// checkpoint.
 fn verified(words: &str) -> Vec<(u64, u64)> {
     let read = words.lines().filter_map(|line| line.split_once("; read ")?.1.split_once(" bytes to verify its "));
     read.map(|(read, all)| (read.parse().unwrap(), all.parse().unwrap())).collect()
 }
 
-/// Between the end of a program and the next start in the same container a save is read at most once, if nobody has read it, and
-/// not at all if this container has.
+/// Between the end of a program and the next start in the same container, a save is read at most once. It is not read
+/// at all if this container has already read it.
 #[test]
 fn a_restart_reads_what_this_container_has_not_proven() {
     for (what, wait) in [
@@ -1304,7 +1318,7 @@ fn structure_alone_is_verified_if_the_job_asks_for_it() {
     resumes_from(&world, 5, "step-1", (0, 50_000));
 }
 
-/// Finding 5: with checkpoints of its own and none of use, a job waits for a word.
+/// Finding 5: a job whose own checkpoints are all unusable starts over only if its policy allows that.
 #[test]
 fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {
     let mut world = World::new("keeper-none", json!({}));
@@ -1322,7 +1336,7 @@ fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {
     assert_eq!(stdout(&world.run(3, &[], TELL)), "\n");
 }
 
-/// Finding 5: what is not the program's own failure, or comes after real work, does not count against a checkpoint.
+/// Finding 5: a failure that is not the program's own, or that follows real work, does not count against a checkpoint.
 #[test]
 fn only_own_failures_make_a_checkpoint_suspect() {
     let world = World::new("keeper-own-failures", json!({}));
@@ -1357,7 +1371,7 @@ fn a_job_whose_checkpoints_are_all_suspect_waits() {
     assert!(error.message.contains("step-3: it is suspect"), "{}", error.message);
 }
 
-/// Two jobs never write to one folder at once; the second goes on from what the first has left.
+/// Two jobs never write to one folder at once. The second job resumes from what the first one has left.
 #[test]
 fn a_second_job_waits_until_the_first_has_left() {
     let mut first = World::new("keeper-turns", json!({}));
@@ -1375,7 +1389,8 @@ fn a_second_job_waits_until_the_first_has_left() {
     assert_eq!(resumes(&first, &first.run(1, &[], TELL)), "step-1");
 }
 
-/// One that was killed with its node is waited for until its heartbeat is old, and then gone on from.
+/// The agent waits until the heartbeat of a job that was killed with its node is old. It then resumes from that job's
+/// checkpoint.
 #[test]
 fn a_predecessor_that_has_not_left_is_waited_for() {
     let mut world = World::new("keeper-predecessor", json!({ "patienceSeconds": 20 }));
@@ -1387,7 +1402,7 @@ fn a_predecessor_that_has_not_left_is_waited_for() {
         fs::write(&beats, json!({ "name": "x", "time": time.to_string() }).to_string()).unwrap();
         File::options().write(true).open(&beats).unwrap().set_modified(time.into()).unwrap();
     };
-    // It becomes too old while it is waited for.
+    // The heartbeat becomes too old during the wait.
     beat(292);
     let waited = world.run(1, &[], TELL);
     assert_eq!(resumes(&world, &waited), "step-1");

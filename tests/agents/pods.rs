@@ -1,5 +1,5 @@
-//! The pods of a TrainingJob without Kubernetes: what the operator builds for them, run as the kubelet would. Each agent is
-//! PID 1 of its own, with a host name, an address and a shared memory of its own.
+//! The pods of a TrainingJob without Kubernetes: what the operator builds for them, run as the kubelet would. Each
+//! agent is a PID 1 with a host name, an address and a shared memory of its own.
 
 use api::TrainingJob;
 use k8s_openapi::api::core::v1::Container;
@@ -27,29 +27,29 @@ pub const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// The UID of each TrainingJob.
 pub const JOB: &str = "00000000-0000-4000-8000-000000000001";
 
-/// The pods of one job, which is called `x`.
+/// The pods of one job, which has the name `x`.
 #[expect(clippy::struct_field_names, reason = "what they are")]
 pub struct Pods {
     pub room: Room,
     /// The workers first, then the other roles.
     pub seats: Vec<Seat>,
-    /// Where the first worker's agent serves its status.
+    /// Port at which the first worker's agent serves its status.
     pub metrics: u16,
-    /// Where the ranks meet in the first attempt, and at the next port in the second.
+    /// Port where the ranks meet in the first attempt. The second attempt uses the next port.
     pub master: u16,
-    /// What goes before the rest of the machine's PATH.
+    /// Folder that precedes the rest of the machine's PATH.
     bin: Option<PathBuf>,
-    /// Pods so far.
+    /// Number of pods so far.
     pods: Cell<u32>,
 }
 
 /// A member of the gang, whichever pod it has.
 pub struct Seat {
-    /// Of the Job to which it belongs, which is also what its host name begins with.
+    /// Name of its Job, with which its host name begins.
     pub name: String,
     pub index: u32,
     pub container: Container,
-    /// Seconds from the order to end until the kubelet kills what is left.
+    /// Seconds from the request to stop until the kubelet kills the processes that are left.
     pub grace: i64,
 }
 
@@ -105,7 +105,7 @@ impl Pods {
         (0..self.seats.len() as u32).map(|seat| self.pod(seat)).collect()
     }
 
-    /// A pod for this member that has never run.
+    /// A new pod for this member.
     pub fn pod(&self, seat: u32) -> Agent {
         self.pods.set(self.pods.get() + 1);
         let pod = self.pods.get();
@@ -113,7 +113,7 @@ impl Pods {
         self.container(seat, pod)
     }
 
-    /// A container in a pod, with names, shared memory and a folder for temporary files that no other has.
+    /// A container in a pod, with names, shared memory and a folder for temporary files of its own.
     pub fn container(&self, seat: u32, pod: u32) -> Agent {
         let Seat { name, index, container, .. } = &self.seats[seat as usize];
         let field = |path: &str| match path {
@@ -130,7 +130,7 @@ impl Pods {
         for arg in &mut args {
             *arg = arg.replace("/trainingjob", &of_pod).replace("/etc/training-config", &config);
         }
-        // All have the machine's ports.
+        // All pods share the machine's ports.
         args.retain(|arg| seat == 0 || !arg.starts_with("--metrics-port="));
         args.insert(1, format!("--termination-log={}", self.room.path(&format!("message-{seat}")).display()));
         let set_up = r#"mount --bind "$HOSTS" /etc/hosts && mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /mnt &&
@@ -146,7 +146,7 @@ impl Pods {
         Agent { unshared: command.spawn().unwrap(), seat }
     }
 
-    /// What an agent and its program have said.
+    /// The output of an agent and its program.
     pub fn output(&self, seat: u32) -> String {
         fs::read_to_string(self.room.path(&format!("output-{seat}"))).unwrap_or_default()
     }
@@ -159,13 +159,13 @@ impl Pods {
         serde_json::from_str::<AgentStatus>(&ask(self.metrics, "GET", "/status", "")?).ok()?.gang
     }
 
-    /// The first attempt, once that has ended.
+    /// The first attempt, once it has ended.
     pub fn first_ended(&self) -> AttemptEnd {
         let what = format!("the end of the first attempt, told in {}", self.room.0.display());
         until(&what, SOON, || self.told().and_then(|told| told.ended.into_iter().next()))
     }
 
-    /// The last words of a member whose agent has ended.
+    /// The final report of a member whose agent has exited.
     pub fn report(&self, seat: u32) -> Report {
         Report::parse(&fs::read_to_string(self.room.path(&format!("message-{seat}"))).unwrap()).unwrap()
     }
@@ -178,12 +178,12 @@ impl Pods {
         }
     }
 
-    /// Later attempts may end.
+    /// Lets later attempts end.
     pub fn allow(&self) {
         fs::write(self.room.path("go"), "").unwrap();
     }
 
-    /// What the agents of this gang read of it.
+    /// The gang's setup, as its agents read it.
     pub fn setup(&self) -> Value {
         serde_json::from_slice(&fs::read(self.room.path("config/gang.json")).unwrap()).unwrap()
     }

@@ -1,6 +1,6 @@
-//! Experiment trackers for real: programs run by the agent's binary, in exactly the environment that a pod of such a
-//! spec has, record to a real MLflow server, to a real TensorBoard, and to Weights & Biases without its server. A tracker
-//! that is gone harms none of them.
+//! Experiment trackers for real. The agent's binary runs programs in exactly the environment that a pod of such a spec
+//! has. They record to a real MLflow server, to a real TensorBoard, and to Weights & Biases without its server. A
+//! missing tracker harms no program.
 //!
 //! The packages come from PyPI once and are kept in the cache.
 
@@ -21,9 +21,9 @@ use testkit::pod::as_the_kubelet_does;
 use testkit::room::Room;
 use testkit::wait::until;
 
-/// The longest that anything is waited for: servers written in Python start slowly on a busy machine.
+/// The longest wait for anything. Servers written in Python start slowly on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// What a call may wait for an MLflow server that refuses: twice it is asked again, after a second or two each.
+/// The longest that a call may wait for an MLflow server that refuses. It retries twice, after a second or two each.
 const FEW_SECONDS: f64 = 5.0;
 
 // ---- MLflow
@@ -36,8 +36,8 @@ with mlflow.start_run():
         mlflow.log_metric("loss", 1 / (step + 1), step=step)
 "#;
 
-/// Writes the seconds that the program slept between the questions of MLflow's client, which are all that it has to wait.
-/// (How long it computes is the machine's business.)
+/// Writes the seconds that the program slept between requests of MLflow's client, which is all that it has to wait.
+/// (How long it computes depends on the machine.)
 const SLEEPS: &str = r#"
 import atexit, threading, time
 slept, real = [], time.sleep
@@ -49,7 +49,7 @@ time.sleep = sleep
 atexit.register(lambda: open("slept", "w").write(str(sum(slept))))
 "#;
 
-/// Goes on when the server has died between two steps.
+/// Continues when the server has died between two steps.
 const OUTLIVES: &str = r#"
 import mlflow, os, time
 with mlflow.start_run():
@@ -109,7 +109,7 @@ fn a_run_at_mlflow_is_the_attempt_and_outlives_the_server() {
     let nested = runs.iter().filter(|run| tag(run, "mlflow.parentRunId").as_deref() == Some(id));
     assert_eq!(nested.count(), 2, "{found}");
 
-    // What the server refuses is still the program's business.
+    // The program still gets the error when the server refuses a request.
     let ended = room.train(&spec, 3, &[], "import mlflow\nmlflow.MlflowClient().get_run('0' * 32)\n");
     assert!(!ended.status.success() && text(&ended).contains("not found"), "{}", text(&ended));
 
@@ -131,7 +131,7 @@ fn a_program_outlives_an_mlflow_that_was_never_there() {
     let spec = json!({ "monitoring": { "mlflowTrackingUri": format!("http://127.0.0.1:{}", free_port()) } });
     let ended = room.train(&spec, 1, &[], &format!("{SLEEPS}{TRAINS}"));
     assert!(ended.status.success(), "{}", text(&ended));
-    // Each time it is asked it may be waited for, and each time it is let alone for twice as long.
+    // Each request may make the program wait, and each pause after it is twice as long.
     let said = text(&ended);
     let pauses = said.split("nothing is recorded for ").skip(1).filter_map(|rest| rest.split(' ').next()?.parse().ok());
     let pauses: Vec<u32> = pauses.collect();
@@ -214,7 +214,7 @@ fn plan(fields: &Value) -> Plan {
     plan_of_trial(fields, None)
 }
 
-/// The same for a trial of this search.
+/// The plan, for a trial of this search if there is one.
 fn plan_of_trial(fields: &Value, search: Option<&str>) -> Plan {
     let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 1, "gpusPerWorker": 0, "command": ["python3", "train.py"] });
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -234,7 +234,7 @@ fn plan_of_trial(fields: &Value, search: Option<&str>) -> Plan {
     plan::resolve(&job, &runtime).accepted().cloned().unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 
-/// What a field of the pod is.
+/// The value of a field of the pod.
 fn field(path: &str) -> String {
     let value = match path {
         "metadata.name" => "x-training-0-abcde",
@@ -248,7 +248,7 @@ fn field(path: &str) -> String {
 }
 
 trait Trains {
-    /// Runs a program as worker 0 of a job with this spec, in an attempt.
+    /// Runs a program as worker 0 of a job with this spec, in this attempt.
     fn train(&self, spec: &Value, attempt: u32, secret: &[(&str, &str)], program: &str) -> Output {
         self.train_by(&plan(spec), attempt, secret, program)
     }
@@ -290,7 +290,7 @@ impl Trains for Room {
     }
 }
 
-/// What a program said.
+/// The exit status and the output of a program.
 fn text(output: &Output) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     format!("{}\n{out}\n{err}", output.status)

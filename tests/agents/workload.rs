@@ -1,4 +1,5 @@
-//! What a program finds in its pod, and what becomes of one that will not end, in the pods that the operator builds.
+//! The environment of a program in its pod, and the end of a program that ignores SIGTERM, in the pods that the
+//! operator builds.
 
 use super::pods::Pods;
 use nix::sys::signal::Signal;
@@ -9,17 +10,17 @@ use std::fs;
 use std::time::{Duration, Instant};
 use testkit::wait::{SOON, until};
 
-/// Leaves its environment, and ends when all others have left theirs: the end of one may be the end of all.
+/// Writes its environment, and exits once all others have written theirs, because the end of one may be the end of all.
 const TELLS: &str = r"
 me=$(hostname)
 env -0 > .$me && mv .$me env-$me
 until [ $(ls | grep -c ^env-) = $MEMBERS ]; do sleep 0.1; done
 ";
 
-/// What each member's program has found, by the pod's host name.
+/// The environment of each member's program, by the pod's host name.
 type Environments = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Runs a job of this framework, in which so many members run the program. None where gangs can't be run.
+/// Runs a job of this framework in which this many members run the program. None where gangs can't be run.
 fn environments(framework: &str, members: usize, more: Value) -> Option<(Pods, Environments)> {
     let mut fields = json!({
         "framework": framework, "numWorkers": 2, "command": ["sh", "-c", TELLS],
@@ -40,7 +41,7 @@ fn environments(framework: &str, members: usize, more: Value) -> Option<(Pods, E
     Some((pods, found))
 }
 
-/// These variables have these values in each of them; `{rank}` is the member's index, `{port}` where they meet.
+/// Each member has these variables. `{rank}` is the member's index, `{port}` the port where they meet.
 fn assert_all(pods: &Pods, found: &Environments, expected: &[(&str, &str)]) {
     for (host, variables) in found {
         let rank = host.rsplit('-').next().unwrap();
@@ -86,7 +87,8 @@ fn what_every_program_finds() {
     }
 }
 
-/// These find none of what makes a process one of a group; no program of theirs reads it.
+/// These members have none of the variables that make a process one of a group, because no program of theirs reads
+/// them.
 fn assert_no_group(found: &Environments) {
     for (host, variables) in found {
         for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PET_MASTER_PORT"] {
@@ -129,7 +131,7 @@ fn what_jax_finds() {
     assert_all(&pods, &found, &expected);
 }
 
-/// An evaluator knows of itself alone, and the others not of it.
+/// An evaluator knows only itself, and the others do not know it.
 #[test]
 fn what_tensorflow_finds() {
     let roles = json!([{ "name": "chief" }, { "name": "ps", "replicas": 2 }, { "name": "evaluator" }]);
@@ -151,7 +153,7 @@ fn what_tensorflow_finds() {
     }
 }
 
-/// The master's address by number, which the agent finds out.
+/// The master's address is numeric. The agent determines it.
 #[test]
 fn what_paddle_finds() {
     let Some((pods, found)) = environments("paddle", 2, json!({ "procsPerWorker": 2 })) else { return };
@@ -167,7 +169,7 @@ fn what_paddle_finds() {
     assert_eq!(found["x-training-1"]["POD_IP"], "127.0.0.2");
 }
 
-/// The scheduler that they meet at comes by itself.
+/// The scheduler where they meet needs no entry in `roles`.
 #[test]
 fn what_mxnet_finds() {
     let roles = json!([{ "name": "server", "replicas": 2 }]);
@@ -199,7 +201,7 @@ fn what_xgboost_finds() {
     assert_eq!(found["x-training-0"]["POD_IP"], "127.0.0.1");
 }
 
-/// Where only the launcher runs the program; it finds what it starts the others by.
+/// Only the launcher runs the program. It finds what it needs to start the others.
 #[test]
 fn what_mpirun_finds() {
     let fields = json!({ "procsPerWorker": 2, "roles": [{ "name": "launcher" }] });
@@ -218,11 +220,11 @@ fn what_mpirun_finds() {
     assert!(fs::metadata(rsh).is_ok() && pods.setup()["mpi"]["slots"] == 2);
 }
 
-/// Whoever does not hear of SIGTERM is killed in time: when the kubelet would do it, the agent would go with it, and nobody
-/// would know why. A hook that sleeps before SIGTERM leaves so much less.
+/// A program that ignores SIGTERM is killed in time. If the kubelet did it, the agent would go too, and the cause would
+/// be lost. A hook that sleeps before SIGTERM leaves less time.
 #[test]
 fn who_is_deaf_is_killed_before_the_kubelet_kills_the_agent() {
-    // As torchrun's ranks: each in a session of its own.
+    // Each rank has a session of its own, as with torchrun.
     let script = r#"
         trap "" TERM
         for rank in 0 1; do setsid sh -c 'trap "" TERM; : > $0; while :; do sleep 1; done' rank-$rank & done
@@ -241,11 +243,11 @@ fn who_is_deaf_is_killed_before_the_kubelet_kills_the_agent() {
     for rank in ["rank-0", "rank-1"] {
         until(rank, SOON, || pods.room.path(rank).exists().then_some(()));
     }
-    // What the kubelet counts began with the hook.
+    // The kubelet started to count with the hook.
     agents[0].signal(Signal::SIGTERM);
     let (told, left) = (Instant::now(), Duration::from_secs((seat.grace - sleep).cast_unsigned()));
     let ended = until("the agent's end", left, || agents[0].unshared.try_wait().unwrap());
-    // Three quarters of what the hook has left are the program's.
+    // The program gets three quarters of the time that the hook has left.
     assert!(told.elapsed() >= left * 3 / 4, "{:?} of {left:?}", told.elapsed());
     let report = pods.report(0);
     assert_eq!(

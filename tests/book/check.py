@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# mdBook makes them of all pages, or for an address that nobody can know here.
+# mdBook makes them of all pages, or for an address that is not known here.
 NOT_CHECKED = ("print.html", "404.html", "toc.html")
 
 

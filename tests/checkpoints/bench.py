@@ -13,7 +13,7 @@ beside   steps per second of a training on all cores by what the keeper does mea
          another machine).
 restart  what stands between the end of a program and its next start in the same container, with one checkpoint of
          `--gigabytes`: bytes that the agent has read (rchar of its process) divided by the checkpoint's size, and
-         seconds; for a save that nobody has read yet, and for one that this container has read. Then seconds from the
+         seconds; for a save that was never read, and for one that this container has read. Then seconds from the
          start of a new container to that of its program, by `checkpoint.verify`. The page cache is cold. No torch.
 idle     CPU and memory of an agent whose program does nothing, without and with 20 checkpoints to look at every 15 s.
 
@@ -406,7 +406,7 @@ class Samples:
 
 
 class Server:
-    """An S3 server that takes the CPU that nobody else wants."""
+    """An S3 server that takes the CPU that no other process wants."""
 
     def __init__(self, store):
         folder = subprocess.run([CLUSTER, "tools", "versitygw"], check=True, text=True, stdout=subprocess.PIPE).stdout

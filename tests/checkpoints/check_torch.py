@@ -4,7 +4,7 @@
 
 CASES is what the Rust test has written: one damage a line, with what was said of it. Prints a table, and fails if
 something that was called valid can't be loaded, or if something loads with other values where checksums should have
-told.
+shown it.
 """
 
 import collections

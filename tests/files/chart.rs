@@ -1,4 +1,4 @@
-//! The Helm chart gives the objects of `kubectl kustomize`, one by one, and its values are checked.
+//! The Helm chart renders the objects of `kubectl kustomize`, one by one, and its values are checked.
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use testkit::root;
 const CHART: &str = "charts/trainingjob-operator";
 const OWN: &str = "trainingjob-system";
 
-/// helm, and kubectl of the test clusters. None, and a line that says so, where they are missing.
+/// helm, and kubectl of the test clusters. None where they are missing, with a line that says so.
 fn programs() -> Option<(String, String)> {
     let found = ["TRAININGJOB_TEST_HELM", "TRAININGJOB_TEST_TOOLS"].map(|name| (name, std::env::var(name).ok()));
     match found {
@@ -31,7 +31,7 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// What `helm template` gives in a namespace with these values.
+/// The output of `helm template` in a namespace with these values.
 fn template(helm: &str, namespace: &str, values: &[&str]) -> Result<String, String> {
     let chart = root(CHART);
     let mut args = vec!["template", "any-name", &chart, "--namespace", namespace];
@@ -79,7 +79,7 @@ fn difference(one: &Value, other: &Value) -> Option<String> {
     }
 }
 
-/// Of the CRDs the chart's have an annotation more: it keeps them when the release is uninstalled.
+/// The chart's CRDs have one more annotation, which keeps them when the release is uninstalled.
 #[test]
 fn a_chart_has_the_objects_of_kustomize() {
     let Some((helm, kubectl)) = programs() else { return };
@@ -179,7 +179,7 @@ fn values_reach_the_objects() {
     assert!(!found.keys().any(|name| left.iter().any(|left| name.starts_with(left))), "{:?}", found.keys());
 }
 
-/// Helm refuses what the schema does not have, and what contradicts itself.
+/// Helm refuses values that the schema does not have, and contradictory ones.
 #[test]
 fn wrong_values_are_refused() {
     let Some((helm, _)) = programs() else { return };

@@ -1,13 +1,14 @@
-//! Checkpoints that the real libraries wrote, damaged in every way that happens: none that is damaged so that its library can't load it
-//! is called valid, and none that is undamaged is called incomplete or corrupted. An undamaged one is complete, and not valid, where
-//! damage may be unseen by which it can't be loaded.
+//! Checkpoints that the real libraries wrote, damaged in every way that happens. If the damage keeps the library from
+//! loading a checkpoint, the verdict is never valid. An undamaged checkpoint is never called incomplete or corrupted.
+//! It is called complete, and not valid, where unseen damage could keep it from loading.
 //!
-//! Short form: the small ones in `tests/fixtures/checkpoints`. Long form: `tests/checkpoints/make_torch.py FOLDER` makes more;
-//! `CHECKPOINTS=FOLDER CHECKPOINTS_CASES=FILE DAMAGES=20000 cargo test --test files checkpoints::` damages them and writes what was done and
-//! what was said; `tests/checkpoints/check_torch.py FOLDER FILE` does the same to files, loads them, and compares.
+//! Short form: the small ones in `tests/fixtures/checkpoints`. Long form: `tests/checkpoints/make_torch.py FOLDER`
+//! makes more. `CHECKPOINTS=FOLDER CHECKPOINTS_CASES=FILE DAMAGES=20000 cargo test --test files checkpoints::` damages
+//! them and writes the damages and the verdicts. `tests/checkpoints/check_torch.py FOLDER FILE` does the same to files,
+//! loads them, and compares.
 //!
-//! The long form over 29 checkpoints, with `DAMAGES=13500`: in each cell how many the library then loads as they were / with other
-//! values / not at all. All 29 are called valid or complete while they are undamaged.
+//! The long form over 29 checkpoints, with `DAMAGES=13500`. Each cell gives how many the library then loads as they
+//! were / with other values / not at all. All 29 are called valid or complete while they are undamaged.
 //!
 //! | damage | valid | complete | incomplete | corrupted |
 //! |---|---|---|---|---|
@@ -20,9 +21,9 @@
 //! | of another step | 0 / 0 / 0 | 2 / 22 / 0 | 0 / 0 / 0 | 0 / 2 / 0 |
 //! | **all 13185** | 250 / 0 / 0 | 689 / 376 / 28 | 91 / 22 / 2661 | 2799 / 174 / 6095 |
 //!
-//! Of the 28 that are complete and can't be loaded, 21 are of torch's form of before 1.6 or without checksums, and 7 of DCP. With
-//! `DAMAGES=80000` two more were found in a `config.json` of the Trainer. What is valid is all of formats with a checksum of every
-//! byte, and the library loads it as it was.
+//! 28 are complete and can't be loaded: 21 are of torch's form of before 1.6 or without checksums, and 7 of DCP.
+//! `DAMAGES=80000` found two more in a `config.json` of the Trainer. All valid ones have a format with a checksum of
+//! every byte, and the library loads them as they were.
 
 use checkpoint::files::{Files, Member, ReadSeek};
 use checkpoint::formats::{
@@ -34,7 +35,7 @@ use std::fmt::Write as _;
 use std::io::{self, Cursor, Write as _};
 use std::path::{Path, PathBuf};
 
-/// By the name of the folder in which their checkpoints are.
+/// By the name of the folder that contains their checkpoints.
 const FORMATS: [(&str, &Rules); 10] = [
     ("torch", &torch::RULES),
     ("lightning", &lightning::RULES),
@@ -53,10 +54,10 @@ const FORMATS: [(&str, &Rules); 10] = [
 struct Held {
     format: &'static str,
     rules: &'static Rules,
-    /// Its folder, relative to all.
+    /// Its folder, relative to the folder of all.
     folder: String,
     name: String,
-    /// Those that were claimed for it.
+    /// The files that were claimed for it.
     contents: BTreeMap<String, Vec<u8>>,
     members: Vec<Member>,
 }
@@ -141,12 +142,12 @@ fn find(root: &Path) -> Vec<Held> {
     found
 }
 
-/// What is done to one file.
+/// A damage to one file.
 #[derive(Clone)]
 enum Damage {
     Cut(usize),
     Flip(usize, u8),
-    /// Nothing but zeros from there on, as after a crash of the node.
+    /// Only zeros from there on, as after a crash of the node.
     Zeros(usize, usize),
     Longer(usize),
     Missing,
@@ -181,7 +182,7 @@ impl Damage {
     }
 }
 
-/// Numbers that are the same each time (splitmix64).
+/// Reproducible numbers (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -194,7 +195,7 @@ impl Dice {
     }
 }
 
-/// The bytes that say where the others are: headers of ZIPs and of safetensors, and all of what is text or a pickle by itself.
+/// The bytes that describe the others: headers of ZIPs and of safetensors, and all of a text or of a pickle by itself.
 fn structure(path: &str, bytes: &[u8]) -> Vec<usize> {
     let mut places = Vec::new();
     if path.ends_with(".json") || path.ends_with(".metadata") || bytes.starts_with(b"\x80\x02") {
@@ -219,7 +220,7 @@ fn structure(path: &str, bytes: &[u8]) -> Vec<usize> {
     places
 }
 
-/// `count` damages of a checkpoint, spread over its files. What happens to whole files is always among them.
+/// `count` damages of a checkpoint, spread over its files. Damages to whole files are always among them.
 fn damages(held: &Held, all: &[Held], count: usize, dice: &mut Dice) -> Vec<(String, Damage)> {
     let mut chosen = Vec::new();
     let others: Vec<&Held> = all
@@ -261,7 +262,7 @@ fn damages(held: &Held, all: &[Held], count: usize, dice: &mut Dice) -> Vec<(Str
             }
             add(Damage::Flip(dice.below(bytes.len()), dice.below(8) as u8));
         }
-        // All of the structure if there is room, else some of it.
+        // All of the structure if it fits, else a part of it.
         let flips = share / 2;
         let bits = places.len() * 8;
         for index in 0..flips.min(bits) {
@@ -300,10 +301,10 @@ fn word(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// What a whole one is called: valid only where no damage is unseen by which the library could not load it.
+/// The verdict on a whole checkpoint: valid only where no unseen damage could keep the library from loading it.
 fn whole(held: &Held) -> &'static str {
     let is_old = |(path, bytes): (&String, &Vec<u8>)| path.ends_with(".pt") && bytes.starts_with(b"\x80\x02");
-    // Nobody knows what is in a marked folder, and what stands in a config.json.
+    // The content of a marked folder, or of a config.json, is unknown.
     let has_no_checksums = matches!(held.format, "marked" | "safetensors" | "hugging-face" | "verl")
         || held.folder.ends_with("unchecked")
         || held.contents.keys().any(|path| path.ends_with(".metadata"))
@@ -311,15 +312,15 @@ fn whole(held: &Held) -> &'static str {
     if has_no_checksums { "complete" } else { "valid" }
 }
 
-/// Whether a damage may go unseen in the short form, which has no library to ask: of these files a tensor, a name or a number is no
-/// more than what is written there.
+/// Whether a damage may go unseen in the short form, which has no library to ask. In these files nothing else confirms
+/// a tensor, a name or a number.
 fn may_be_unseen(held: &Held, path: &str, damage: &Damage) -> bool {
     let file = path.rsplit('/').next().unwrap_or(path);
     let kind = file.rsplit('.').next().unwrap_or_default();
     match damage {
-        // Only what has a form that is known is looked at.
+        // Only files of a known form are looked at.
         _ if held.format == "marked" => true,
-        // What the program does not need, or nobody can count.
+        // A file that the program does not need, or that can't be counted.
         Damage::Missing => {
             file.ends_with("config.json")
                 || file == "training_args.bin"
@@ -342,7 +343,7 @@ fn may_be_unseen(held: &Held, path: &str, damage: &Damage) -> bool {
     }
 }
 
-/// What no reader of a ZIP reads: who made an entry, its attributes, and padding.
+/// The parts that no reader of a ZIP reads: the creator of an entry, its attributes, and padding.
 fn is_unread(bytes: &[u8], damage: &Damage) -> bool {
     let mut unread = vec![false; bytes.len()];
     let mut mark = |from: usize, count: usize| unread[from..from + count].fill(true);
@@ -350,7 +351,7 @@ fn is_unread(bytes: &[u8], damage: &Damage) -> bool {
         match &bytes[at..at + 4] {
             b"PK\x03\x04" => {
                 mark(at + 4, 2);
-                // With that flag sums and lengths stand behind the data.
+                // With that flag, checksums and lengths follow the data.
                 if bytes[at + 6] & 8 != 0 {
                     mark(at + 14, 12);
                 }
@@ -403,11 +404,11 @@ fn no_damaged_checkpoint_is_valid_and_no_whole_one_is_not() {
                 .position(|name| *name == word(&verdict))
                 .unwrap();
             table.entry((damage.kind(), held.format)).or_default()[index] += 1;
-            // What is seen without reading everything is the same at both depths.
+            // A verdict that needs no reading of everything is the same at both depths.
             if verdict.is_good() && damaged.judge(Depth::Structure) != verdict {
                 wrong.push(format!("{}/{path}: Structure sees more than Content", held.folder));
             }
-            // What may be damaged unseen is so however it looks.
+            // A checkpoint that may have unseen damage is called so at any depth.
             if verdict == Verdict::Valid && whole(held) != "valid" && !matches!(damage, Damage::Missing) {
                 wrong.push(format!("{}/{path}: {} called valid, not complete", held.folder, damage.json()));
             }
@@ -502,7 +503,7 @@ fn a_folder_is_claimed_by_what_is_in_it() {
     assert_eq!(claims(&marked::RULES, "a", &[".complete"], &[]), [Claim::Folder]);
     let model = ["config.json", "model.safetensors"];
     assert_eq!(claims(&safetensors::RULES, "final", &model, &[]), [Claim::Folder]);
-    // Where a run keeps all its checkpoints, the last weights are files among them.
+    // The last weights are files in the folder where a run keeps all its checkpoints.
     assert_eq!(claims(&safetensors::RULES, "out", &model, &["checkpoint-4"]), [one("model.safetensors")]);
     let sharded =
         ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"];
@@ -513,7 +514,7 @@ fn a_folder_is_claimed_by_what_is_in_it() {
     );
 }
 
-/// The ranks' files are one save, by the number that their names tell; another number may have saved the step before.
+/// The ranks' files are one save, by the number in their names. Another number of ranks may have saved the step before.
 #[test]
 fn all_ranks_of_verl_are_one_checkpoint() {
     let whole = held("verl", "global_step_20");
@@ -542,7 +543,7 @@ fn all_ranks_of_verl_are_one_checkpoint() {
     assert_eq!(with(&[(first, None), (second, None)]), lacks("model_world_size_*_rank_*.pt"));
 }
 
-/// What is said of torch's old form with other bytes in the place of some.
+/// The verdict on torch's old form with some bytes replaced.
 fn old_with(was: &[u8], is: &[u8]) -> &'static str {
     let mut held = held("torch", "legacy-tiny");
     let bytes = held.contents.get_mut("old.pt").expect("it is in it");
@@ -596,7 +597,8 @@ fn names_of_torchs_old_form_that_are_damaged_are_told_from_a_programs_own() {
 
 #[test]
 fn what_torchs_old_form_tells_twice_has_to_agree() {
-    // The tensor's shape, stride and offset; its elements in the pickle, then before its bytes; its key in the list; the protocol.
+    // In order: the tensor's shape, stride and offset, its elements in the pickle and then before its bytes, its key in
+    // the list, and the protocol.
     assert_eq!(old_with(b"K\0K\x01\x85", b"K\0K\x02\x85"), "corrupted");
     assert_eq!(old_with(b"K\0K\x01\x85", b"K\x01K\x01\x85"), "corrupted");
     assert_eq!(old_with(b"K\0K\x01\x85", b"K\0N\x85"), "corrupted");
@@ -604,7 +606,7 @@ fn what_torchs_old_form_tells_twice_has_to_agree() {
     assert_eq!(old_with(b"a.\x01\0", b"a.\x21\0"), "corrupted");
     assert_eq!(old_with(b"q\x01a.", b"q\x01ah\x01a."), "corrupted");
     assert_eq!(old_with(b"\x80\x02M\xe9\x03.", b"\x80\x02M\xe8\x03."), "corrupted");
-    // As nobody would write it, but torch reads it: nothing of a tensor of one element.
+    // No program would write this, but torch reads it: an empty view of a tensor of one element.
     assert_eq!(old_with(b"K\0K\x01\x85", b"K\x05K\0\x85"), "complete");
 }
 
@@ -627,7 +629,7 @@ fn what_may_be_damaged_unseen_says_why() {
     }
 }
 
-/// Within a checkpoint of another format it is the same.
+/// The same holds within a checkpoint of another format.
 #[test]
 fn one_file_without_checksums_is_enough() {
     let old = held("torch", "legacy-tiny").contents["old.pt"].clone();
@@ -645,7 +647,7 @@ fn one_file_without_checksums_is_enough() {
     }
 }
 
-/// What `load_best_model_at_end` and `ckpt_path="best"` load is known by their own files.
+/// The checkpoints that `load_best_model_at_end` and `ckpt_path="best"` load are known by their own files.
 #[test]
 fn the_trainers_best_is_known() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoints");

@@ -1,9 +1,9 @@
-//! Damages checkpoints that TensorFlow and Orbax have written, and asks what is said of them.
+//! Damages checkpoints that TensorFlow and Orbax have written, and checks the verdicts on them.
 //!
-//! Without more it runs over the checkpoints in `fixtures/checkpoints`. `the_libraries_load_what_is_called_valid` (`--ignored`)
-//! makes new ones, damages them `TRAININGJOB_DAMAGES` times, and has the libraries themselves load all that was called valid or
-//! complete; `TRAININGJOB_PYTHON` is a Python that has TensorFlow, JAX and Orbax. What comes out is printed as a table
-//! (`--nocapture`).
+//! By default it runs over the checkpoints in `fixtures/checkpoints`. `the_libraries_load_what_is_called_valid`
+//! (`--ignored`) makes new ones and damages them `TRAININGJOB_DAMAGES` times. The libraries themselves then load all
+//! that was called valid or complete. `TRAININGJOB_PYTHON` is a Python that has TensorFlow, JAX and Orbax. The result
+//! is printed as a table (`--nocapture`).
 
 use checkpoint::files::{Files, Member, ReadSeek};
 use checkpoint::formats::{Claim, Listing, Rules, orbax, tensorflow};
@@ -78,7 +78,7 @@ impl Folder {
         listing
     }
 
-    /// What is said of it; `None` if it is not even recognised.
+    /// The verdict on it. `None` if it is not even recognised.
     fn judge(&self, rules: &Rules, depth: Depth) -> Option<Judgement> {
         let claim = (rules.claim)(&self.listing()).into_iter().next()?;
         let (name, ours) = match claim {
@@ -101,7 +101,7 @@ struct Case {
     rules: &'static Rules,
     whole: Folder,
     other: Folder,
-    /// What a library is given, relative to the folder.
+    /// The path that a library is given, relative to the folder.
     given: String,
     step: u64,
 }
@@ -187,11 +187,11 @@ const DAMAGES: [&str; 10] = [
     "still being written",
 ];
 
-/// The folder damaged so, or nothing if there is nothing to damage.
+/// The folder with this damage, or nothing if there is nothing to damage.
 fn damage(case: &Case, how: &str, random: &mut Random) -> Option<Folder> {
     let mut folder = case.whole.clone();
     let paths: Vec<String> = folder.files.keys().cloned().collect();
-    // By size, so that it is not always the many small ones; every other time by file.
+    // By size, so that it is not always one of the many small ones. Every other time by file.
     let total: usize = folder.files.values().map(Vec::len).sum();
     let mut path = paths[random.below(paths.len())].clone();
     if random.below(2) == 0 {
@@ -212,7 +212,7 @@ fn damage(case: &Case, how: &str, random: &mut Random) -> Option<Folder> {
         "emptied" => bytes.clear(),
         "file missing" => drop(folder.files.remove(&path)),
         "file of another step" => {
-            // Data files of Orbax have names by chance: then the one in the same place among those of its folder.
+            // Orbax gives its data files random names. The file in the same place of the other's folder is then taken.
             let beside = |files: &BTreeMap<String, Vec<u8>>, path: &str| {
                 let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
                 files
@@ -246,7 +246,7 @@ fn damage(case: &Case, how: &str, random: &mut Random) -> Option<Folder> {
             folder.files.insert(path.to_owned(), case.other.files[path].clone());
         }
         "still being written" => {
-            // Some of its files, the last of them in part; the last file of all is never there.
+            // Some of its files, the last of them in part. The last file of all is never there.
             let last = |path: &str| {
                 path.ends_with(".index") || path.ends_with("commit_success.txt") || path.ends_with("_METADATA")
             };
@@ -304,7 +304,7 @@ fn name(judgement: Option<&Judgement>) -> &'static str {
     }
 }
 
-/// What a whole one is called: Orbax has no checksum of all that is needed to load it.
+/// The verdict on a whole checkpoint. Orbax has no checksum of all that is needed to load it.
 fn whole(case: &Case) -> &'static str {
     if case.kind.starts_with("orbax") { "complete" } else { "valid" }
 }
@@ -333,15 +333,14 @@ fn what_the_libraries_wrote_is_good() {
     assert_eq!(of("tensorflow").whole.judge(&tensorflow::RULES, Depth::Structure).unwrap().epoch, Some(1.0));
 }
 
-/// What has a checksum is found, whatever is done to it: with TensorFlow that is all but the slack in an index' end
-/// record.
+/// Damage to anything with a checksum is found. With TensorFlow that is all but the slack in an index' end record.
 #[test]
 fn every_flipped_bit_of_tensorflow_is_found() {
     for case in cases(&fixtures()).iter().filter(|case| case.kind.starts_with("tensorflow")) {
         for path in case.whole.files.keys().filter(|path| !path.ends_with(".meta")) {
             let bytes = &case.whole.files[path];
             let slack = if path.ends_with(".index") { bytes.len() - 43..bytes.len() - 8 } else { 0..0 };
-            // Every byte, and each time another of its bits.
+            // Every byte, with another of its bits each time.
             for at in (0..bytes.len()).filter(|at| !slack.contains(at)) {
                 let mut folder = case.whole.clone();
                 folder.files.get_mut(path).unwrap()[at] ^= 1 << (at % 8);
@@ -356,11 +355,11 @@ fn every_flipped_bit_of_tensorflow_is_found() {
 fn no_file_of_a_checkpoint_can_be_cut_unseen() {
     for case in cases(&fixtures()) {
         for (path, bytes) in &case.whole.files {
-            // Says that all is there by being there.
+            // The mere presence of these files says that all is there.
             if path.ends_with("commit_success.txt") || path.ends_with(".meta") {
                 continue;
             }
-            // A part of a database that was merged into another: its files are read, but not all that is in them.
+            // A part of a database that was merged into another. Its files are read, but not all of their content.
             let merged = path.contains("ocdbt.process_") && !path.ends_with("manifest.ocdbt");
             for length in (0..bytes.len()).step_by(17).filter(|_| !merged) {
                 let mut folder = case.whole.clone();
@@ -426,7 +425,7 @@ fn the_libraries_load_what_is_called_valid() {
     }
     for round in 0..rounds {
         let case = &cases[round % cases.len()];
-        // Every second one is a flipped bit, which is what is hardest to see.
+        // Every second damage is a flipped bit, which is the hardest to see.
         let how = if (round / cases.len()).is_multiple_of(2) {
             DAMAGES[0]
         } else {

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-/// From the ground up: each crate may stand on those before it.
+/// In layers: each crate may depend on those before it.
 const ORDER: [&str; 22] = [
     "text",
     "address",
@@ -29,14 +29,14 @@ const ORDER: [&str; 22] = [
     "kubectl-trainingjob",
     "trainingjob-operator",
 ];
-/// On which the graph is looked at: what is needed for others may not be there.
+/// The platform of the graph. Dependencies of other platforms may be missing.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
-/// What only tests use.
+/// Crates that only tests use.
 const FOR_TESTS: [&str; 3] = ["testkit", "fuzz", "trainingjob-fuzz"];
 const KUBERNETES: [&str; 4] = ["kube", "kube-core", "kube-client", "k8s-openapi"];
 const LINUX: [&str; 4] = ["nix", "procfs", "py-spy", "remoteprocess"];
 
-/// Package -> what it is made of, apart from what only its tests need.
+/// Package -> its dependencies, apart from those that only its tests need.
 struct Graph {
     normal: BTreeMap<String, BTreeSet<String>>,
     ours: BTreeSet<String>,
@@ -64,7 +64,7 @@ impl Graph {
         Self { normal: all, ours }
     }
 
-    /// All that a package stands on.
+    /// All dependencies of a package.
     fn below(&self, package: &str) -> BTreeSet<String> {
         let (mut found, mut open) = (BTreeSet::new(), vec![package.to_owned()]);
         while let Some(name) = open.pop() {
@@ -75,7 +75,7 @@ impl Graph {
     }
 }
 
-/// Those of `words` that a package stands on.
+/// Those of `words` on which a package depends.
 fn of<'w>(graph: &Graph, package: &str, words: &[&'w str]) -> Vec<&'w str> {
     let below = graph.below(package);
     assert!(below.contains("serde_json"), "{package} is a package: {below:?}");

@@ -45,7 +45,7 @@ fn a_namespace_gives_the_rights_that_the_cluster_gives_but_for_nodes() {
     let is_wide = |rule: &Rule| rule.resources.iter().any(|is| OF_NO_NAMESPACE.iter().any(|(name, _)| is == name));
     let (wide, others): (Vec<_>, Vec<_>) = cluster.rules.into_iter().partition(is_wide);
     assert_eq!(others, namespace.rules);
-    // Nothing of them may be changed.
+    // None of them may be changed.
     let wide: Vec<_> = wide.iter().map(|rule| (rule.resources.concat(), rule.verbs.concat())).collect();
     assert_eq!(wide, OF_NO_NAMESPACE.map(|(resource, verb)| (resource.to_owned(), verb.to_owned())));
 }
@@ -55,7 +55,7 @@ fn namespace_of(kustomization: &str) -> String {
     file["namespace"].as_str().unwrap().to_owned()
 }
 
-/// Whoever may edit where the operator runs has its account.
+/// A user with edit rights in the operator's namespace has the operator's account.
 #[test]
 fn no_job_is_sent_to_the_operators_namespace() {
     let own =
@@ -80,7 +80,7 @@ fn no_job_is_sent_to_the_operators_namespace() {
     assert!(read("src/main.rs").contains(&format!("default_value = \"{}\"", own[0])));
 }
 
-/// `kubectl delete -k` takes what `kubectl apply -k` made, and with a namespace everything in it.
+/// `kubectl delete -k` deletes what `kubectl apply -k` made, and with a namespace everything in it.
 #[test]
 fn an_uninstall_takes_no_checkpoints() {
     let mut kinds = BTreeSet::new();
@@ -136,7 +136,7 @@ fn rights_are_few() {
     }
 }
 
-/// `kubectl scale tj` asks for the subresource, which the right to change the job does not include.
+/// `kubectl scale tj` requests the subresource, which the right to change the job does not include.
 #[test]
 fn people_who_may_edit_jobs_may_scale_them() {
     let verbs = |people: &str| {
@@ -185,7 +185,8 @@ fn the_operator_has_room_for_every_load_that_was_measured() {
     }
 }
 
-/// By the labels that the operator itself selects by (`labels::gang_selector`), whose pods of before an upgrade have them, too.
+/// The labels are those by which the operator itself selects (`labels::gang_selector`). Pods from before an upgrade
+/// have them, too.
 #[test]
 fn agents_are_selected_by_labels_with_a_prefix() {
     let selector = |path: &str, pointer: &str| -> Value {

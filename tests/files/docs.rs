@@ -1,5 +1,5 @@
-//! The documentation: its links lead somewhere, its tables are those of the CRD, and it says what the code does. The examples say
-//! what they need, and the repository holds nothing that a compiler made.
+//! The documentation: its links lead somewhere, its tables are those of the CRD, and it says what the code does. The
+//! examples say what they need, and the repository holds no compiled file.
 
 use api::{Framework, RESERVED_ENV, Reason, crd};
 use kubectl_trainingjob::advice::ADVICE;
@@ -64,7 +64,7 @@ fn outside_code(page: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The same without what stands between backticks in them.
+/// The same without the text between backticks.
 fn lines_of_prose(page: &str) -> Vec<String> {
     outside_code(page).map(|line| line.split('`').step_by(2).collect()).collect()
 }
@@ -115,7 +115,7 @@ fn rows_of_a_table_have_the_cells_of_its_head() {
                 head = None;
                 continue;
             }
-            // A bar that is escaped belongs to its cell, within backticks too.
+            // An escaped bar belongs to its cell, within backticks too.
             let bars = line.replace(r"\|", "").matches('|').count();
             if *head.get_or_insert(bars) != bars {
                 wrong.push(format!("{}: {line}", path.strip_prefix(root()).unwrap().display()));
@@ -125,14 +125,14 @@ fn rows_of_a_table_have_the_cells_of_its_head() {
     assert!(wrong.is_empty(), "rows with more or fewer cells than the heads of their tables:\n{}", wrong.join("\n"));
 }
 
-/// Whoever has read the README knows what the project is; tables of fields and the like are in docs/.
+/// The README says what the project is. Tables of fields and the like are in docs/.
 #[test]
 fn the_readme_is_short() {
     let lines = read("README.md").lines().count();
     assert!(lines < 200, "README.md has {lines} lines");
 }
 
-/// What a change has to pass is in `.ci/run`, wherever it runs.
+/// The checks of a change are in `.ci/run`, wherever it runs.
 #[test]
 fn the_workflow_runs_what_everybody_runs() {
     let workflow: Value = serde_saphyr::from_str(&read(".github/workflows/ci.yaml")).unwrap();
@@ -156,7 +156,7 @@ fn variables_and_images_are_told() {
     assert!(missing.is_empty(), "docs/jobs.md does not tell of {missing:?}");
 }
 
-/// The words that the code gives to the world are told in docs/operate.md, so that who reads one at night finds it.
+/// docs/operate.md explains the words that the code exposes, so that a reader at night finds them.
 #[test]
 fn every_metric_is_told() {
     let (code, page) = (read("src/telemetry/metrics.rs"), read("docs/operate.md"));
@@ -201,7 +201,7 @@ fn every_reason_that_is_told_exists() {
     let mut wrong = Vec::new();
     for path in pages() {
         for word in camel_case(&read(&path)) {
-            // `NanLoss` may well be a name within the code, but people look for `NaNLoss`.
+            // `NanLoss` may be a name within the code, but people look for `NaNLoss`.
             let meant = ADVICE.iter().map(|(reason, _)| *reason).find(|reason| reason.eq_ignore_ascii_case(&word));
             let exists = known.contains(word.as_str()) || NOT_IN_THE_CODE.contains(&word.as_str());
             if meant.map_or(!exists, |reason| reason != word) {
@@ -236,7 +236,7 @@ fn is_camel_case(word: &str) -> bool {
         && word.contains(|c: char| c.is_ascii_lowercase())
 }
 
-/// What is compiled, and what is applied.
+/// The code that is compiled, and the files that are applied.
 fn code() -> String {
     let (mut code, mut folders) =
         (String::new(), ["src", "crates", "crds", "deploy"].map(|folder| root().join(folder)).to_vec());
@@ -252,7 +252,7 @@ fn code() -> String {
     code
 }
 
-/// The string literals of the code before its tests that are one CamelCase word, but for those of Kubernetes itself.
+/// The string literals of one CamelCase word in the code before its tests, without those of Kubernetes itself.
 fn reasons(code: &str) -> Vec<&str> {
     let code = code.split("#[cfg(test)]").next().unwrap_or_default();
     let is_reason = |text: &&str| text.len() > 3 && is_camel_case(text);
@@ -269,7 +269,7 @@ fn every_event_is_told() {
     assert!(missing.is_empty(), "the table of events in docs/operate.md lacks {missing:?}");
 }
 
-/// What stands first in quotes where an event is made, in the code before its tests.
+/// The first quoted string wherever an event is made, in the code before its tests.
 fn events_in_the_code() -> BTreeSet<String> {
     let folders = ["crates/lifecycle/src", "src/controller"].map(|folder| fs::read_dir(root().join(folder)).unwrap());
     let files = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
@@ -290,7 +290,7 @@ fn events_in_the_code() -> BTreeSet<String> {
     found
 }
 
-/// Words of the list of what is planned, and the fields of the API that would make it false.
+/// Words in the list of plans, and the fields of the API that would make it false.
 const PLANNED: [(&str, &str); 6] = [
     ("elastic", "elastic"),
     ("hang", "failurePolicy.hang"),
@@ -300,7 +300,7 @@ const PLANNED: [(&str, &str); 6] = [
     ("tuning of hyperparameters", "tuning"),
 ];
 
-/// Once the README denied four features that users could write into a job.
+/// The README once denied four features that users could write into a job.
 #[test]
 fn nothing_is_planned_that_is_there() {
     let readme = read("README.md");
@@ -348,7 +348,7 @@ fn git_tracks_no_compiled_file() {
     assert!(compiled.is_empty(), "git tracks {compiled:?}");
 }
 
-/// A rule that no test holds is a wish.
+/// A rule that no test checks is a wish.
 #[test]
 fn every_rule_of_checkpoints_names_its_tests() {
     let ids = rules_with_tests("docs/checkpoints.md");
@@ -365,7 +365,7 @@ fn every_promise_of_the_api_names_its_tests() {
     assert!(ids.len() >= 8, "{ids:?}");
 }
 
-/// The ids of the rows of a page that say `tests: `, each of which is there.
+/// The ids of the rows of a page that say `tests: `. Each named test exists.
 fn rules_with_tests(page: &str) -> Vec<String> {
     let page = read(page);
     let rules = page.lines().filter_map(|line| {
@@ -387,7 +387,7 @@ fn rules_with_tests(page: &str) -> Vec<String> {
     ids
 }
 
-/// Whoever installs a version finds its image, its manifests and what it has changed.
+/// The installer of a version finds its image, its manifests and its changes.
 #[test]
 fn one_version_is_everywhere() {
     let version = env!("CARGO_PKG_VERSION");

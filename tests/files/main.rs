@@ -1,4 +1,5 @@
-//! What needs no cluster and mostly computes: checkpoints, object stores, and the files of `deploy/`, `charts/` and `docs/`.
+//! Tests that need no cluster and mostly compute: checkpoints, object stores, and the files of `deploy/`, `charts/` and
+//! `docs/`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
 #![allow(
     clippy::cast_possible_truncation,

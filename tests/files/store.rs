@@ -1,8 +1,8 @@
-//! Object stores for real: servers that speak S3, Google's and Azure's protocols, and a proxy between that cuts, refuses,
-//! lies and is silent.
+//! Object stores for real: servers that speak S3, Google's and Azure's protocols. A proxy between cuts, refuses, lies
+//! and is silent.
 //!
-//! The servers are built once from their pinned Go modules and are kept in the cache. Google's store is S3's server behind
-//! a translator, of which `testkit::servers` says what it proves and what it does not.
+//! The servers are built once from their pinned Go modules and are kept in the cache. Google's store is S3's server
+//! behind a translator. `testkit::servers` says what it proves and what it does not.
 
 use checkpoint::files::Member;
 use checkpoint::found::{Depth, Format, Found, Verdict};
@@ -23,22 +23,22 @@ use testkit::servers::{ACCOUNT, ACCOUNT_KEY, Asked, BUCKET, Fault, KEY, Proxy, S
 use testkit::wait::{SOON, until};
 
 const MIB: u64 = 1024 * 1024;
-/// What is sent at once: longer files are sent in parts of it.
+/// The size of one request's data. Longer files are sent in parts of it.
 const PART: u64 = 16 * MIB;
-/// Long enough to be sent in parts: three, the last of them short.
+/// Long enough to be sent in three parts, the last of them short.
 const LARGE: u64 = 2 * PART + MIB;
-/// Long enough to be fetched by two requests, of which the second brings no more than that.
+/// Long enough to be fetched by two requests, the second of which brings no more than that.
 const SECOND: u64 = MIB;
 const FETCHED_IN_TWO: u64 = 64 * MIB + SECOND;
 
 // ---- what the tests are made of
 
-/// As the agent runs it.
+/// Runs the work as the agent does.
 fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// Bytes that look like no others and are always the same.
+/// Reproducible bytes that look like no others.
 fn bytes(seed: u64, length: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length as usize + 8);
@@ -73,14 +73,14 @@ fn walk(folder: &Path, below: &str, files: &mut BTreeMap<String, PathBuf>) {
     }
 }
 
-/// All files below a folder with their content, but for what is the operator's.
+/// All files below a folder with their content, except the operator's.
 fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     walk(folder, "", &mut files);
     files.into_iter().map(|(path, file)| (path, fs::read(file).unwrap())).collect()
 }
 
-/// As the inventory finds a checkpoint, of the files that `is_one` says.
+/// A checkpoint as the inventory finds it, of the files that `is_one` selects.
 fn found_of(root: &Path, path: &str, format: Format, step: u64, is_one: impl Fn(&str) -> bool) -> Found {
     let at = root.join(path);
     let base = if at.is_dir() { at } else { at.parent().unwrap().to_owned() };
@@ -114,7 +114,7 @@ fn found(root: &Path, path: &str, step: u64) -> Found {
     found_of(root, path, Format::HuggingFace, step, |_| true)
 }
 
-/// A checkpoint as people have them: a large file, small ones, an empty one, folders, odd names.
+/// A checkpoint as users have them: a large file, small ones, an empty one, folders, odd names.
 fn checkpoint(root: &Path, path: &str, step: u64) -> Found {
     write(root, &format!("{path}/model.safetensors"), &bytes(step, LARGE));
     write(root, &format!("{path}/trainer_state.json"), format!(r#"{{"global_step": {step}}}"#).as_bytes());
@@ -124,7 +124,7 @@ fn checkpoint(root: &Path, path: &str, step: u64) -> Found {
     found(root, path, step)
 }
 
-/// A small one.
+/// A small checkpoint.
 fn small(root: &Path, path: &str, step: u64) -> Found {
     for file in 0..3 {
         write(root, &format!("{path}/{file}"), &bytes(step * 10 + file, 1000 + step));
@@ -173,7 +173,7 @@ async fn paths(store: &Store) -> Vec<String> {
     store.list().await.unwrap().manifests.into_iter().map(|manifest| manifest.path).collect()
 }
 
-/// As a listing has it.
+/// A manifest as a listing has it.
 fn head(manifest: &Manifest) -> Manifest {
     Manifest { files: Vec::new(), ..manifest.clone() }
 }
@@ -191,7 +191,7 @@ fn trouble(result: Result<impl Sized, StoreError>) -> (Trouble, String) {
     (error.trouble, error.to_string())
 }
 
-/// The same with each of the servers to which uploads are sent in the same steps.
+/// The same with each server to which uploads are sent in the same steps.
 macro_rules! in_each_store {
     ($($case:ident,)+) => {
         mod s3 {
@@ -354,7 +354,7 @@ fn an_upload_that_is_dropped_in_the_middle_sends_no_finished_part_again(start: f
 
 fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn() -> Server) {
     const HELPER: &str = "STORE_TEST_HELPER";
-    // The process that is killed, and what `store/bench.py` measures.
+    // The process that is killed, and that `store/bench.py` measures.
     if let Ok(arguments) = std::env::var(HELPER) {
         let [uri, url, secret, root] = arguments.split('\n').collect::<Vec<_>>()[..] else { panic!("{arguments}") };
         let destination = Destination::parse(uri).unwrap();
@@ -397,7 +397,7 @@ fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn(
     });
 }
 
-/// Whatever request fails, and whether or not the store has done what it was asked.
+/// Any request fails, whether or not the store has done what it was asked.
 fn at_no_cut_is_a_checkpoint_shown_that_cannot_be_restored(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
@@ -436,7 +436,7 @@ fn at_no_cut_is_a_checkpoint_shown_that_cannot_be_restored(start: fn() -> Server
                     other => panic!("{fault:?} {at}: {other:?}"),
                 }
                 if at % 2 == 1 {
-                    // The same content once more: gone on with.
+                    // The same content once more: the upload is resumed.
                     direct.upload(&root, &found).await.unwrap();
                 }
                 if count.load(Ordering::SeqCst) <= at {
@@ -448,7 +448,7 @@ fn at_no_cut_is_a_checkpoint_shown_that_cannot_be_restored(start: fn() -> Server
             assert!(at > 9, "{at} requests are too few to be all");
         }
         let found = small(&root, "last", version + 1);
-        // All that was left over goes.
+        // Everything that was left over goes.
         proxy.set(|_| Fault::Pass);
         let manifest = direct.upload(&root, &found).await.unwrap();
         direct.sweep().await.unwrap();
@@ -518,7 +518,7 @@ fn a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before(start:
     let found = found(&root, "checkpoint-1", 1);
     run(async {
         let manifest = store.upload(&root, &found).await.unwrap();
-        // Connections end in the middle, again and again, and after some of that no more are answered.
+        // Connections end in the middle, again and again. After some of them no more are answered.
         let count = AtomicUsize::new(0);
         proxy.set(move |asked| {
             let is_data = asked.method == "GET" && asked.target.ends_with("/model");
@@ -730,7 +730,7 @@ fn a_link_in_the_way_of_a_restore_is_not_followed() {
         let (kind, told) = trouble(store.restore(&manifest, &back).await);
         assert_eq!(kind, Trouble::Local, "{told}");
         assert!(content(&outside).is_empty());
-        // Where it is fetched to before it is whole.
+        // The place to which it is fetched before it is whole.
         let there = room.folder("there");
         write(&outside, "theirs/file", b"x");
         fs::create_dir(there.join(".trainingjob")).unwrap();
@@ -738,7 +738,7 @@ fn a_link_in_the_way_of_a_restore_is_not_followed() {
         let (kind, told) = trouble(store.restore(&manifest, &there).await);
         assert!(kind == Trouble::Local && told.contains("link"), "{told}");
         assert_eq!(content(&outside).len(), 1);
-        // Where what a URI names is to lie.
+        // The place for what a URI names.
         let named = room.folder("named");
         fs::create_dir(named.join("resumed-from")).unwrap();
         std::os::unix::fs::symlink(&outside, named.join("resumed-from/uid-1")).unwrap();
@@ -746,7 +746,7 @@ fn a_link_in_the_way_of_a_restore_is_not_followed() {
         let (kind, told) = trouble(uri.restore_prefix(&named, "resumed-from/uid-1").await);
         assert!(kind == Trouble::Local && told.contains("link"), "{told}");
         assert_eq!(content(&outside).len(), 1);
-        // Among the files that are being fetched.
+        // A place among the files that are being fetched.
         let (cut, within) = (Proxy::before(&server), room.folder("within"));
         let manifest = store.upload(&root, &checkpoint(&root, "deep", 1)).await.unwrap();
         cut.set(|asked| if asked.target.contains("1.bin") { Fault::Answer(403) } else { Fault::Pass });
@@ -856,7 +856,7 @@ fn an_answer_without_end_is_refused() {
             assert!(told.contains("more than 32 MiB") && told.contains("endpoint"), "{told}");
             assert_eq!(kind, Trouble::Refused, "{told}");
         }
-        // What lies in the sockets' buffers was sent and not read.
+        // Bytes in the sockets' buffers were sent and not read.
         let sent = sent.load(Ordering::SeqCst) as u64;
         assert!(sent < 2 * 64 * MIB, "{sent} bytes were taken");
     });
@@ -886,7 +886,7 @@ fn a_list_without_end_is_refused() {
     });
 }
 
-/// Each page comes soon enough, and all of them never.
+/// Each page arrives soon enough, but the list never ends.
 #[test]
 fn a_list_has_a_time() {
     let (store, _room) = hostile_within(Duration::from_millis(300), |_, stream| {
@@ -949,7 +949,7 @@ fn a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later(start: fn
         assert_eq!(trouble(store.remove(&first).await).0, Trouble::Denied);
         assert_eq!(paths(&store).await, ["checkpoint-2"]);
         proxy.set(|_| Fault::Pass);
-        // Written anew before the removal is ended: its data does not go with the old one's.
+        // Written again before the removal is complete. Its data does not go with the old one's.
         let again = store.upload(&root, &small(&root, "checkpoint-1", 3)).await.unwrap();
         store.sweep().await.unwrap();
         assert_eq!(store.list().await.unwrap().manifests, [head(&again), head(&second)]);
@@ -989,7 +989,7 @@ fn parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again(start: fn() -> 
     proxy.set(|asked| if asked.target.contains("partNumber=3") { Fault::Answer(403) } else { Fault::Pass });
     run(async {
         assert_eq!(trouble(store.upload(&root, &found).await).0, Trouble::Denied);
-        // Where the server keeps the parts.
+        // The folder where the server keeps the parts.
         fs::remove_dir_all(server.object(".sgwtmp")).unwrap();
         proxy.set(|_| Fault::Pass);
         let manifest = store.upload(&root, &found).await.unwrap();
@@ -1026,7 +1026,7 @@ fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Serv
         assert_eq!(kind, Trouble::NotFound, "{told}");
         assert!(told.contains("://bucket/resnet/epoch-5"), "{told}");
 
-        // One of ours is known by its manifest, wherever its content lies.
+        // A checkpoint of ours is known by its manifest, wherever its content lies.
         let (ours, root) = (store(&server, &proxy.url(), "runs"), room.folder("root"));
         for step in [1, 2] {
             ours.upload(&root, &small(&root, "out/last", step)).await.unwrap();
@@ -1190,19 +1190,19 @@ fn no_writer_replaces_the_checkpoint_of_another(start: fn() -> Server) {
             let back = restored(&stores[1], manifest, &room).await.unwrap();
             assert!(content(&back) == content(root));
         }
-        // By the place that a person sees.
+        // By the place that a user sees.
         let space = two.space.clone().unwrap();
         let uri = Destination::parse(&format!("{}://{BUCKET}/runs/run/step-1~{space}", server.scheme)).unwrap();
         let named = Store::open(&uri, &access(&server, &server.url()), "").unwrap();
         let back = room.folder("named");
         assert_eq!(named.restore_prefix(&back, "").await.unwrap(), back.join("step-1"));
         assert!(content(&back.join("step-1")) == content(&roots[1].join("run/step-1")));
-        // What one removes is its own.
+        // A writer removes only what is its own.
         stores[1].remove(&two).await.unwrap();
         stores[1].sweep().await.unwrap();
         stores[0].verify(&one).await.unwrap();
         assert_eq!(stores[0].list().await.unwrap().manifests, [head(&one)]);
-        // At the same instant, and below a prefix that has nothing yet.
+        // At the same instant, and below a prefix that is still empty.
         let later = ["uid-3", "uid-4"]
             .map(|writer| Store::open(&place(&server, "new"), &access(&server, &server.url()), writer).unwrap());
         let both = tokio::join!(later[0].upload(&roots[0], &found[0]), later[1].upload(&roots[1], &found[1]));
@@ -1212,7 +1212,7 @@ fn no_writer_replaces_the_checkpoint_of_another(start: fn() -> Server) {
     });
 }
 
-/// Else the first worker waits for a part that lies elsewhere, and the end of the pods with it.
+/// Otherwise the first worker would wait for a part that lies elsewhere, and the end of the pods with it.
 fn all_workers_of_a_job_have_one_place(start: fn() -> Server) {
     let server = start();
     let part = |prefix: &str, index: u32| {
@@ -1229,7 +1229,7 @@ fn all_workers_of_a_job_have_one_place(start: fn() -> Server) {
             let parts: BTreeSet<String> = parts.into_keys().collect();
             assert_eq!(parts, (0..8).map(|index| format!("step-1/{index}.json")).collect(), "{prefix}");
         }
-        // The place is known before anything is put there, whoever else has come by now.
+        // The place is known before anything is put there, whatever other writers have arrived by now.
         let other = Store::open(&place(&server, "runs-0"), &access(&server, &server.url()), "uid-2").unwrap();
         other.upload_part(Path::new("/nowhere"), &Found::nothing_at("step-1"), 0, "1").await.unwrap();
         part("runs-0", 8).await.unwrap();
@@ -1327,7 +1327,7 @@ fn a_manifest_has_the_order_of_writing(start: fn() -> Server) {
     let store = store(&server, &server.url(), "runs");
     let root = room.folder("root");
     run(async {
-        // The steps have begun again.
+        // The steps have started again.
         for (step, order) in [(9, 1), (1, 3), (2, 2)] {
             let found = small(&root, &format!("step-{step}"), step);
             let found = Found { order, earliest: order, needs: vec!["step-9".to_owned()], ..found };

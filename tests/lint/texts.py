@@ -3,9 +3,12 @@
 Each piece keeps the lines that it comes from, so that a finding can name its own.
 """
 
+import ast
 import bisect
+import io
 import json
 import re
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -304,7 +307,7 @@ class Rust:
     """A source: its string literals, and `code`, in which these and comments are blanks."""
 
     def __init__(self, source):
-        self.source, self.strings, self.docs = source, [], []
+        self.source, self.strings, self.docs, self.comments = source, [], [], []
         code, at = list(source), 0
 
         def blank(start, end):
@@ -314,6 +317,8 @@ class Rust:
             start, at = found.start(), found.end()
             if found["comment"]:
                 at = self.end_of_comment(start)
+                if line := re.match(r"///?!?", source[start:at]):
+                    self.comments.append((start, source[start + line.end():at]))
                 if re.match(r"///(?!/)", source[start:at]):
                     self.docs.append((start, source[start + 3:at]))
                 blank(start, at)
@@ -455,6 +460,66 @@ def rust_help(path, source):
         else:
             end()
     end()
+    return found
+
+
+def rust_comments(path, source):
+    """Paragraphs of `//`, `///` and `//!`, tests' too. What is fenced in them is code."""
+    rust, found, block, last, is_fenced = Rust(source), [], [], None, False
+
+    def end():
+        nonlocal block
+        if block:
+            found.append(text(path, block))
+        block = []
+
+    for start, words in rust.comments:
+        number = rust.line(start)
+        if last is not None and number != last + 1:
+            end()
+            is_fenced = False
+        last = number
+        if words.strip().startswith("```"):
+            is_fenced = not is_fenced
+        if is_fenced or not words.strip() or words.strip().startswith("```"):
+            end()
+        else:
+            block.append((number, words.strip()))
+    end()
+    return found
+
+
+def python_comments(path, source):
+    """Comments, line after line, and docstrings by their paragraphs."""
+    found, block, last = [], [], None
+
+    def end():
+        nonlocal block
+        if block:
+            found.append(text(path, block))
+        block = []
+
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
+            number, words = token.start[0], token.string.lstrip("#").strip()
+            if number - 1 != last:
+                end()
+            last = number
+            if words:
+                block.append((number, words))
+            else:
+                end()
+    end()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+                ast.get_docstring(node, clean=False)):
+            docstring = node.body[0].value
+            lines = docstring.value.splitlines()
+            for number, line in enumerate([*lines, ""], docstring.lineno):
+                if line.strip():
+                    block.append((number, line.strip()))
+                else:
+                    end()
     return found
 
 

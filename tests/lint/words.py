@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Finds words that this project does not use, and sentences for users that are too long.
 
-It reads pages, descriptions of the CRDs, help texts, string literals, alerts, dashboards and comments of manifests.
-The last line is the count. The exit code is 1 if there is a finding.
+It reads pages, descriptions of the CRDs, help texts, string literals, alerts, dashboards, and comments of manifests,
+Rust and Python. The last line is the count. The exit code is 1 if there is a finding.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def around(shown, match):
 # ---- what is read
 
 ROOT_PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-GROUPS = ("docs", "crds", "help", "sources", "deploy", "examples")
+GROUPS = ("docs", "crds", "help", "sources", "comments", "deploy", "examples")
 # They are part of no program.
 ONLY_FOR_TESTS = ("crates/testkit", "crates/fuzz")
 # Fields whose entries are types of Kubernetes itself, with its descriptions: those of crates/crdgen.
@@ -126,7 +126,7 @@ GENERATED = re.compile(r"\A.{0,200}?\bMade by `", re.DOTALL)
 
 def texts_of(root, group):
     """The texts of a group."""
-    return {"docs": docs, "crds": crds, "help": helps, "sources": sources, "deploy": deploy,
+    return {"docs": docs, "crds": crds, "help": helps, "sources": sources, "comments": comments, "deploy": deploy,
             "examples": examples}[group](Path(root))
 
 
@@ -185,6 +185,24 @@ def helps(root):
 def sources(root):
     for path in rust_files(root):
         yield from texts.rust_strings(*read(root, path))
+
+
+def is_python(path):
+    """Whether a file is a Python program, which may have no ending."""
+    if path.suffix:
+        return path.suffix == ".py"
+    with path.open("rb") as file:
+        return b"python" in file.readline()
+
+
+def comments(root):
+    for folder in ("src", "crates", "tests", "bench", "devcluster", "deploy", "examples"):
+        for path in sorted(path for path in (root / folder).rglob("*") if path.is_file()):
+            if path.suffix == ".rs":
+                yield from texts.rust_comments(*read(root, path))
+            # Those of the words themselves.
+            elif is_python(path) and path.parent != Path(__file__).parent:
+                yield from texts.python_comments(*read(root, path))
 
 
 def deploy(root):

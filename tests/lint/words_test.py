@@ -389,6 +389,62 @@ class RustSources(unittest.TestCase):
         self.assertEqual(texts.rust_help("src/lib.rs", "/// told\nfn f() {}"), [])
 
 
+    def test_comments_are_read_line_after_line_outside_of_literals_and_examples(self):
+        source = textwrap.dedent('''
+            //! A page of
+            //! two lines.
+            //!
+            //! ```
+            //! it_is("told");
+            //! ```
+            /// It goes
+            /// on from here.
+            fn f() { "it is // told" } // behind it
+            // "http://somebody" has a scheme
+            const URL: &str = r"//nobody"; /* told */
+            #[cfg(test)]
+            mod tests {
+                // told `told` by // it
+                fn g() {}
+                //
+                // alone
+            }
+        ''')
+        texts_ = texts.rust_comments("src/x.rs", source)
+        self.assertEqual([text.shown for text in texts_], [
+            "A page of two lines.", "It goes on from here. behind it \"http://somebody\" has a scheme",
+            "told `told` by // it", "alone"])
+        self.assertEqual([(finding.line, finding.word) for text in texts_ for finding in words.find_in(text)],
+                         [(8, "goes on from"), (15, "told")])
+        self.assertFalse(any(text.is_limited for text in texts_))
+
+
+class PythonSources(unittest.TestCase):
+    def test_comments_and_docstrings_are_read(self):
+        source = textwrap.dedent('''
+            #!/usr/bin/env python3
+            """What it does.
+
+            It goes
+            on from here."""
+
+            LINES = """told
+            nobody"""  # a constant
+            # told
+            # later
+
+            #
+            def f():
+                """Who knows."""
+                return "# told"
+        ''').lstrip()
+        texts_ = texts.python_comments("x.py", source)
+        self.assertEqual(sorted(text.shown for text in texts_), [
+            "It goes on from here.", "What it does.", "Who knows.", "a constant told later"])
+        self.assertEqual(sorted((finding.line, finding.word) for text in texts_ for finding in words.find_in(text)),
+                         [(4, "goes on from"), (9, "told"), (14, "Who")])
+
+
 class Manifests(unittest.TestCase):
     def test_comments_are_read_outside_of_blocks_strings_and_commands(self):
         source = textwrap.dedent('''
@@ -518,7 +574,7 @@ class Allow(unittest.TestCase):
 
 class Repository(unittest.TestCase):
     def test_every_group_has_texts(self):
-        for group, least in {"docs": 500, "crds": 150, "help": 80, "sources": 1000, "deploy": 100,
+        for group, least in {"docs": 500, "crds": 150, "help": 80, "sources": 1000, "comments": 2000, "deploy": 100,
                              "examples": 30}.items():
             with self.subTest(group=group):
                 self.assertGreater(sum(1 for _ in words.texts_of(ROOT, group)), least)

@@ -1,8 +1,8 @@
-//! Every alert of deploy/monitoring/rules.yaml fires, and resolves once what it tells of is mended: by the series that the
-//! operator and the agents serve on real nodes, in a real Prometheus.
+//! Every alert of deploy/monitoring/rules.yaml fires, and resolves once its cause is fixed. The series are those that
+//! the operator and the agents serve on real nodes, in a real Prometheus.
 //!
-//! The times of the rules on jobs are a twentieth of what is shipped; those on the operator are as shipped. ALERT, a part of the name
-//! of a case, chooses some.
+//! The times of the rules on jobs are a twentieth of the shipped ones. Those on the operator are as shipped. ALERT, a
+//! part of the name of a case, selects cases.
 
 use super::behind;
 use super::stores::Bucket;
@@ -29,12 +29,12 @@ use testkit::prometheus::Prometheus;
 use testkit::root;
 use testkit::servers::{BUCKET, Fault, SECRET};
 
-/// How many times faster the alerts on jobs are than as they are shipped.
+/// How many times faster than shipped the alerts on jobs are.
 const FASTER: u64 = 20;
-/// For an alert to fire, or to resolve: those on the operator take a quarter of an hour as they are shipped.
+/// Limit for an alert to fire, or to resolve. Those on the operator take a quarter of an hour as shipped.
 const LIMIT: Duration = Duration::from_secs(1500);
 
-/// The rules that are shipped, and the same with those on jobs made faster.
+/// The shipped rules, and the same with faster rules on jobs.
 fn rules() -> (Value, Value) {
     let shipped: Value =
         serde_saphyr::from_str(&fs::read_to_string(root("deploy/monitoring/rules.yaml")).unwrap()).unwrap();
@@ -49,7 +49,7 @@ fn rules() -> (Value, Value) {
     (shipped, rules)
 }
 
-/// An expression whose ranges, steps and limits in seconds are divided.
+/// An expression with its ranges, steps and limits in seconds divided by `FASTER`.
 fn faster(expression: &str) -> String {
     let range = Regex::new(r"\[(\d+[smh])(?::(\d+[smh]))?\]").unwrap();
     let divide = |found: &Captures<'_>| {
@@ -91,7 +91,7 @@ async fn every_alert_fires_and_resolves_by_real_series() {
     if !is_built() {
         return;
     }
-    // A cluster of its own, of which a node is cut off, a kind removed and the operator taken away.
+    // A cluster of its own, because a node is cut off, a kind removed and the operator taken away.
     let world: &'static World =
         Box::leak(Box::new(World::up("alerts", &["--kcm-arg=--node-monitor-grace-period=20s"])));
     if world.cluster.name().is_none() {
@@ -126,7 +126,7 @@ async fn every_alert_fires_and_resolves_by_real_series() {
     if "operator_is_away".contains(&only) {
         rows.extend(trial.operator_is_away().await);
     }
-    let head = "| alert | what happened | fired after, s | what mended it | resolved after, s |\n|---|---|---|---|---|";
+    let head = "| alert | what happened | fired after, s | what fixed it | resolved after, s |\n|---|---|---|---|---|";
     let _ = writeln!(std::io::stderr(), "{head}\n{}", rows.join("\n"));
     let told: BTreeSet<_> = rows.iter().map(|row| row.split('`').nth(1).unwrap().to_owned()).collect();
     let (shipped, _) = rules();
@@ -141,7 +141,7 @@ async fn every_alert_fires_and_resolves_by_real_series() {
 struct Trial<'a> {
     space: &'a Space,
     prometheus: Prometheus,
-    /// The series of each pod that runs are found by this.
+    /// The task that finds the series of each running pod.
     targets: tokio::task::JoinHandle<()>,
 }
 
@@ -173,31 +173,32 @@ impl<'a> Trial<'a> {
         Self { space, prometheus, targets }
     }
 
-    /// A job of one worker that does this, until it is mended.
+    /// A job of one worker with this cause, until the cause is fixed.
     async fn submit(&self, name: &str, cause: &str, fields: Value) -> super::world::Job {
         let one = json!({ "numWorkers": 1, "command": ["python3", "/programs/alerts.py", cause] });
         self.space.submit(name, merged(one, &fields)).await
     }
 
-    /// Waits until all of these alerts on the job fire, mends what they tell of, and waits until they resolve; a row for each.
+    /// Waits until all of these alerts on the job fire, fixes their cause, and waits until they resolve. Returns a row
+    /// for each.
     async fn meet(
         &self,
         alerts: &[&str],
         job: Option<&str>,
         what: &str,
-        (mended_by, mend): (&str, impl AsyncFnOnce()),
+        (fixed_by, fix): (&str, impl AsyncFnOnce()),
     ) -> Vec<String> {
         let fired = join_all(alerts.iter().map(|alert| self.until(alert, job, true))).await;
-        mend().await;
+        fix().await;
         let resolved = join_all(alerts.iter().map(|alert| self.until(alert, job, false))).await;
         let times = fired.into_iter().zip(resolved);
         let row = |(alert, (fired, resolved)): (&&str, (u64, u64))| {
-            format!("| `{alert}` | {what} | {fired} | {mended_by} | {resolved} |")
+            format!("| `{alert}` | {what} | {fired} | {fixed_by} | {resolved} |")
         };
         alerts.iter().zip(times).map(row).collect()
     }
 
-    /// The seconds until this alert fires, or fires no more.
+    /// The seconds until this alert fires, or stops firing.
     async fn until(&self, alert: &str, job: Option<&str>, fires: bool) -> u64 {
         let (at, what) = (Instant::now(), if fires { "to fire" } else { "to resolve" });
         let is_so = async || (self.prometheus.fires(alert, job)? == fires).then_some(());
@@ -206,13 +207,13 @@ impl<'a> Trial<'a> {
         at.elapsed().as_secs()
     }
 
-    /// Tells the program of a job that it is mended.
+    /// Signals to the program of a job that its cause is fixed.
     fn touch(&self, job: &str) {
         let labels = format!("training-job={job},batch.kubernetes.io/job-completion-index=0");
         let pods = ["get", "pods", "-n", &self.space.name, "-l", &labels, "-o", "name"];
         let pods = self.space.world.cluster.kubectl(&pods);
         let pod = pods.lines().next().expect("a pod");
-        let touch = ["exec", "-n", &self.space.name, pod, "-c", "training", "--", "touch", "/tmp/mended"];
+        let touch = ["exec", "-n", &self.space.name, pod, "-c", "training", "--", "touch", "/tmp/fixed"];
         self.space.world.cluster.kubectl(&touch);
     }
 
@@ -226,11 +227,11 @@ impl<'a> Trial<'a> {
     async fn waits(&self) -> Vec<String> {
         let nowhere = json!({ "scheduling": { "nodeSelector": { "alerts": "here" } } });
         self.submit("waits", "", nowhere).await;
-        let mend = async || {
+        let fix = async || {
             self.space.world.cluster.kubectl(&["label", "node", "node0", "alerts=here"]);
         };
         let what = "no node has the label that it asks for";
-        self.meet(&["TrainingJobPending"], Some("waits"), what, ("a node gets the label", mend)).await
+        self.meet(&["TrainingJobPending"], Some("waits"), what, ("a node gets the label", fix)).await
     }
 
     async fn slow(&self) -> Vec<String> {
@@ -245,22 +246,22 @@ impl<'a> Trial<'a> {
         self.submit("slow", "slow", fields).await;
         let alerts = ["TrainingJobThroughputLow", "TrainingJobGpusIdle", "TrainingJobLossNaN", "TrainingJobGpuLost"];
         let what = "a throughput of 12 instead of 20, GPUs at 20 % of which one goes, a loss of NaN";
-        let mend = async || self.touch("slow");
-        self.meet(&alerts, Some("slow"), what, ("the program reports 30 and 0.5, two GPUs are at 95 %", mend)).await
+        let fix = async || self.touch("slow");
+        self.meet(&alerts, Some("slow"), what, ("the program reports 30 and 0.5, two GPUs are at 95 %", fix)).await
     }
 
     async fn flat(&self) -> Vec<String> {
         self.submit("flat", "flat", json!({ "monitoring": { "plateauSeconds": 60 } })).await;
-        let mend = async || self.touch("flat");
+        let fix = async || self.touch("flat");
         let what = "the loss stays 0.5 with `plateauSeconds: 60`";
-        self.meet(&["TrainingJobLossPlateau"], Some("flat"), what, ("the loss falls", mend)).await
+        self.meet(&["TrainingJobLossPlateau"], Some("flat"), what, ("the loss falls", fix)).await
     }
 
     async fn restarts(&self) -> Vec<String> {
         let limit = |limit: u32| json!({ "failurePolicy": { "backoffLimit": limit } });
         let job = self.submit("restarts", "fails-four-times", limit(5)).await;
         let alerts = ["TrainingJobRestarting", "TrainingJobRestartsNearLimit"];
-        let mend = async || {
+        let fix = async || {
             job.patch(json!({ "suspend": true })).await;
             job.state(Suspended).await;
             job.patch(merged(limit(20), &json!({ "suspend": false }))).await;
@@ -270,24 +271,24 @@ impl<'a> Trial<'a> {
             &alerts,
             Some("restarts"),
             what,
-            ("it is stopped, gets `backoffLimit: 20` and goes on; an hour has passed", mend),
+            ("it is stopped, gets `backoffLimit: 20` and goes on; an hour has passed", fix),
         )
         .await
     }
 
     async fn repeats(&self) -> Vec<String> {
         self.submit("repeats", "fails", json!({ "failurePolicy": { "backoffLimit": 1000 } })).await;
-        let mend = async || self.touch("repeats");
+        let fix = async || self.touch("repeats");
         let what = "it fails again and again, and has saved nothing";
-        self.meet(&["TrainingJobGoodputLow"], Some("repeats"), what, ("it fails no more", mend)).await
+        self.meet(&["TrainingJobGoodputLow"], Some("repeats"), what, ("it fails no more", fix)).await
     }
 
     async fn stops(&self) -> Vec<String> {
         self.submit("stops", "stops", json!({ "failurePolicy": { "hang": { "timeoutSeconds": 30 } } })).await;
         let alerts = ["TrainingJobHangSuspected", "TrainingJobNoProgress"];
-        let mend = async || self.touch("stops");
+        let fix = async || self.touch("stops");
         let what = "it makes no step after the sixth, and sleeps";
-        self.meet(&alerts, Some("stops"), what, ("it makes steps again", mend)).await
+        self.meet(&alerts, Some("stops"), what, ("it makes steps again", fix)).await
     }
 
     async fn silent(&self) -> Vec<String> {
@@ -298,8 +299,8 @@ impl<'a> Trial<'a> {
         let job = self.submit("silent", "", fields).await;
         job.state(Running).await;
         self.space.world.cluster.devcluster(&["node", "cut", "2"]);
-        let mend = async || self.space.world.cluster.devcluster(&["node", "mend", "2"]);
-        self.meet(&["TrainingJobNodeSilent"], Some("silent"), "its node is cut off", ("the node is back", mend)).await
+        let fix = async || self.space.world.cluster.devcluster(&["node", "mend", "2"]);
+        self.meet(&["TrainingJobNodeSilent"], Some("silent"), "its node is cut off", ("the node is back", fix)).await
     }
 
     async fn grows(&self) -> Vec<String> {
@@ -316,9 +317,9 @@ impl<'a> Trial<'a> {
         let elastic = json!({ "minWorkers": 2, "maxWorkers": 3, "waitSeconds": 5 });
         let fields = json!({ "numWorkers": 3, "elastic": elastic, "scheduling": { "affinity": affinity } });
         let job = self.submit("grows", "", fields).await;
-        let mend = async || job.patch(json!({ "numWorkers": 2 })).await;
+        let fix = async || job.patch(json!({ "numWorkers": 2 })).await;
         let what = "two of three workers have room";
-        self.meet(&["TrainingJobBelowSize"], Some("grows"), what, ("`numWorkers: 2`", mend)).await
+        self.meet(&["TrainingJobBelowSize"], Some("grows"), what, ("`numWorkers: 2`", fix)).await
     }
 
     async fn mute(&self) -> Vec<String> {
@@ -331,20 +332,20 @@ impl<'a> Trial<'a> {
         let found = Process::with_variable("POD_NAME").into_iter().find(is_agent);
         let agent = found.expect("its agent runs");
         agent.strike(Signal::STOP);
-        let mend = async || {
+        let fix = async || {
             agent.strike(Signal::CONT);
         };
-        self.meet(&["TrainingJobAgentUnreadable"], Some("mute"), "its agent stops (SIGSTOP)", ("SIGCONT", mend)).await
+        self.meet(&["TrainingJobAgentUnreadable"], Some("mute"), "its agent stops (SIGSTOP)", ("SIGCONT", fix)).await
     }
 
     async fn saves_nothing(&self) -> Vec<String> {
         self.submit("unsaved", "saves-nothing", kept()).await;
-        let mend = async || self.touch("unsaved");
+        let fix = async || self.touch("unsaved");
         let what = "it trains for two hours and saves nothing";
-        self.meet(&["TrainingJobNoCheckpoint"], Some("unsaved"), what, ("it saves", mend)).await
+        self.meet(&["TrainingJobNoCheckpoint"], Some("unsaved"), what, ("it saves", fix)).await
     }
 
-    /// Of a backup, and of a result.
+    /// The alerts on a backup, and on a result.
     async fn stores(&self) -> Vec<String> {
         let bucket = Bucket::open(self.space).await;
         let backup = merged(kept()["checkpoint"].clone(), &json!({ "backup": bucket.backup("late") }));
@@ -383,10 +384,10 @@ impl<'a> Trial<'a> {
 
     async fn damaged(&self) -> Vec<String> {
         self.submit("damaged", "damaged", kept()).await;
-        let mend = async || self.touch("damaged");
+        let fix = async || self.touch("damaged");
         let what = "the header of a checkpoint is nonsense";
         let alert = ["TrainingJobCheckpointsUnhealthy"];
-        self.meet(&alert, Some("damaged"), what, ("it is written anew", mend)).await
+        self.meet(&alert, Some("damaged"), what, ("it is written again", fix)).await
     }
 
     async fn full(&self) -> Vec<String> {
@@ -395,10 +396,9 @@ impl<'a> Trial<'a> {
         let volume = Memory::mount(behind(self.space, "small").await);
         let storage = json!({ "storage": { "type": "pvc", "pvcName": "small" } });
         let job = self.submit("full", "large", json!({ "checkpoint": storage })).await;
-        let mend = async || volume.size("64m");
+        let fix = async || volume.size("64m");
         let what = "a checkpoint of 5 MiB on a volume of 8 MiB";
-        let rows =
-            self.meet(&["TrainingJobCheckpointVolumeFull"], Some("full"), what, ("the volume grows", mend)).await;
+        let rows = self.meet(&["TrainingJobCheckpointVolumeFull"], Some("full"), what, ("the volume grows", fix)).await;
         job.delete().await;
         let labels = ListParams::default().labels("training-job=full");
         eventually("its pod to go", SOON, async || {
@@ -412,21 +412,21 @@ impl<'a> Trial<'a> {
         let cluster = &self.space.world.cluster;
         cluster.kubectl_with(&["apply", "-f", "-"], DENIES);
         self.submit("denied", "", json!({})).await;
-        let mend = async || {
+        let fix = async || {
             cluster.kubectl_with(&["delete", "-f", "-"], DENIES);
         };
         let what = "a policy refuses what it writes";
-        self.meet(&["TrainingJobReconcileErrors"], None, what, ("the policy goes", mend)).await
+        self.meet(&["TrainingJobReconcileErrors"], None, what, ("the policy goes", fix)).await
     }
 
     async fn no_kind(&self) -> Vec<String> {
         let cluster = &self.space.world.cluster;
         cluster.kubectl(&["delete", "crd", "tuningjobs.ml.example.com"]);
-        let mend = async || cluster.apply_crd(&api::tuning_crd());
-        self.meet(&["TrainingJobWatchErrors"], None, "the kind TuningJob is removed", ("it is back", mend)).await
+        let fix = async || cluster.apply_crd(&api::tuning_crd());
+        self.meet(&["TrainingJobWatchErrors"], None, "the kind TuningJob is removed", ("it is back", fix)).await
     }
 
-    /// Nothing of it is there, and then a replica that does not get the lease.
+    /// First the operator does not exist at all, and then a replica does not get the lease.
     async fn operator_is_away(&self) -> Vec<String> {
         let cluster = &self.space.world.cluster;
         let kubectl = |args: &[&str]| cluster.kubectl(&[args, &["-n", "trainingjob-system"]].concat());
@@ -464,8 +464,8 @@ fn kept() -> Value {
     json!({ "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } } })
 }
 
-/// Writes, again and again, where the operator and the agents of a namespace serve their series. Debian's Prometheus is built
-/// without the discovery by Kubernetes.
+/// Repeatedly writes where the operator and the agents of a namespace serve their series, because Debian's Prometheus
+/// is built without the discovery by Kubernetes.
 async fn find_targets(space: Space, folder: PathBuf) {
     let (workers, operators) = (space.api::<Pod>(), Api::<Pod>::namespaced(space.client.clone(), "trainingjob-system"));
     loop {

@@ -22,7 +22,7 @@ pub async fn job(space: &Space, name: &str, env: Value, checkpoint: Value) -> Jo
     job_of(space, name, 2, env, json!({ "checkpoint": checkpoint })).await
 }
 
-/// The same with so many workers, and more of the spec.
+/// The same with this many workers, and more of the spec.
 pub async fn job_of(space: &Space, name: &str, workers: u32, env: Value, more: Value) -> Job {
     let all = json!({ "STEPS": "30", "SAVE_EVERY": "5", "ATOMIC": "0", "STEP_SECONDS": "0.05" });
     let all = merged(all, &env);
@@ -35,7 +35,7 @@ pub async fn job_of(space: &Space, name: &str, workers: u32, env: Value, more: V
     space.submit(name, merged(fields, &more)).await
 }
 
-/// What each worker's last pod has said, in all attempts that it had, by its index.
+/// The output of each worker's last pod, in all attempts that it had, by its index.
 pub async fn logs(space: &Space, job: &Job) -> Vec<String> {
     job.workers().values().map(|pod| String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()).collect()
 }
@@ -48,13 +48,13 @@ pub fn checkpoint(status: &TrainingJobStatus) -> &api::CheckpointStatus {
     status.checkpoint.as_ref().expect("checkpoints are told of")
 }
 
-/// Killed in the middle of a save by torch: the next attempt resumes from the newest whole one, in every worker, and ends with
-/// what an undisturbed run ends with.
+/// Killed in the middle of a save by torch. The next attempt resumes from the newest whole checkpoint, in every worker,
+/// and has the same result as an undisturbed run.
 #[tokio::test]
 async fn a_save_that_was_cut_is_passed_over() {
     let Some(world) = world() else { return };
     let space = world.space("cut", json!({})).await;
-    // Both ranks in one pod: the weights depend on their number only.
+    // Both ranks run in one pod, because the weights depend only on their number.
     let together = json!({ "procsPerWorker": 2, "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } } });
     let whole = job_of(&space, "whole", 1, json!({ "STEP_SECONDS": "0" }), together).await;
     let cut = submit(&space, "cut", json!({ "CUT_SAVE": "20", "CUT_ON": "1" }), json!({})).await;
@@ -78,9 +78,9 @@ async fn a_save_that_was_cut_is_passed_over() {
     space.end().await;
 }
 
-/// Killed in the middle of a save again and again, with half of the file under its own name: each attempt resumes from what the
-/// one before it had wholly written, never from less, and the end is what an undisturbed run ends with. KILLS of them, in a few
-/// jobs.
+/// Killed in the middle of a save again and again, with half of the file under its own name. Each attempt resumes from
+/// what the one before it had written completely, never from less. The result is that of an undisturbed run. There are
+/// KILLS kills, in a few jobs.
 #[tokio::test]
 async fn kills_in_a_save_lose_nothing() {
     let Some(world) = world() else { return };
@@ -107,10 +107,11 @@ async fn kills_in_a_save_lose_nothing() {
     space.end().await;
 }
 
-/// A checkpoint that can't be resumed from fails the job before any worker has a pod, and a good one is given to every worker.
+/// A checkpoint that can't be resumed from fails the job before any worker has a pod. A good one is given to every
+/// worker.
 #[tokio::test]
 async fn a_bad_checkpoint_to_begin_with_is_named() {
-    // A byte of a tensor in it.
+    // The offset of a byte of a tensor in it.
     const DAMAGED: usize = 2700;
     let Some(world) = world() else { return };
     let space = world.space("bad-resume", json!({})).await;

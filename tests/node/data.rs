@@ -1,4 +1,4 @@
-//! Models and data sets by address: fetched before the workers start, once for all jobs that share a cache.
+//! Models and data sets by address. They are fetched before the workers start, once for all jobs that share a cache.
 
 use super::stores::Bucket;
 use super::world::{merged, world};
@@ -46,7 +46,7 @@ async fn a_model_is_fetched_once_and_before_the_workers_are_made() {
     let [model] = status.data.as_slice() else { panic!("{:?}", status.data) };
     assert_eq!((model.name.as_str(), model.files, model.bytes, model.fetched_bytes), ("model", 2, 30, 30));
     assert!(behind(&space, "cache").await.join(format!("shared/models/{}/entry.json", model.key)).exists());
-    // Nothing of the credentials is where a program runs.
+    // No pod in which a program runs has the credentials.
     let pods = space.pods().await;
     let of_gang = pods.iter().filter(|pod| pod.labels().get("training-job").is_some_and(|job| job == "first"));
     let of_gang: Vec<&Pod> =
@@ -61,7 +61,7 @@ async fn a_model_is_fetched_once_and_before_the_workers_are_made() {
     assert_eq!((&status.data[0].key, status.data[0].fetched_bytes), (&model.key, 0));
     assert_eq!(logs(&space, &second).await.len(), 2);
 
-    // What is not there ends the job at once, with the remedy.
+    // A missing model ends the job at once, with the remedy.
     let missing = json!({ "model": format!("s3://{BUCKET}/models/bass") });
     let missing = space.submit("missing", fields(missing)).await;
     let status = missing.state(Failed).await;
@@ -69,7 +69,7 @@ async fn a_model_is_fetched_once_and_before_the_workers_are_made() {
     let why = status.failure_message.unwrap();
     assert!(why.contains("models/bass"), "{why}");
 
-    // More than the cache may hold.
+    // The model is larger than the cache may be.
     let large = json!({ "model": format!("s3://{BUCKET}/models/base-2"), "cache": { "pvcName": "cache", "path": "shared/models", "limit": "10" } });
     let large = space.submit("large", fields(large)).await;
     let why = large.state(Failed).await.failure_message.unwrap();

@@ -16,10 +16,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::fmt::Debug;
 
-/// Begins when a file says so.
+/// The prefix of a program that begins when a file exists.
 const BEGINS: &str = "until [ -e /tmp/go ]; do sleep 0.2; done; exec ";
 
-/// The example for such namespaces, with a program that begins when a file says so.
+/// The example for such namespaces, with a program that begins when a file exists.
 fn job(name: &str, program: &str) -> Value {
     let mut job = example("restricted");
     job["metadata"]["name"] = json!(name);
@@ -31,8 +31,8 @@ fn job(name: &str, program: &str) -> Value {
     job
 }
 
-/// Refused without its podTemplate; with it, trained by torchrun as the operator makes its pods (the node has image volumes), and
-/// started as the same operator makes them for a cluster that has none.
+/// The job is refused without its podTemplate. With it, torchrun trains in pods as the operator makes them (the node
+/// has image volumes). It also starts in pods as the same operator makes them for a cluster without image volumes.
 #[tokio::test]
 async fn restricted_namespaces_and_both_ways_of_the_agent() {
     let Some(world) = world() else { return };
@@ -67,7 +67,7 @@ async fn restricted_namespaces_and_both_ways_of_the_agent() {
     space.end().await;
 }
 
-/// A change of the way leaves what runs as it is.
+/// A change of the delivery leaves what runs as it is.
 #[tokio::test]
 #[ignore = "soak: the operator rolls out another delivery; proved in make test by restricted_namespaces_and_both_ways_of_the_agent \
             and plane::delivery"]
@@ -75,7 +75,7 @@ async fn the_agent_comes_either_way_and_no_change_of_it_touches_what_runs() {
     if world().is_none() {
         return;
     }
-    // Its own cluster: the operator is given another way of delivery.
+    // A cluster of its own, because the operator gets another way of delivery.
     let world: &'static World = Box::leak(Box::new(World::up("delivery", &[])));
     if world.cluster.name().is_none() {
         return testkit::skipped("the operator of a cluster that was there before is not changed");
@@ -103,7 +103,7 @@ async fn the_agent_comes_either_way_and_no_change_of_it_touches_what_runs() {
     world.cluster.devcluster(&["down"]);
 }
 
-/// Every operator that starts from now on delivers the agent so.
+/// Makes every operator that starts from now on deliver the agent this way.
 fn deliver(world: &World, delivery: &str) {
     let deployment = ["deployment/trainingjob-operator", "-n", "trainingjob-system"];
     let [name, flag, namespace] = deployment;
@@ -111,8 +111,8 @@ fn deliver(world: &World, delivery: &str) {
     world.cluster.kubectl(&["rollout", "status", name, flag, namespace, "--timeout=180s"]);
 }
 
-/// Creates what the operator would create of this job in a cluster without image volumes. No TrainingJob is there, so the operator
-/// of the cluster does nothing about it, and its agents need no operator to form their gang.
+/// Creates what the operator would create for this job in a cluster without image volumes. No TrainingJob exists, so
+/// that the cluster's operator does nothing about it. Its agents need no operator to form their gang.
 async fn create_by_hand(space: &Space, mut job: Value) {
     job["metadata"]["namespace"] = json!(space.name);
     job["metadata"]["uid"] = json!("00000000-0000-4000-8000-000000000001");
@@ -142,7 +142,7 @@ async fn create_by_hand(space: &Space, mut job: Value) {
     }
 }
 
-/// Without an owner, which is not there: it would be removed with it.
+/// Creates an object without its owner. The owner does not exist, and the object would be removed with it.
 async fn create<K>(space: &Space, mut object: K)
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize,
@@ -163,7 +163,7 @@ async fn running(space: &Space, job: &str) -> Vec<Pod> {
     .await
 }
 
-/// Looks at the pods of a job that runs, as a person would in a shell, and lets its programs begin.
+/// Looks at the pods of a running job, as a person would in a shell, and lets its programs begin.
 async fn begin(space: &Space, job: &str, pods: &[Pod], delivery: Delivery) {
     assert_eq!(pods.iter().map(worker).collect::<Vec<_>>(), [0, 1]);
     for pod in pods {
@@ -193,7 +193,7 @@ async fn begin(space: &Space, job: &str, pods: &[Pod], delivery: Delivery) {
     }
 }
 
-/// What a person sees who opens a shell in a worker. Where it can't be opened it is tried again.
+/// The output of a shell in a worker. A shell that can't be opened is tried again.
 async fn in_shell(space: &Space, pod: &Pod, script: &str) -> String {
     let name = pod.name_any();
     let command = ["exec", &name, "-n", &space.name, "-c", "training", "--", "sh", "-euc", script];

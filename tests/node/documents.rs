@@ -1,6 +1,6 @@
-//! What the documents that the project began with show of other kinds (`examples/documents/others`), converted and run: numbers,
-//! roles, policies and variables as converted, with a program and an image of these tests, for the documents show none that could be
-//! had here.
+//! Manifests of other kinds in the project's first documents (`examples/documents/others`), converted and run. Numbers,
+//! roles, policies and variables are as converted. The program and the image are those of these tests, because the
+//! documents show none that could be had here.
 
 use super::checkpoints::logs;
 use super::fine_tuning::Hub;
@@ -68,7 +68,7 @@ async fn run(space: &Space, file: &str, mut job: Value) {
         return testkit::skipped(&format!("{name} of {file}: its image is made by `make soak`"));
     }
     let spec = job["spec"].as_object_mut().unwrap();
-    // What is not here: GPUs, their program, and its volumes. And eight workers are many for this machine.
+    // GPUs, the program and its volumes are not available here. Eight workers are many for this machine.
     for field in ["resources", "suspend", "args", "volumes", "volumeMounts", "image", "command"] {
         spec.remove(field);
     }
@@ -112,15 +112,15 @@ async fn run(space: &Space, file: &str, mut job: Value) {
     space.no_pod_is_left().await;
 }
 
-/// Prints what there is to read, and leaves a result if one is wanted.
+/// Prints what there is to read, and leaves a result if one is requested.
 const READS: &str = r#"
 for folder in "$MODEL" "$DATASET"; do [ ! -d "$folder" ] || find -L "$folder" -type f; done
 echo "format $DATASET_FORMAT"
 [ -z "$OUTPUT_DIR" ] || echo tuned > "$OUTPUT_DIR/weights"
 "#;
 
-/// What OME's documentation shows, with its runtimes and models in the file: nothing is lost, and each job reads its model and
-/// data and publishes its result, with the stand-ins of the hub and of Oracle's S3-compatible endpoint.
+/// What OME's documentation shows, with its runtimes and models in the file. Nothing is lost. Each job reads its model
+/// and data and publishes its result, with the stand-ins of the hub and of Oracle's S3-compatible endpoint.
 #[tokio::test]
 #[ignore = "soak: five jobs; proved in make test by node::data, node::results and the tests of cli::convert"]
 async fn what_ome_shows_reads_and_publishes() {
@@ -153,7 +153,7 @@ async fn what_ome_shows_reads_and_publishes() {
     assert!(!converted.lost, "{}", converted.text);
     for mut job in serde_saphyr::from_multiple::<Value>(&converted.text).unwrap() {
         let spec = job["spec"].as_object_mut().unwrap();
-        // GPUs, images and programs are not here.
+        // GPUs, images and programs are not available here.
         for field in ["resources", "args", "procsPerWorker"] {
             spec.remove(field);
         }

@@ -1,5 +1,5 @@
-//! The examples that run as they are shipped, by `kubectl apply -k`. The node has images of the names in their files, with content
-//! that is made here: the demo's, or that of `devcluster/cluster images examples`, which prints its path for
+//! The examples that run as shipped, by `kubectl apply -k`. The node has images with the names in their files. Their
+//! content is made here: it is the demo's, or that of `devcluster/cluster images examples`, which prints its path for
 //! TRAININGJOB_TEST_EXAMPLES_IMAGE.
 
 use super::checkpoints::logs;
@@ -41,7 +41,7 @@ fn small(world: &World) {
     world.cluster.devcluster(&["tag", DEMO_IMAGE, PYTHON, PYTORCH]);
 }
 
-/// The examples' image under the same names; none where it was not made.
+/// The examples' image under the same names. None where it was not made.
 fn large() -> Option<&'static World> {
     let world = world()?;
     let Ok(image) = std::env::var("TRAININGJOB_TEST_EXAMPLES_IMAGE") else {
@@ -62,7 +62,7 @@ async fn hello() {
     assert!(printed.contains("worker 0 of 2 is done"), "{printed}");
 }
 
-/// On spot nodes, to which the workers go when there is one. The same job without them then resumes from what it saved.
+/// The workers go to spot nodes when there is one. The same job without them then resumes from what it saved.
 #[tokio::test]
 async fn spot_and_pytorch() {
     let Some(world) = world() else { return };

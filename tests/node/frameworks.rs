@@ -1,7 +1,7 @@
-//! The frameworks themselves, by the examples of `examples/frameworks`: each trains to its end, goes on when a pod is killed,
-//! and fails with its own cause.
+//! The frameworks themselves, by the examples of `examples/frameworks`. Each trains to its end, continues when a pod is
+//! killed, and fails with its own cause.
 //!
-//! Their images are made by `devcluster/cluster images small-frameworks` and `large-frameworks`, which print their paths for
+//! `devcluster/cluster images small-frameworks` and `large-frameworks` make their images and print the paths for
 //! `TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE` and `TRAININGJOB_TEST_LARGE_FRAMEWORKS_IMAGE`.
 
 use super::checkpoints::checkpoint;
@@ -21,13 +21,13 @@ struct Mode {
     /// Its folder in `examples/frameworks`.
     example: &'static str,
     image: &'static str,
-    /// What is not as in the example.
+    /// Fields that differ from the example.
     fields: Value,
     /// Role and index of the pod that is killed.
     killed: (&'static str, u32),
     /// Role and index of the program that raises.
     raises: (&'static str, u32),
-    /// What the worker that leads prints at the end.
+    /// What the leading worker prints at the end.
     ends_with: &'static str,
 }
 
@@ -55,7 +55,7 @@ fn xgboost_of(image: &'static str) -> Mode {
     }
 }
 
-/// Of a gang that has lost a worker all others would wait for ever, by themselves.
+/// By themselves, all others would wait for ever when the gang has lost a worker.
 #[tokio::test]
 #[ignore = "soak: MXNet itself; proved in make test by agents::pods and node::roles, what their programs print by lib agent::progress"]
 async fn mxnet_with_servers() {
@@ -147,7 +147,7 @@ impl Mode {
         space.no_pod_is_left().await;
     }
 
-    /// A pod is deleted and its processes get SIGKILL at once, when there is a checkpoint to go on from.
+    /// A pod is deleted and its processes get SIGKILL at once, when there is a checkpoint to resume from.
     async fn outlives_a_pod(&self, space: &Space, name: &str) {
         let job = self.submit(space, name, &[], json!({})).await;
         job.state(Running).await;
@@ -165,7 +165,7 @@ impl Mode {
         let status = job.state(Completed).await;
         let restarts: Vec<_> = status.restarts.iter().map(|restart| (restart.role.as_str(), restart.worker)).collect();
         assert_eq!(restarts, [(self.killed.0, Some(self.killed.1))], "{name}: {:?}", status.restarts);
-        // Another one may have been written before the pod was gone.
+        // A later checkpoint may have been written before the pod was gone.
         let resumed = checkpoint(&status).resumed_from.as_deref().and_then(step);
         assert!(resumed >= Some(saved), "{name}: step {saved} was saved, and {:?}", status.checkpoint);
         let log = self.leaders_log(&job);
@@ -189,7 +189,7 @@ impl Mode {
         space.no_pod_is_left().await;
     }
 
-    /// The example as it stands, with `before` put before its program, in an image that has the framework.
+    /// The example as it is, with `before` in front of its program, in an image that has the framework.
     async fn submit(&self, space: &Space, name: &str, before: &[&str], fields: Value) -> Job {
         let folder = format!("examples/frameworks/{}", self.example);
         let mut job: Value =
@@ -236,7 +236,7 @@ fn step(name: &str) -> Option<u64> {
     name.split(|c: char| !c.is_ascii_digit()).rfind(|digits| !digits.is_empty())?.parse().ok()
 }
 
-/// For docs/jobs.md: how a trial went.
+/// The outcome of a trial, for docs/jobs.md.
 fn told(status: &TrainingJobStatus) -> String {
     format!(
         "attempt {:?}, duration {:?}, epoch {:?} step {:?}, resumed from {:?}",

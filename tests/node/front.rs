@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use testkit::process::Signal;
 use testkit::wait::eventually;
 
-/// Files of the folder.
+/// Number of files in the folder.
 const FILES: usize = 2000;
 /// Trainings of each kind whose times `the_time_of_one_line` prints.
 const ROUNDS: usize = 5;
 
-/// A training of two ranks: they sum their gradients over TCP, and both find the same line.
+/// A training of two ranks. They sum their gradients over TCP, and both find the same line.
 const TRAIN: &str = r#"
 import os, socket, sys, time
 from lib.model import slope
@@ -93,7 +93,7 @@ fn apply(world: &World, space: &Space, name: &str, yaml: &str) -> Duration {
     begun.elapsed()
 }
 
-/// The loop of a GitOps controller: what it applies is refused at no time, and goes on from the checkpoint.
+/// In the loop of a GitOps controller, no applied change is refused, and the job resumes from the checkpoint.
 #[tokio::test]
 async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() {
     let Some(world) = world() else { return };
@@ -122,7 +122,7 @@ async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() 
     let job = Training::watch(&space, "synced").await;
     job.meets(1).await;
     let saved = job.saves(2).await;
-    // What runs is not changed by a sync, which says what to do.
+    // A sync does not change what runs, and its error says what to do.
     let refused = sync("apply", &manifest(0, "b")).unwrap_err();
     assert!(refused.contains("can't change while the job runs: env;"), "{refused}");
     job.strike(Target::Rank(1), Signal::KILL);
@@ -136,7 +136,7 @@ async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() 
     assert!(met.from >= saved, "{} after {saved}", met.from);
     let status = job.status();
     assert_eq!((status.restart_count, &status.failure_reason), (Some(0), &None));
-    // What is applied again differs in nothing, whatever the operator has written since.
+    // Applying it again changes nothing, whatever the operator has written since.
     sync("diff", &manifest(5, "b")).unwrap();
     let generation = |text: Vec<u8>| String::from_utf8(text).unwrap();
     let of = || {
@@ -148,7 +148,7 @@ async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() 
     sync("apply", &manifest(5, "b")).unwrap();
     assert_eq!(generation(of().unwrap()), before);
 
-    // The same by the plugin, of a job that is stopped, and of one that is done.
+    // The plugin does the same for a stopped job, and for a completed one.
     let (exit, text) = space.plugin_code(&["resubmit", "synced", "--set", "env[0].value=c"]).await;
     assert!(exit == Some(1) && text.contains("stop it first"), "{text}");
     let (exit, text) = space.plugin_code(&["stop", "synced", "--wait"]).await;
@@ -178,7 +178,7 @@ async fn one_line_trains_a_folder_and_new_code_runs_in_the_same_pods() {
     assert!(text.contains("weight 3.000") && text.contains("ours is Completed"), "{text}");
     assert!(text.contains("is created in namespace"), "{text}");
 
-    // The same job by kubectl: what `--dry-run` prints is all that it needs.
+    // The same job by kubectl, which needs only what `--dry-run` prints.
     let (exit, yaml) = space.plugin_code(&line(&code, "plain", &["--dry-run", "-o", "yaml"])).await;
     assert_eq!(exit, Some(0), "{yaml}");
     apply(world, &space, "plain", &yaml);
@@ -223,7 +223,7 @@ async fn one_line_trains_a_folder_and_new_code_runs_in_the_same_pods() {
     let now = digest(&job.status()).unwrap();
     assert_ne!(now, first);
 
-    // A file that must not be sent was not.
+    // The file that must not be sent was not sent.
     let parts = space.api::<ConfigMap>().get("dev-code-0").await.unwrap();
     assert!(parts.binary_data.unwrap()["code-0"].0.len() < 200 << 10);
     let (exit, _) = space.plugin_code(&["stop", "dev", "--wait"]).await;
@@ -252,14 +252,14 @@ async fn renew(space: &Space, name: &'static str, place: &Path, version: u32) ->
     took
 }
 
-/// Times depend on what else the machine does: they are printed, beside those of kubectl in turns.
+/// Times depend on what else the machine does. They are printed, in turns with those of kubectl.
 #[tokio::test]
 #[ignore = "soak: it prints times; proved in make test by one_line_trains_a_folder_and_new_code_runs_in_the_same_pods"]
 async fn the_time_of_one_line() {
     let Some(world) = world() else { return };
     let space = world.space("front-time", json!({})).await;
     let (place, code) = place("front-time");
-    // One that warms the node up.
+    // A first job warms the node up.
     let (exit, text) = space.plugin_code(&line(&code, "warm", &[])).await;
     assert_eq!(exit, Some(0), "{text}");
     let (mut plain, mut ours) = (Vec::new(), Vec::new());

@@ -1,6 +1,7 @@
-//! Gangs that restart where they are: real pods, a real kubelet, and tests/programs/gang.py in the place of torchrun.
+//! Gangs that restart in place: real pods, a real kubelet, and tests/programs/gang.py instead of torchrun.
 //!
-//! How long each restart took is printed. docs/failures.md has the figures for torchrun, whose ranks have torch to import.
+//! The time of each restart is printed. docs/failures.md has the figures for torchrun, whose ranks have torch to
+//! import.
 
 use super::training::{Target, Training};
 use super::wait::eventually;
@@ -21,7 +22,7 @@ use testkit::process::Signal;
 
 const WORKERS: u32 = 4;
 
-/// gang.py is to torchrun what a test of a gang takes it for: the same ranks under both do the same and suffer the same.
+/// gang.py stands in for torchrun in the tests of gangs. The same ranks under both do the same and suffer the same.
 #[tokio::test]
 async fn the_launcher_of_the_tests_is_as_torchrun() {
     let Some(world) = world() else { return };
@@ -45,7 +46,7 @@ async fn the_launcher_of_the_tests_is_as_torchrun() {
     space.end().await;
 }
 
-/// What is done to processes of a gang, and how the status names it.
+/// A fault of a gang's processes, and how the status names it.
 struct Fault {
     what: &'static str,
     target: Target,
@@ -81,7 +82,7 @@ const FAULTS: [Fault; 5] = [
         reason: "Signal",
     },
 ];
-/// tests/agents/gang.rs proves in seconds what this takes a timeout of 30 s for.
+/// tests/agents/gang.rs proves in seconds what takes a timeout of 30 s here.
 const STOP: Fault = Fault {
     what: "SIGSTOP of a rank, with hang.timeoutSeconds: 30",
     target: Target::Rank(2),
@@ -90,8 +91,8 @@ const STOP: Fault = Fault {
     reason: "Hang",
 };
 
-/// Whatever ends in a pod, or a person who asks for it, starts the programs again in the pods that exist, from the newest
-/// checkpoint. Only when the Job is deleted are all pods made again.
+/// Any end in a pod, or a user's request, starts the programs again in the existing pods, from the newest checkpoint.
+/// All pods are recreated only when the Job is deleted.
 #[tokio::test]
 async fn processes_are_started_again_in_the_pods_that_exist() {
     let Some(world) = world() else { return };
@@ -112,7 +113,8 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
         assert!(met.from >= saved, "{}: resumed from {}, though step {saved} was whole", fault.what, met.from);
         row(fault.what, at, executed, met.at);
         from = met.from;
-        // What the operator has not asked about yet is gone with the leader's agent, which the next fault may strike.
+        // A report that the operator has not requested yet is lost with the leader's agent, which the next fault may
+        // strike.
         gang.until(&format!("attempt {attempt} in the status"), |status| status.attempt == Some(attempt)).await;
     }
     let restarts = |pods: &[Pod]| pods.iter().filter_map(|pod| Some(training(pod)?.restart_count)).sum::<i32>();
@@ -127,10 +129,10 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     assert!(met.from >= saved, "resumed from {}, though step {saved} was whole", met.from);
     row("a restart is asked for", at, executed, met.at);
     assert_eq!(pods_ever(&gang), 4, "no pod was made again");
-    // Of an attempt that ends before the operator has heard of it nothing is left when all pods go.
+    // When all pods go, nothing is left of an attempt that ended before the operator heard of it.
     gang.until("attempt 7 in the status", |status| status.attempt == Some(7)).await;
 
-    // What the operator does where no gang is left.
+    // The operator acts where no gang is left.
     let saved = gang.saves(met.from + 5).await;
     let at = Instant::now();
     let name = format!("{}-training", gang.name);
@@ -143,10 +145,11 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     let status = gang.completes(WORKERS).await;
     let _ = writeln!(std::io::stderr(), "{table}");
 
-    // The restart that was asked for is no failure.
+    // The requested restart is no failure.
     assert_eq!((status.attempt, status.restart_count, status.incarnation), (Some(attempt), Some(6), Some(2)));
     for (fault, restart) in FAULTS.iter().zip(&status.restarts) {
-        // A peer may fail by the closed connection before the launcher reports the rank that SIGTERM ended, and is named then.
+        // A peer may fail by the closed connection before the launcher reports the rank that SIGTERM ended. The peer is
+        // then named.
         if fault.signal != Signal::TERM {
             let named = (restart.worker, restart.reason.as_str(), restart.disruption);
             assert_eq!(named, (Some(fault.worker), fault.reason, false), "{}: {restart:?}", fault.what);
@@ -160,7 +163,7 @@ async fn processes_are_started_again_in_the_pods_that_exist() {
     space.end().await;
 }
 
-/// As the plugin does it: the request in an annotation, and a pod that changes, which has its files brought up to date at once.
+/// As the plugin does it: the request is in an annotation, and a changed pod has its files updated at once.
 async fn ask_for_restart(gang: &Training) {
     let space = &gang.space;
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { "ml.example.com/restart-requested": "once" } } }));
@@ -176,12 +179,12 @@ async fn ask_for_restart(gang: &Training) {
     space.api::<Pod>().patch(&leader, &PatchParams::default(), &look).await.unwrap();
 }
 
-/// How many pods its workers ever had.
+/// The number of pods that its workers ever had.
 fn pods_ever(job: &Job) -> usize {
     job.pods().iter().filter(|pod| index(pod).is_some()).count()
 }
 
-/// One fault after another, which is what a bad week looks like, for `GANG_STORM_SECONDS`.
+/// One fault after another, as in a bad week, for `GANG_STORM_SECONDS`.
 #[tokio::test]
 #[ignore = "soak: faults for 20 minutes; proved in make test by processes_are_started_again_in_the_pods_that_exist"]
 async fn a_gang_trains_on_through_a_storm() {
@@ -217,7 +220,7 @@ async fn a_gang_trains_on_through_a_storm() {
     space.end().await;
 }
 
-/// A worker whose pod goes is replaced, and nobody else's pod is made again.
+/// A worker whose pod goes is replaced, and no other pod is recreated.
 #[tokio::test]
 async fn workers_that_go_are_replaced_alone() {
     let Some(world) = world() else { return };
@@ -246,7 +249,7 @@ async fn workers_that_go_are_replaced_alone() {
         let [executed, together] = [executed, met.at].map(|time| (time - at).as_secs_f64());
         let _ = writeln!(table, "| {what} | {executed:.1} | {together:.1} |");
         from = met.from;
-        // Of what happens between two looks of the operator it names one cause.
+        // The operator names one cause for everything that happens between two of its looks.
         gang.until(&format!("attempt {attempt} in the status"), |status| status.attempt == Some(attempt)).await;
     }
     let status = gang.completes(WORKERS).await;
@@ -257,7 +260,8 @@ async fn workers_that_go_are_replaced_alone() {
     space.end().await;
 }
 
-/// More, then fewer: each time from the newest checkpoint, in the pods that exist, and nothing has failed.
+/// More workers, then fewer. Each time they resume from the newest checkpoint, in the existing pods, and nothing has
+/// failed.
 #[tokio::test]
 async fn a_gang_changes_its_size() {
     let Some(world) = world() else { return };
@@ -292,13 +296,13 @@ async fn a_gang_changes_its_size() {
     space.end().await;
 }
 
-/// Three of four find room, one of them only since the last one gives up its own, and begin without the fourth; when it finds
-/// some they take it in.
+/// Three of four find room, one of them only after the last one gives up its own. They begin without the fourth, and
+/// take it in when it finds room.
 #[tokio::test]
 async fn a_gang_is_as_large_as_there_is_room_for() {
     let Some(world) = world() else { return };
     let space = world.space("room", json!({})).await;
-    // The pods wait for a scheduler that is this test.
+    // The pods wait for a scheduler, which is this test.
     let fields = json!({
         "elastic": { "minWorkers": 2, "maxWorkers": 4, "waitSeconds": 5 }, "scheduling": { "schedulerName": "by-hand" },
     });
@@ -329,7 +333,7 @@ async fn a_gang_is_as_large_as_there_is_room_for() {
     space.end().await;
 }
 
-/// Gives a worker's pod, another one than `but`, a node; its name.
+/// Gives a node to a worker's pod other than `but`. Returns the pod's name.
 async fn place(job: &Job, worker: u32, but: &str) -> String {
     let pod = job.pod(1, worker, "to be there", |pod| pod.name_any() != but).await.name_any();
     let nodes = Api::<Node>::all(job.space.client.clone()).list(&ListParams::default()).await.unwrap();

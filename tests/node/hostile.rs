@@ -1,4 +1,4 @@
-//! A folder of checkpoints in which a program has put what is meant to do harm to who looks at it.
+//! A folder of checkpoints in which a program has put content that is meant to harm its readers.
 
 use super::behind;
 use super::checkpoints::{checkpoint, logs};
@@ -13,11 +13,11 @@ use std::path::Path;
 use testkit::room::all_bytes;
 use testkit::servers::BUCKET;
 
-/// More files than that are in no checkpoint that is looked at.
+/// A checkpoint with more files than this is not looked at.
 const MOST: u32 = 100_000;
 
-/// The training goes on to its end and its own checkpoints are found and rotated; nothing is loaded, nothing outside of the root
-/// is read or removed, nobody waits for a FIFO, and no name reaches a terminal as it is. FILES lie in one folder.
+/// The training completes, and its own checkpoints are found and rotated. Nothing is loaded, nothing outside of the
+/// root is read or removed, no process waits for a FIFO, and no raw name reaches a terminal. FILES lie in one folder.
 #[tokio::test]
 #[ignore = "soak: as many files as FILES, in a real claim with a real backup; proved in make test by \
             agents::keeper::a_hostile_folder_harms_nobody"]
@@ -40,7 +40,7 @@ async fn a_hostile_folder_harms_nobody() {
     let mut job = space.submit("hostile", fields).await;
     job.patient = SOON + SOON * (files / 200_000);
 
-    // While it runs the newest of its own are seen, and what is damaged is named.
+    // While it runs, its newest checkpoints are seen, and the damaged ones are named.
     job.until("two looks at its own checkpoints", |status| {
         status.checkpoint.as_ref().and_then(|told| told.latest_step).is_some_and(|step| step >= 12)
     })
@@ -57,7 +57,7 @@ async fn a_hostile_folder_harms_nobody() {
     let verified = asked(&space, &["verify"]).await;
     assert!(verified.contains("ugly") && verified.contains("Corrupted"), "{verified}");
 
-    // It ends, all is copied, and of its own those are left that the rules keep.
+    // The job ends, all is copied, and those of its own checkpoints are left that the rules keep.
     let root = behind(&space, "hostile-checkpoints").await;
     fs::write(root.join("enough"), "").unwrap();
     let status = job.state(Completed).await;
@@ -94,7 +94,7 @@ async fn a_hostile_folder_harms_nobody() {
     let stored = bucket.server.object("hostile");
     assert!(all_bytes(&stored).windows(6).all(|six| six != b"SECRET"), "what lies outside is in {BUCKET}");
 
-    // Whoever asks afterwards asks another agent.
+    // A later command asks another agent.
     assert!(asked(&space, &["list"]).await.contains(&path));
     assert!(asked(&space, &["verify"]).await.contains(&path));
     assert!(!root.join("pwned").exists(), "something was loaded");
@@ -107,7 +107,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     entries.filter(|name| !name.starts_with('.') && !name.contains('\u{fffd}')).collect()
 }
 
-/// What `kubectl trainingjob checkpoints hostile` prints, of which no line but its own begins anywhere.
+/// The output of `kubectl trainingjob checkpoints hostile`, in which every line is the command's own.
 async fn asked(space: &Space, args: &[&str]) -> String {
     let (_, text) = space.plugin(&[&["checkpoints", "hostile"], args].concat()).await;
     for line in text.lines() {
@@ -116,7 +116,7 @@ async fn asked(space: &Space, args: &[&str]) -> String {
     text
 }
 
-/// No text in the status, in an event or in the agent's words has what a terminal would act on.
+/// No text in the status, in an event or in the agent's output has characters that a terminal would act on.
 async fn nothing_told_is_raw(space: &Space, job: &Job) {
     let read = |what: &[&str]| -> Value {
         let ns = space.name.as_str();

@@ -1,13 +1,15 @@
-//! Incidents as an engineer on call meets them: what is typed, what is seen, and how many seconds after the cause it is seen.
+//! Incidents as an on-call engineer meets them: what is typed, what is seen, and how many seconds after the cause it is
+//! seen.
 //!
-//! The table that is printed is in docs/incidents.md. INCIDENT, a part of a title, chooses some. Of what needs a GPU, the program prints what the libraries have printed.
+//! The printed table is in docs/incidents.md. INCIDENT, a part of a title, selects incidents. In place of failures that
+//! need a GPU, the program prints what the libraries have printed.
 
 use super::world::{Space, World, is_built};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// After how long a cause that is not shown counts as not found.
+/// A cause that is not shown after this time counts as not found.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// An incident, and what has to be seen of it.
@@ -15,7 +17,7 @@ struct Incident {
     title: &'static str,
     name: &'static str,
     fields: Value,
-    /// The arguments of `kubectl trainingjob`; NAME is the job.
+    /// The arguments of `kubectl trainingjob`, in which NAME is the job.
     typed: &'static [&'static str],
     /// Words of the cause, all of which are seen.
     seen: &'static [&'static str],
@@ -155,7 +157,7 @@ async fn each_incident_is_seen_by_one_command() {
     if !is_built() {
         return;
     }
-    // A cluster of its own, for its operator is broken at the end.
+    // A cluster of its own, because its operator is broken at the end.
     let world: &'static World = Box::leak(Box::new(World::up("incidents", &[])));
     let space = world.space("incidents", json!({})).await;
     let mut rows = Vec::new();
@@ -170,7 +172,7 @@ async fn each_incident_is_seen_by_one_command() {
     space.end().await;
 }
 
-/// Makes it happen, types the command until the cause is seen, and returns the row of the table.
+/// Causes the incident, types the command until the cause is seen, and returns the row of the table.
 async fn meet(space: &Space, incident: Incident) -> String {
     let begun = Instant::now();
     let job = space.submit(incident.name, incident.fields).await;
@@ -198,7 +200,7 @@ async fn shows(space: &Space, title: &str, typed: &[&str], seen: &[&str], begun:
     panic!("{title}: {typed:?} does not show {seen:?} within {LIMIT:?}, but\n{last}");
 }
 
-/// A node whose power goes. Its pod stays, since nobody can say that its processes have ended.
+/// A node that loses power. Its pod stays, because its processes are not known to have ended.
 async fn lost_node(space: &Space) -> String {
     space.world.cluster.devcluster(&["node", "add", "1"]);
     let fields = json!({
@@ -212,7 +214,7 @@ async fn lost_node(space: &Space) -> String {
     shows(space, "14 a lost node", &["why", "node"], &["node1", "its node has not answered"], begun).await
 }
 
-/// An operator that cannot start, by a wrong setting.
+/// An operator that cannot start, because of a wrong setting.
 async fn broken_operator(space: &Space) -> String {
     let set = ["set", "env", "deployment/trainingjob-operator", "-n", "trainingjob-system", "LOG_LEVEL=verbose=loud"];
     let begun = Instant::now();

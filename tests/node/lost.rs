@@ -1,5 +1,5 @@
-//! Nodes that fall silent, and an API server that is away. They have a cluster of their own, in which a node counts as lost after
-//! 20 s: elsewhere a busy machine would lose nodes by that.
+//! Nodes that fall silent, and an API server that is away. The tests have a cluster of their own, in which a node
+//! counts as lost after 20 s. Elsewhere a busy machine would lose nodes by that.
 
 use super::training::{Target, Training};
 use super::wait::eventually;
@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 const WORKERS: u32 = 4;
 
-/// The cluster, for one test at a time; none where it can't be made, or is not this program's to break.
+/// The cluster, for one test at a time. None where it can't be made, or is not this program's to break.
 pub async fn world() -> Option<(&'static World, MutexGuard<'static, ()>)> {
     static WORLD: OnceLock<World> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::const_new(());
@@ -34,23 +34,23 @@ pub async fn world() -> Option<(&'static World, MutexGuard<'static, ()>)> {
     Some((world, turn))
 }
 
-/// How long at least something is away, by a variable in seconds; soak sets it.
+/// The minimum time that something is away, from a variable in seconds. The soak run sets it.
 fn at_least(variable: &str) -> Duration {
     Duration::from_secs(std::env::var(variable).ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0))
 }
 
-/// At once a machine is cut off that comes back later with all its processes alive, and another one dies. Nobody has to vouch for
-/// the pods of the first; somebody does for those of the second, by a taint, and need not wait as long. Others take their places,
-/// and never do the programs of two attempts live at once.
+/// At the same time, one machine is cut off and another one dies. The first comes back later with all its processes
+/// alive, and its pods need no confirmation. An administrator confirms the loss of the second one by a taint, and its
+/// pods need not wait as long. Other pods take over, and programs of two attempts never live at once.
 #[tokio::test]
 async fn a_lost_node_is_no_failure() {
     let Some((world, _turn)) = world().await else { return };
     let space = world.space("lost", json!({})).await;
-    // After the operator has found its place on node0.
+    // After the operator was placed on node0.
     for node in ["1", "2"] {
         world.cluster.devcluster(&["node", "add", node]);
     }
-    // The least that Kubernetes lets count: its own 20 s are within it. And longer than anybody waits here.
+    // The least that Kubernetes lets count, because its own 20 s are within it. The other is longer than any wait here.
     let (cut, lost) = tokio::join!(on_both(&space, "cut", "node1", 50), on_both(&space, "lost", "node2", 3600));
     let at = Instant::now();
     world.cluster.devcluster(&["node", "cut", "1"]);
@@ -63,7 +63,7 @@ async fn a_lost_node_is_no_failure() {
     };
     tokio::join!(waited_for, vouched_for);
 
-    // While those who have taken their places are at work; with CUT_SECONDS not before so long a time.
+    // The replacements are at work meanwhile. With CUT_SECONDS, the node does not come back before that time.
     tokio::time::sleep(at_least("CUT_SECONDS").saturating_sub(at.elapsed())).await;
     world.cluster.devcluster(&["node", "mend", "1"]);
     eventually("what came back with the node to end", SOON, async || {
@@ -79,7 +79,7 @@ async fn a_lost_node_is_no_failure() {
     space.end().await;
 }
 
-/// A gang of which some workers are on a node that goes.
+/// A gang with some workers on a node that goes.
 struct Trial {
     gang: Training,
     node: &'static str,
@@ -88,7 +88,7 @@ struct Trial {
     saved: u32,
 }
 
-/// Begins a gang on node0 and this one.
+/// Starts a gang on node0 and this node.
 async fn on_both(space: &Space, name: &str, node: &'static str, lost_seconds: u32) -> Trial {
     let host = "kubernetes.io/hostname";
     let affinity = json!({
@@ -112,7 +112,7 @@ async fn on_both(space: &Space, name: &str, node: &'static str, lost_seconds: u3
     Trial { gang, node, gone, saved }
 }
 
-/// Somebody who has seen that a node is off says so.
+/// Confirms with a taint that a node is off, as an administrator does.
 async fn vouch_for(space: &Space, node: &str) {
     let taint = json!({ "key": "node.kubernetes.io/out-of-service", "value": "dead", "effect": "NoExecute" });
     let patch = json!({ "spec": { "taints": [taint] } });
@@ -139,7 +139,7 @@ impl Trial {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 
-    /// Long before Kubernetes takes the pods away the status says whom the gang waits for.
+    /// Long before Kubernetes removes the pods, the status names the member for which the gang waits.
     async fn is_told_of(&self, at: Instant) -> Duration {
         let words = format!("node {}): its node has not answered since", self.node);
         let is_told = |status: &TrainingJobStatus| condition(status, "Running").message.contains(&words);
@@ -163,7 +163,8 @@ fn is_ready(node: &Node) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
 
-/// The API server is away while a gang loses a rank: the agents need it not, and afterwards the status tells the story.
+/// The API server is away while a gang loses a rank. The agents do not need it, and afterwards the status reports what
+/// happened.
 #[tokio::test]
 async fn a_gang_restarts_without_an_api_server() {
     let Some((world, _turn)) = world().await else { return };
@@ -196,7 +197,8 @@ async fn a_gang_restarts_without_an_api_server() {
     space.end().await;
 }
 
-/// The API server is stopped until this goes, also by a panic: what is in the cluster is then looked at.
+/// The API server is stopped until this is dropped. A panic drops it, too, because the cluster's content is then looked
+/// at.
 struct Away(&'static World);
 
 impl Away {
@@ -209,7 +211,7 @@ impl Away {
 impl Drop for Away {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Whatever that says, the first panic is the one to read.
+            // Whatever this reports, the first panic is the one to read.
             let _ = std::panic::catch_unwind(|| self.0.cluster.devcluster(&["apiserver", "start"]));
         } else {
             self.0.cluster.devcluster(&["apiserver", "start"]);

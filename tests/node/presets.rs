@@ -1,4 +1,4 @@
-//! Programs that know nothing of TrainingJob, each with its own library: their progress is seen while they run.
+//! Programs without knowledge of TrainingJob, each with its own library. Their progress is seen while they run.
 
 use crate::world::{Job, Space, world};
 use api::State::Running;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use testkit::{cache, root};
 
-/// The libraries of these lists, on this machine: its node is the only one.
+/// The libraries of these lists, on this machine, because its node is the only one.
 pub fn packages(lists: &[&str]) -> PathBuf {
     let read = |list| std::fs::read(root(&format!("tests/node/packages/{list}.txt"))).expect("it is in the checkout");
     let texts: Vec<_> = lists.iter().map(read).collect();
@@ -19,7 +19,7 @@ pub fn packages(lists: &[&str]) -> PathBuf {
     folder
 }
 
-/// More than any of them is through with before it is looked at.
+/// More epochs than any of them completes before it is looked at.
 const EPOCHS: i64 = 100_000;
 
 async fn submit(space: &Space, name: &str, workers: u32, command: &[&str], list: Option<&str>) -> Job {

@@ -1,5 +1,6 @@
-//! A release by Helm while jobs run: the version before is installed, upgraded to this one, rolled back, uninstalled and installed
-//! again. docs/install.md ("Helm") shows the commands. The version before has no chart: this one's templates take its files.
+//! A release by Helm while jobs run. The previous version is installed, upgraded to this one, rolled back, uninstalled
+//! and installed again. docs/install.md ("Helm") shows the commands. The previous version has no chart, so this
+//! version's templates take its files.
 //!
 //! A rollback is the downgrade of docs/api.md, with the older CRDs too.
 
@@ -20,7 +21,7 @@ use testkit::{root, scratch};
 const OWN: &str = "trainingjob-system";
 const WORKERS: u32 = 2;
 
-/// The cluster, helm, and the folder of the version before.
+/// The cluster, helm, and the folder of the previous version.
 fn world() -> Option<(&'static World, PathBuf, PathBuf)> {
     static WORLD: OnceLock<World> = OnceLock::new();
     if !is_built() {
@@ -72,7 +73,7 @@ async fn a_helm_release_is_upgraded_rolled_back_and_uninstalled_under_live_jobs(
     let new = Training::submit(&space, "new", WORKERS, json!({}), json!({})).await;
     new.meets(1).await;
 
-    // The older operator goes on with jobs of its own and of the newer one.
+    // The older operator continues jobs of its own and of the newer one.
     helm.runs(&["rollback", "tj", "1"]);
     assert_eq!(helm.crd(), older_crd, "a rollback brings back the CRDs of that revision");
     saved = running.saves(saved + 5).await;
@@ -94,7 +95,7 @@ async fn a_helm_release_is_upgraded_rolled_back_and_uninstalled_under_live_jobs(
     assert_eq!(helm.jobs(&space.name), jobs, "an uninstall keeps the CRDs and all jobs");
     saved = running.saves(saved + 5).await;
 
-    // Under the same name and namespace, for the CRDs that were kept belong to that release.
+    // Under the same name and namespace, because the CRDs that were kept belong to that release.
     helm.runs(&["install", "tj", &now, "--set", "image.tag=dev"]);
     assert_ne!(helm.crd(), older_crd);
     running.saves(saved + 5).await;
@@ -111,7 +112,7 @@ async fn a_helm_release_is_upgraded_rolled_back_and_uninstalled_under_live_jobs(
     space.end().await;
 }
 
-/// Its pods, and how often the container of each was started again.
+/// Its pods, and how often the container of each was restarted.
 fn containers(gang: &Training) -> BTreeMap<String, i32> {
     let restarts = |pod| training(pod).map_or(-1, |container| container.restart_count);
     gang.pods().iter().map(|pod| (pod.uid().unwrap(), restarts(pod))).collect()
@@ -140,7 +141,7 @@ struct Helm {
 }
 
 impl Helm {
-    /// A command on the release, with the images that the nodes have; waits until the operator is Ready.
+    /// Runs a command on the release, with the images that the nodes have. Waits until the operator is Ready.
     fn runs(&self, args: &[&str]) {
         let mut helm = Command::new(&self.program);
         helm.args(args).args(["--namespace", OWN, "--kubeconfig"]).arg(self.world.cluster.kubeconfig());
@@ -152,7 +153,7 @@ impl Helm {
         assert!(done.status.success(), "helm {args:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
-    /// What the API server has as the CRD of TrainingJobs.
+    /// The CRD of TrainingJobs in the API server.
     fn crd(&self) -> Value {
         let found = ["get", "crd", "trainingjobs.ml.example.com", "-o", "json"];
         let mut found: Value = serde_json::from_str(&self.world.cluster.kubectl(&found)).unwrap();

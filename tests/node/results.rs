@@ -14,7 +14,7 @@ use serde_json::json;
 use std::fs;
 use testkit::servers::{BUCKET, Fault, SECRET};
 
-/// What both workers do. One of them writes.
+/// The program of both workers. One of them writes.
 const WRITES: &str = r#"
 [ "$JOB_COMPLETION_INDEX" = 0 ] || exit 0
 echo '{"step": 5, "loss": 0.25}'
@@ -23,7 +23,7 @@ echo '{"layers": 2}' > "$OUTPUT_DIR/config.json"
 echo tuned > "$OUTPUT_DIR/weights/a.safetensors"
 "#;
 
-/// Whether a pod requests GPUs: none does while data moves.
+/// Whether a pod requests GPUs. None does while data moves.
 fn has_gpu(pod: &Pod) -> bool {
     serde_json::to_string(&pod.spec).unwrap().contains("nvidia.com/gpu")
 }
@@ -33,7 +33,7 @@ async fn a_result_is_published_and_another_job_reads_it() {
     let Some(world) = world() else { return };
     let space = world.space("results", json!({})).await;
     let bucket = Bucket::open(&space).await;
-    // With a wrong key first.
+    // The key is wrong at first.
     space.create::<Secret>(bucket.data_keys("data-keys", "wrong")).await;
     let fields = json!({
         "credentialsSecret": "data-keys", "output": format!("s3://{BUCKET}/results"), "command": ["sh", "-c", WRITES],
@@ -68,7 +68,7 @@ async fn a_result_is_published_and_another_job_reads_it() {
     let beside: ResultRecord = serde_json::from_slice(&fs::read(folder.join(RECORD_NAME)).unwrap()).unwrap();
     assert_eq!(beside.without_files(), result, "the record beside the result is that of the status");
     assert_eq!(beside.origin.job.as_deref(), Some("tuned"));
-    // Nothing of it is left that would run.
+    // Nothing that would run is left of it.
     eventually("the Job that published to go", SOON, async || {
         space.api::<BatchJob>().get_opt("tuned-upkeep").await.unwrap().is_none().then_some(())
     })

@@ -1,4 +1,4 @@
-//! Gangs of several roles on a real node: plain programs that speak as TensorFlow's and others' do.
+//! Gangs of several roles on a real node: plain programs that use the environment of TensorFlow and other frameworks.
 
 use super::wait::eventually;
 use super::world::{Job, SOON, Space, merged, training, world};
@@ -27,7 +27,7 @@ fn exit_code(pod: &Pod) -> Option<i32> {
     Some(training(pod)?.state?.terminated?.exit_code)
 }
 
-/// A parameter server fails, all start again in their pods, the chief comes to its end, and the rest is ended.
+/// A parameter server fails, and all start again in their pods. The chief ends, and the rest is ended.
 #[tokio::test]
 async fn a_chief_with_parameter_servers_and_an_evaluator() {
     let Some(world) = world() else { return };
@@ -49,7 +49,7 @@ async fn a_chief_with_parameter_servers_and_an_evaluator() {
     assert!(restart.to_string().contains("ValueError: the parameters are gone"), "{}", restart.message);
     assert_eq!((status.attempt, status.incarnation, status.restart_count), (Some(2), Some(1), Some(1)));
 
-    // The chief's words are the job's progress, though worker 0 leads.
+    // The chief's output is the job's progress, though worker 0 leads.
     assert_eq!((status.current_epoch, status.total_epochs), (Some(10), Some(10)));
     let told = status.conditions.iter().find(|condition| condition.type_ == "Succeeded").unwrap();
     assert_eq!(told.message, "every chief exited with code 0");
@@ -73,8 +73,8 @@ async fn a_chief_with_parameter_servers_and_an_evaluator() {
     space.end().await;
 }
 
-/// What the frameworks' sources read where it takes real pods: an address instead of a name, and roles that the operator adds.
-/// The rest is tested with agents alone (tests/agents).
+/// What the frameworks' sources read where real pods are needed: an address instead of a name, and roles that the
+/// operator adds. The rest is tested with agents alone (tests/agents).
 #[tokio::test]
 async fn the_environment_of_other_frameworks() {
     let Some(world) = world() else { return };
@@ -83,7 +83,7 @@ async fn the_environment_of_other_frameworks() {
         merged(json!({ "framework": framework, "command": ["python3", "/programs/environment.py"] }), &more)
     };
     let paddle = space.submit("paddle", with("paddle", json!({}))).await;
-    // As soon as the workers have ended, scheduler and servers are: so all stay until each has printed.
+    // Scheduler and servers end as soon as the workers have ended, so that all stay until each has printed.
     let stays = json!({
         "roles": [{ "name": "server", "replicas": 2 }], "env": [{ "name": "STAYS", "value": "1" }],
         "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } },

@@ -1,7 +1,7 @@
-//! What does nothing and fails nowhere: a stopped rank, a hang before the first step, a process that nothing ends, a volume that
-//! does not answer. Real pods, and torchrun with gloo.
+//! Stalls without a failure: a stopped rank, a hang before the first step, a process that nothing ends, a volume that
+//! does not answer. They use real pods, and torchrun with gloo.
 //!
-//! The table that is printed is in docs/failures.md.
+//! The printed table is in docs/failures.md.
 
 use crate::behind;
 use crate::world::{Job, SOON, Space, merged, world};
@@ -54,7 +54,7 @@ async fn absent(space: &Space) -> String {
     row
 }
 
-/// Its pod is replaced on a node on which the process remains.
+/// Its pod is replaced, on a node on which the process remains.
 async fn unkillable(space: &Space) -> String {
     let mut volume = Volume::serve(space, "stuck").await;
     let hang = json!({ "idleTimeoutSeconds": IDLE_SECONDS });
@@ -67,7 +67,7 @@ async fn unkillable(space: &Space) -> String {
     row
 }
 
-/// Nothing asks for another attempt: all wait until the volume answers.
+/// Nothing asks for another attempt. All ranks wait until the volume answers.
 async fn waits(space: &Space) -> String {
     let mut volume = Volume::serve(space, "waits").await;
     let (job, _) = begin(space, "volume", Some("waits"), json!({})).await;
@@ -87,7 +87,7 @@ async fn waits(space: &Space) -> String {
     )
 }
 
-/// The hang is found meanwhile; what waits for the volume ends when it answers.
+/// The hang is found meanwhile. The processes that wait for the volume end when it answers.
 async fn restarts(space: &Space) -> String {
     let mut volume = Volume::serve(space, "restarts").await;
     let hang = json!({ "timeoutSeconds": IDLE_SECONDS });
@@ -137,7 +137,7 @@ fn rank_1(job: &Job) -> Process {
     processes.next().expect("rank 1 runs")
 }
 
-/// Waits for the end that is told and for the next attempt; the row of the table.
+/// Waits for the reported end and for the next attempt. Returns the row of the table.
 async fn told(job: &Job, at: Instant, what: &str, reasons: &[&str]) -> String {
     let is_told = |status: &TrainingJobStatus| !status.restarts.is_empty();
     job.until("an end of an attempt", is_told).await;
@@ -186,7 +186,7 @@ impl Volume {
         assert_eq!(line.trim_end(), expected);
     }
 
-    /// The steps that are saved, seen below the volume, once this one is.
+    /// The steps that are saved, seen below the volume, once this one is among them.
     async fn saved(&self, step: u32) -> BTreeSet<u32> {
         let is_saved = async || Some(self.steps()).filter(|steps| steps.last() >= Some(&step));
         eventually(&format!("step {step} to be saved"), SOON, is_saved).await
@@ -200,7 +200,7 @@ impl Volume {
 }
 
 impl Drop for Volume {
-    /// It unmounts at the end of its input, whatever it holds.
+    /// The server unmounts at the end of its input, whatever it holds.
     fn drop(&mut self) {
         drop(self.server.stdin.take());
         let _ = self.server.wait();

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::net::{IpAddr, UdpSocket};
 use testkit::servers::{BUCKET, Fault, KEY, Proxy, SECRET, Server};
 
-/// An S3 server that pods reach by an address of this machine, with a proxy before it that can break what goes between.
+/// An S3 server that pods reach by an address of this machine, behind a proxy that can break the traffic.
 pub struct Bucket {
     pub server: Server,
     pub proxy: Proxy,
@@ -34,12 +34,12 @@ impl Bucket {
         Self { server, proxy }
     }
 
-    /// Where pods reach it.
+    /// The address at which pods reach it.
     pub fn url(&self) -> String {
         self.proxy.url()
     }
 
-    /// A Secret for `credentialsSecret`: what reaches this bucket, with this secret key.
+    /// A Secret for `credentialsSecret` that gives access to this bucket, with this secret key.
     pub fn data_keys(&self, name: &str, key: &str) -> Value {
         json!({
             "metadata": { "name": name },
@@ -50,7 +50,7 @@ impl Bucket {
         })
     }
 
-    /// What the fields of a store and of a backup have in common.
+    /// The common fields of a store and of a backup.
     fn access(&self) -> Value {
         json!({ "endpoint": self.url(), "region": "us-east-1", "credentialsSecret": "s3-keys" })
     }
@@ -63,7 +63,7 @@ impl Bucket {
         backup
     }
 
-    /// The checkpoints that are whole in the bucket below this prefix: those with a manifest.
+    /// The whole checkpoints in the bucket below this prefix: those with a manifest.
     fn manifests(&self, prefix: &str) -> BTreeSet<String> {
         let Ok(entries) = std::fs::read_dir(self.server.object(&format!("{prefix}/.trainingjob"))) else {
             return BTreeSet::new();
@@ -73,11 +73,11 @@ impl Bucket {
     }
 }
 
-/// The address of this machine by which it reaches the cluster, and the cluster's pods reach it.
+/// The address of this machine by which it reaches the cluster, and at which the cluster's pods reach it.
 pub async fn host_address(space: &Space) -> IpAddr {
     let config = space.world.cluster.config().await;
     let server = config.cluster_url.authority().unwrap().as_str().to_owned();
-    // Nothing is sent: the kernel only looks up the way.
+    // Nothing is sent. The kernel only looks up the route.
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(server).unwrap();
     socket.local_addr().unwrap().ip()
@@ -88,8 +88,8 @@ async fn kept(space: &Space, claim: &str) -> BTreeSet<u64> {
     names.iter().filter_map(|name| name.split_once("step=")?.1.split_once('-')?.0.parse().ok()).collect()
 }
 
-/// There are at each moment those checkpoints that the rules name; when the claim is lost, the next job of that name resumes
-/// from the bucket, on a new claim, and ends as one that nothing happened to.
+/// At each moment, the checkpoints that the rules name exist. When the claim is lost, the next job of that name resumes
+/// from the bucket, on a new claim, and ends like an undisturbed job.
 #[tokio::test]
 async fn a_lost_volume_comes_back_from_the_backup() {
     const BEST: u64 = 40;
@@ -105,7 +105,7 @@ async fn a_lost_volume_comes_back_from_the_backup() {
     let first = Training::submit(&space, "kept", 2, env.clone(), fields.clone()).await;
     first.state(Running).await;
 
-    // What has been seen once is there until what the rules say is newer.
+    // A checkpoint that was seen once stays until the newer ones that the rules require exist.
     let mut seen = BTreeSet::new();
     let what = "three checkpoints to be newer than the best, and the first one to be gone";
     first
@@ -164,7 +164,7 @@ async fn a_lost_volume_comes_back_from_the_backup() {
     let second = Training::submit(&space, "kept", 2, env, fields).await;
     second.until("a save of its own", |status| latest(status) > Some(last.cast_signed())).await;
 
-    // It ends while the store is away. What it saved last is copied when no worker is there any more.
+    // The job ends while the store is away. Its last save is copied when no worker exists any more.
     bucket.proxy.set(|_| Fault::Answer(503));
     let status = second.completes(2).await;
     assert_eq!((status.attempt, checkpoint(&status).resumed_from.as_ref()), (Some(1), Some(&newest)));
@@ -178,19 +178,19 @@ async fn a_lost_volume_comes_back_from_the_backup() {
     assert_eq!(upkeep.await.owner_references()[0].name, "kept");
     let newest = name(checkpoint(&second.status()).latest_step.unwrap().cast_unsigned());
     assert!(!bucket.manifests("kept").contains(&newest), "the store is away");
-    // It asks again for a minute; one that has failed would be made again ten minutes later.
+    // It retries for a minute. If it failed, another one would be made ten minutes later.
     bucket.proxy.set(|_| Fault::Pass);
     let is_copied = |status: &TrainingJobStatus| {
         status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_ref() == Some(&newest))
     };
     second.until("the newest to be copied after the end", is_copied).await;
-    // Beside what the first job has put there.
+    // Beside the checkpoints of the first job.
     let manifests = bucket.manifests("kept");
     assert!(manifests.iter().any(|name| name.starts_with(&newest)), "{manifests:?}");
     space.end().await;
 }
 
-/// Whatever the store does, the training goes on, the status says it, and the copies catch up.
+/// Whatever the store does, the training continues, the status reports it, and the copies catch up.
 #[tokio::test]
 #[ignore = "soak: each fault with a real training; proved in make test by agents::keeper::a_store_that_fails_holds_up_no_training"]
 async fn a_store_that_fails_holds_up_no_training() {
@@ -213,7 +213,7 @@ async fn a_store_that_fails_holds_up_no_training() {
         job.condition("CheckpointsHealthy", "True", "CheckpointsGood").await;
         job.until(&format!("copies after {fault:?}"), |status| last_backup(status) > copied).await;
     }
-    // A store that is slow is no failure.
+    // A slow store is no failure.
     bucket.proxy.set(|_| Fault::Slow);
     let status = job.state(Running).await;
     let copied = last_backup(&status);
@@ -231,7 +231,7 @@ fn last_backup(status: &TrainingJobStatus) -> Option<jiff::Timestamp> {
     status.checkpoint.as_ref()?.last_backup_time.as_ref().map(|time| time.0)
 }
 
-/// Where each worker has a folder of its own, each puts its files into the bucket, and each gets its own back in a new pod.
+/// Where each worker has a folder of its own, each puts its files into the bucket, and gets its own back in a new pod.
 #[tokio::test]
 #[ignore = "soak: torch's shards in real pods; proved in make test by agents::keeper::shards_of_all_workers_make_one_copy"]
 async fn shards_of_all_workers_are_fetched_by_new_pods() {
@@ -248,7 +248,7 @@ async fn shards_of_all_workers_are_fetched_by_new_pods() {
         bucket.manifests("shards").contains("step-40").then_some(())
     })
     .await;
-    // What fails is started again where it is: new pods come where one is lost.
+    // A failed program is started again in place. New pods come only where one is lost.
     let lost = fails.pod(1, 1, "to be there", |_| true).await.name_any();
     space.api::<Pod>().delete(&lost, &DeleteParams::default()).await.unwrap();
     let status = fails.state(Completed).await;

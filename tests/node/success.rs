@@ -7,7 +7,7 @@ use api::{Measurement, TrainingJobStatus};
 use protocol::report::Report;
 use serde_json::json;
 
-/// The target accuracy is the demo's, in the test of that.
+/// The demo's own test covers the target accuracy.
 #[tokio::test]
 async fn a_job_that_gets_no_better_is_completed() {
     let Some(world) = world() else { return };
@@ -23,7 +23,7 @@ async fn a_job_that_gets_no_better_is_completed() {
     let stands = status.early_stopping.unwrap();
     assert_eq!((stands.metric.as_str(), stands.best), ("eval_loss", 0.3));
     assert!(stands.evaluations_since_best >= 5, "{stands:?}");
-    // SIGTERM ends the program, as it does those that know nothing of it, and that is no failure.
+    // SIGTERM ends the program, as it does programs that do not handle it, and that is no failure.
     let told = end(&job, 1, 0).await;
     assert_eq!((told.stopped_by, told.signal), (Some(15), Some(15)));
     space.end().await;
@@ -58,7 +58,8 @@ async fn an_objective_has_every_reading() {
     space.end().await;
 }
 
-/// Waits for the job's end, which must have come for this reason in this attempt; its last status, and why it was good enough.
+/// Waits for the job's end, which must have come for this reason in this attempt. Returns its last status, and why it
+/// was good enough.
 pub async fn good_enough(job: &Job, reason: &str, attempt: u32) -> (TrainingJobStatus, String) {
     let status = job.state(Completed).await;
     assert_eq!((status.attempt, status.restart_count, status.restarts.len()), (Some(attempt), Some(0), 0));

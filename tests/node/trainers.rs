@@ -1,5 +1,5 @@
-//! Programs of Hugging Face and Lightning that know nothing of TrainingJob, killed in the middle of a save. Their image is
-//! made by `devcluster/cluster images trainers`, which prints its path for TRAININGJOB_TEST_TRAINERS_IMAGE.
+//! Programs of Hugging Face and Lightning without knowledge of TrainingJob, killed in the middle of a save.
+//! `devcluster/cluster images trainers` makes their image and prints its path for TRAININGJOB_TEST_TRAINERS_IMAGE.
 
 use super::checkpoints::{checkpoint, logs, weights};
 use super::world::world;

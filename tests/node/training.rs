@@ -1,4 +1,4 @@
-//! Jobs whose workers run tests/programs/gang.py: what a test asks of them and does to them.
+//! Jobs whose workers run tests/programs/gang.py, and what a test asks of them and does to them.
 
 use crate::behind;
 use crate::world::{Job, SOON, Space, merged};
@@ -14,17 +14,17 @@ use testkit::process::{Process, Signal};
 use testkit::training::{self, Folder};
 use tokio::sync::OnceCell;
 
-/// Such a job.
+/// A job whose workers run gang.py.
 pub struct Training {
     job: Job,
     folder: OnceCell<Folder>,
 }
 
-/// The ranks of an attempt have met.
+/// The meeting of an attempt's ranks.
 #[derive(Clone, Copy)]
 pub struct Met {
     pub at: Instant,
-    /// The step that they resume from.
+    /// The step from which they resume.
     pub from: u32,
 }
 
@@ -35,18 +35,18 @@ pub struct Member {
     /// UID of its pod.
     pub pod: String,
     pub worker: u32,
-    /// 0 of an agent.
+    /// 0 for an agent.
     pub attempt: u32,
     pub is_agent: bool,
-    /// The rank that the launcher has started it for.
+    /// The rank for which the launcher has started it.
     pub rank: Option<u32>,
 }
 
-/// What can be struck.
+/// What a signal can be sent to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
     Rank(u32),
-    /// The agent of a worker: PID 1, with which its container goes.
+    /// The agent of a worker. It is PID 1, whose end ends its container.
     Agent(u32),
     /// Every process of a worker.
     Container(u32),
@@ -71,7 +71,8 @@ impl Deref for Training {
 }
 
 impl Training {
-    /// Workers that train until it is enough and save to a claim. `env` is of gang.py, `fields` of the spec.
+    /// Workers that train until the test ends the training, and save to a claim. `env` is gang.py's, `fields` are the
+    /// spec's.
     pub async fn submit(space: &Space, name: &str, workers: u32, env: Value, fields: Value) -> Self {
         let env: Vec<Value> =
             env.as_object().unwrap().iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
@@ -82,12 +83,12 @@ impl Training {
         Self { job: space.submit(name, merged(spec, &fields)).await, folder: OnceCell::new() }
     }
 
-    /// One that another program has created.
+    /// A training that another program has created.
     pub async fn watch(space: &Space, name: &str) -> Self {
         Self { job: space.watch(name).await, folder: OnceCell::new() }
     }
 
-    /// Where it saves, once it has run.
+    /// The folder in which it saves, once it has run.
     pub async fn folder(&self) -> &Folder {
         let claim = format!("{}-checkpoints", self.name);
         self.folder.get_or_init(|| async { Folder(behind(&self.space, &claim).await) }).await
@@ -110,13 +111,13 @@ impl Training {
         .await
     }
 
-    /// Waits for a checkpoint of this step or a later one that is whole, by what is in it; its step.
+    /// Waits for a whole checkpoint of this step or a later one, judged by its content. Returns its step.
     pub async fn saves(&self, step: u32) -> u32 {
         let folder = self.folder().await;
         self.eventually(&format!("step {step} to be saved"), async || folder.saved_since(step)).await
     }
 
-    /// Every process of its workers that has not ended.
+    /// Every running process of its workers.
     pub fn members(&self) -> Vec<Member> {
         let place = |pod: &Pod| Some((pod.uid()?, index(pod)?));
         let workers: BTreeMap<String, u32> = self.pods().iter().filter_map(place).collect();
@@ -135,7 +136,8 @@ impl Training {
         Process::with_variable("POD_UID").into_iter().filter_map(member).collect()
     }
 
-    /// Waits until the programs of this attempt run in every worker, and no other program does; when that was first seen.
+    /// Waits until the programs of this attempt run in every worker, and no other program does. Returns when that was
+    /// first seen.
     pub async fn runs(&self, attempt: u32, workers: u32) -> Instant {
         self.eventually(&format!("attempt {attempt} to run in {workers} workers"), async || {
             let programs = self.programs();
@@ -145,7 +147,7 @@ impl Training {
                 return None;
             }
             let at = Instant::now();
-            // /proc is not read at one instant: only what is still there lives beside them.
+            // /proc is not read at one instant. Only a process that is still alive runs beside them.
             let strays: Vec<_> = others.into_iter().filter(|member| member.process.is_alive()).collect();
             if !strays.is_empty() {
                 self.explain(&format!("two attempts at once: {strays:?}"));
@@ -155,7 +157,8 @@ impl Training {
         .await
     }
 
-    /// The same of whatever attempt follows this one: a new leader skips a number that its predecessor may have given out.
+    /// The same for the attempt that follows this one. A new leader skips a number that its predecessor may have given
+    /// out.
     pub async fn runs_next(&self, last: u32, workers: u32) -> (u32, Instant) {
         let what = format!("an attempt after {last} to run");
         let next = self.eventually(&what, async || {
@@ -173,18 +176,18 @@ impl Training {
         self.members().into_iter().filter(|member| !member.is_agent && member.attempt != 0).collect()
     }
 
-    /// Sends a signal to what runs of a target.
+    /// Sends a signal to the running processes of a target.
     pub fn strike(&self, target: Target, signal: Signal) {
         let struck = self.members().into_iter().filter(|member| target.is(member));
-        // With an agent its children go.
+        // An agent's children go with it.
         let struck = struck.filter(|member| member.process.strike(signal)).count();
         if struck == 0 {
             self.explain(&format!("nothing runs of {target:?}"));
         }
     }
 
-    /// Ends the training, and waits until the job is Completed with the weights that so many steps lead to in each of so many
-    /// workers.
+    /// Ends the training, and waits until the job is Completed. Each of this many workers must have the weights of its
+    /// number of steps.
     pub async fn completes(&self, workers: u32) -> TrainingJobStatus {
         self.folder().await.enough();
         let status = self.state(State::Completed).await;

@@ -9,7 +9,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use trials::Study;
 
-/// Best near a learning rate of 0.01; one activation always fails. The last evaluation is the best one, just before the exit.
+/// The result is best near a learning rate of 0.01, and one activation always fails. The last evaluation is the best
+/// one, just before the exit.
 const PROGRAM: &str = r#"
 import json, math, os, sys
 if os.environ["HYPERPARAM_ACT"] == "broken":
@@ -48,7 +49,7 @@ async fn until(space: &Space, name: &str, what: &str, wanted: impl Fn(&TuningJob
     panic!("no {what}: {:#?}", api.get(name).await.unwrap().status)
 }
 
-/// Kills the operator's pods, of which others take the place.
+/// Kills the operator's pods, which others replace.
 async fn kill_operator(space: &Space) {
     let pods: kube::Api<Pod> = kube::Api::namespaced(space.client.clone(), "trainingjob-system");
     for pod in pods.list(&ListParams::default()).await.unwrap().items {
@@ -56,7 +57,7 @@ async fn kill_operator(space: &Space) {
     }
 }
 
-/// Each suggestion follows from the ends that it knew.
+/// Each suggestion follows from the ends of trials that it knew.
 fn replay(job: &TuningJob) {
     let status = job.status.as_ref().unwrap();
     let study = Study::new(job).unwrap();
@@ -101,7 +102,7 @@ async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
     assert!((best.value - least).abs() < 1e-12);
     replay(&space.api::<TuningJob>().get("digits").await.unwrap());
 
-    // What a person sees: each change until the end, and then the best one.
+    // What a user sees: each change until the end, and then the best one.
     let (is_well, text) = watched.await.unwrap();
     assert!(is_well, "{text}");
     let seen: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -112,7 +113,7 @@ async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
     let (is_well, csv) = space.plugin(&["tune", "digits", "-o", "csv"]).await;
     assert!(is_well && csv.lines().count() == 9 && csv.lines().next().unwrap().contains("learning_rate"), "{csv}");
 
-    // More trials continue it.
+    // More trials continue the search.
     let more = json!({ "spec": { "maxTrials": 10 } });
     space.api::<TuningJob>().patch("digits", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
     let longer = until(&space, "digits", "ten ended trials", |status| {
@@ -120,7 +121,7 @@ async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
     })
     .await;
     assert_eq!(longer.trials[..8], status.trials[..]);
-    // Without it nothing is left of its trials.
+    // Deleting the search leaves nothing of its trials.
     space.api::<TuningJob>().delete("digits", &DeleteParams::default()).await.unwrap();
     eventually("the trials to be gone", SOON, async || {
         space.api::<TrainingJob>().list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())
@@ -134,7 +135,7 @@ async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
 async fn bad_trials_are_stopped_early_and_a_suspended_search_holds_no_pod() {
     let Some(world) = world() else { return };
     let space = world.space("asha", json!({})).await;
-    // The better ones come first: only if they came last could all of them continue.
+    // The better ones come first, because all of them could continue if they came last.
     let program = r#"
 import json, os, time
 rank = float(os.environ["HYPERPARAM_RANK"])
@@ -243,7 +244,7 @@ async fn a_large_search_survives_a_lost_node_and_killed_operators() {
     kill_operator(&space).await;
     until(&space, "large", "nine ended trials", ended(9)).await;
     world.cluster.devcluster(&["node", "lose", "3"]);
-    // A job of one worker waits for its node, until somebody vouches that it is gone.
+    // A job of one worker waits for its node until the node is confirmed to be gone.
     world.cluster.kubectl(&["delete", "node", "node3"]);
     until(&space, "large", "fourteen ended trials", ended(14)).await;
     kill_operator(&space).await;

@@ -1,7 +1,8 @@
 //! The operator of an older commit is upgraded to this checkout's while jobs run, as docs/install.md ("Upgrade") says.
 //!
-//! The older operator is installed by its own manifests, beside the jobs in `ml-training`. tests/runner/older.py makes its image.
-//! Its agents don't prove their answers, and the new operator refuses these: users see the condition `AgentReady` False, with the
+//! The older operator is installed by its own manifests, beside the jobs in `ml-training`. tests/runner/older.py makes
+//! its image. Its agents don't prove their answers, and the new operator refuses these. Users see the condition
+//! `AgentReady` False, with the commands that give a job new pods.
 //! commands that give a job new pods.
 
 use super::training::{Target, Training};
@@ -45,8 +46,8 @@ fn world() -> Option<(&'static World, PathBuf)> {
     Some((world, older))
 }
 
-/// Running jobs keep their pods and processes. The new operator resumes the suspended one, starts the waiting one and leaves the
-/// finished one as it is.
+/// Running jobs keep their pods and processes. The new operator resumes the suspended one, starts the waiting one and
+/// leaves the finished one as it is.
 #[tokio::test]
 #[ignore = "soak: an operator that is compiled of an older commit; proved in make test by plane::takeover::another_version_restarts_nothing"]
 async fn an_operator_is_upgraded_under_live_jobs() {
@@ -235,7 +236,8 @@ impl Admin {
         self.kubectl(&["create", "service", "clusterip", "theirs", "-n", JOBS, "--tcp=80"]);
     }
 
-    /// The resource version of each object that is neither an operator's nor a TrainingJob's; the jobs' claims are among them.
+    /// The resource version of each object that is neither an operator's nor a TrainingJob's. The jobs' claims are
+    /// among them.
     fn of_others(&self) -> BTreeMap<String, String> {
         let kinds = "namespaces,configmaps,secrets,services,serviceaccounts,roles,rolebindings,clusterrolebindings,\
                      networkpolicies,persistentvolumeclaims,storageclasses";
@@ -262,8 +264,9 @@ impl Admin {
         assert!(before.len() > 10 && changed.is_empty(), "{changed:?} of {before:?} were changed, now {now:?}");
     }
 
-    /// A finished TrainingJob with its Job and pods. Without `status.agentImage`, which the new operator sets where an older one has
-    /// not, for `kubectl trainingjob checkpoints`, and without the version that this changes.
+    /// A finished TrainingJob with its Job and pods. `status.agentImage` is left out, because the new operator sets it
+    /// where an older one has not, for `kubectl trainingjob checkpoints`. The version that this changes is left out,
+    /// too.
     fn ended(&self, name: &str) -> Value {
         let get = |kind: &str, by: &[&str]| -> Value {
             serde_json::from_str(&self.kubectl(&[&["get", kind, "-n", JOBS, "-o", "json"], by].concat())).unwrap()

@@ -20,14 +20,16 @@ use testkit::wait::eventually;
 use testkit::{binary, root};
 
 pub const DEMO_IMAGE: &str = "localhost/trainingjob-demo:cpu";
-/// For everything that should be there within seconds. Far more than it takes: other tests keep the machine busy.
+/// Limit for everything that should be there within seconds. It is far longer than needed, because other tests keep the
+/// machine busy.
 pub const SOON: Duration = Duration::from_secs(300);
 
 pub struct World {
     pub cluster: Cluster,
 }
 
-/// The cluster that the tests of this program share; none, and a line that says so, where its parts have not been built.
+/// The cluster that the tests of this program share. None where its parts have not been built, with a line that says
+/// so.
 pub fn world() -> Option<&'static World> {
     static WORLD: OnceLock<World> = OnceLock::new();
     is_built().then(|| WORLD.get_or_init(|| World::up("node", &[])))
@@ -101,7 +103,7 @@ impl World {
         let guard = Arc::new(Guard::new(&self.cluster, &name, operator));
         let space = Space { world: self, client, name, guard };
         space.create::<ConfigMap>(json!({ "metadata": { "name": "programs" }, "data": programs })).await;
-        // The controller manager makes it; until then no pod is admitted.
+        // The controller manager creates it. Until then no pod is admitted.
         let accounts = space.api::<k8s_openapi::api::core::v1::ServiceAccount>();
         eventually("the default service account", SOON, async || accounts.get_opt("default").await.unwrap()).await;
         space
@@ -242,7 +244,7 @@ impl DerefMut for Job {
     }
 }
 
-/// The fields of both; where both have one, the other's.
+/// The fields of both. The other's take precedence.
 pub fn merged(mut one: Value, other: &Value) -> Value {
     one.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
     one

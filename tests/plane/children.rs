@@ -1,4 +1,4 @@
-//! Children deleted or changed by somebody else.
+//! Children that another client deletes or changes.
 
 use crate::world::{DURATION, Request, attempt, plane, uids};
 use api::State::{Completed, Failed, Initializing, Pending, Running};
@@ -37,7 +37,7 @@ async fn a_deleted_service_or_config_map_comes_back() {
     space.end(operator).await;
 }
 
-/// A token of the API server's is only where somebody wants one: the account of another name, or the pod template.
+/// A pod gets a token of the API server only on request: by the name of another account, or by the pod template.
 #[tokio::test]
 async fn a_pod_has_a_token_only_if_it_is_asked_for() {
     let space = plane().space("token", json!({})).await;
@@ -56,7 +56,7 @@ async fn a_pod_has_a_token_only_if_it_is_asked_for() {
     space.end(operator).await;
 }
 
-/// Which connections get through is the network plugin's affair; here the object is what counts.
+/// The network plugin decides which connections get through. This test checks the object.
 #[tokio::test]
 async fn a_network_policy_isolates_the_pods_of_a_job() {
     let space = plane().space("isolation", json!({})).await;
@@ -96,7 +96,7 @@ async fn a_network_policy_isolates_the_pods_of_a_job() {
 async fn a_deleted_claim_comes_back() {
     let space = plane().space("claim", json!({})).await;
     let operator = space.operator().await;
-    // Without a node for its pods nothing uses the claim, and Kubernetes lets it go.
+    // Without a node for its pods nothing uses the claim, and Kubernetes removes it.
     let nowhere = json!({ "nodeSelector": { "there": "nowhere" } });
     let storage = json!({ "storage": { "type": "pvc", "size": "1Gi" } });
     let job = space.submit("x", json!({ "checkpoint": storage, "scheduling": nowhere })).await;
@@ -140,7 +140,7 @@ async fn nothing_comes_back_after_the_end() {
     space.end(operator).await;
 }
 
-/// What runs under a Job ends with it, so its return is another attempt, which waits for the last pod of this one.
+/// A Job's pods end with it. Its replacement is another attempt, which waits for the last pod of this one.
 #[tokio::test]
 async fn a_deleted_job_comes_back_as_another_attempt() {
     let space = plane().space("jobless", json!({})).await;
@@ -165,7 +165,7 @@ async fn a_deleted_job_comes_back_as_another_attempt() {
     space.end(operator).await;
 }
 
-/// `kubectl delete job --cascade=orphan` leaves the pods: two gangs with the same hostnames would be worse than none.
+/// `kubectl delete job --cascade=orphan` leaves the pods. Two gangs with the same hostnames would be worse than none.
 #[tokio::test]
 async fn pods_without_their_job_are_waited_for() {
     let space = plane().space("orphans", json!({})).await;
@@ -243,10 +243,10 @@ async fn a_changed_service_or_config_map_is_put_right() {
         assert_eq!(again.uid(), config.uid());
     }
     operator.idle(Duration::from_secs(1)).await;
-    // An update for each change; the first create of all, and one that finds it exists where a watch lost sight of it.
+    // One update for each change, the first create, and a create that finds the object where a watch lost sight of it.
     for (kind, changes) in [("services", of_both.len() + of_services.len()), ("configmaps", 7 + of_configs.len())] {
         let updates = space.writes(kind).iter().filter(|r| r.verb == "update").count();
-        // And one more where the first found that it was out of date.
+        // One more update where the first found that it was out of date.
         assert!((changes..=2 * changes).contains(&updates), "{kind}: {changes} changes, {:?}", space.writes(kind));
     }
     assert_eq!(uids(&space.pods("x").await), pods);
@@ -254,7 +254,7 @@ async fn a_changed_service_or_config_map_is_put_right() {
     space.end(operator).await;
 }
 
-/// Labels, annotations and finalizers of others stay, also where something else has to be put right.
+/// Labels, annotations and finalizers of other clients stay, also where something else has to be corrected.
 #[tokio::test]
 async fn what_others_add_stays() {
     let space = plane().space("added", json!({})).await;
@@ -267,7 +267,7 @@ async fn what_others_add_stays() {
     } });
     space.patch::<Service>("x-headless", theirs.clone()).await;
     space.patch::<ConfigMap>("x-config", theirs.clone()).await;
-    // Something else in both, which shows that the operator has seen what came before.
+    // A further change of both shows that the operator has seen what came before.
     space.patch::<Service>("x-headless", json!({ "metadata": { "labels": { "app": "theirs" } } })).await;
     space.patch::<ConfigMap>("x-config", json!({ "data": { "model": "theirs" } })).await;
     let service = space.until::<Service>("x-headless", "put right", |s| s.labels()["app"] == "training-job").await;
@@ -282,14 +282,14 @@ async fn what_others_add_stays() {
         }
     }
     let since = space.acts().split_off(before);
-    // Of the children: the log may be late with the status that said Running.
+    // Only requests for the children, because the log may be late with the status that said Running.
     let of_children = |r: &&Request| ["services", "configmaps"].contains(&r.resource.as_str());
     let updates = since.iter().filter(of_children).filter(|r| r.verb != "get").count();
     assert!((2..=4).contains(&updates), "one each, or one more where the first was out of date: {since:?}");
     space.end(operator).await;
 }
 
-/// An admission plugin that changes what the operator writes has the last word, not an endless argument.
+/// The operator accepts what an admission plugin makes of its writes, and does not repeat them endlessly.
 #[tokio::test]
 async fn what_admission_changes_is_no_quarrel() {
     let plane = plane();
@@ -301,13 +301,13 @@ async fn what_admission_changes_is_no_quarrel() {
     assert_eq!(service.labels()["app"], "rewritten", "the policy is at work");
     space.delete::<ConfigMap>("x-config").await;
     space.has::<ConfigMap>("x-config").await;
-    // Somebody else's change is put right as far as the policy lets it be.
+    // The operator reverts another client's change as far as the policy allows.
     space.patch::<Service>("x-headless", json!({ "spec": { "selector": { "app": "theirs" } } })).await;
     let right = |s: &Service| s.spec.as_ref().unwrap().selector == service.spec.as_ref().unwrap().selector;
     space.until::<Service>("x-headless", "put right", right).await;
     job.set(json!({ "suspend": true })).await;
     job.state(api::State::Suspended).await;
-    // An argument with the policy would never end.
+    // Correcting what the policy changes would never end.
     operator.idle(Duration::from_secs(5)).await;
     let writes = space.writes("services");
     let count = |verb: &str| writes.iter().filter(|write| write.verb == verb && write.code < 300).count();
@@ -327,7 +327,7 @@ async fn a_changed_job_is_left_as_it_is() {
     let theirs = json!({ "labels": { "queue": "theirs", "app": "theirs" }, "annotations": { "theirs": "1" } });
     space.patch::<Job>("x-training", json!({ "metadata": theirs })).await;
 
-    // A preemption in a queue: the Job is suspended, its pods go; later it is let in again.
+    // A queue preempts the Job: it is suspended, and its pods go. Later the queue admits it again.
     space.patch::<Job>("x-training", json!({ "spec": { "suspend": true } })).await;
     job.condition("Scheduled", "False", "Queued").await;
     eventually("no pod", SOON, async || space.pods("x").await.is_empty().then_some(())).await;
@@ -348,7 +348,7 @@ async fn a_changed_job_is_left_as_it_is() {
     space.end(operator).await;
 }
 
-/// Another client wants fewer pods than workers: the Job stays so, and the status says that workers are missing.
+/// Another client wants fewer pods than workers. The Job stays so, and the status says that workers are missing.
 #[tokio::test]
 async fn a_job_of_less_parallelism_is_left_as_it_is() {
     let space = plane().space("partial", json!({})).await;
@@ -369,7 +369,7 @@ async fn a_job_of_less_parallelism_is_left_as_it_is() {
     space.end(operator).await;
 }
 
-/// What of an object's metadata is the operator's.
+/// The part of an object's metadata that the operator owns.
 fn ours(meta: &ObjectMeta) -> Value {
     let ours = |key: &&String| {
         *key == "app" || *key == "training-job" || key.starts_with("ml.example.com/") || *key == labels::MANAGED_BY

@@ -1,6 +1,6 @@
-//! `kubectl trainingjob` against a real API server: what it tells of jobs that run, wait and fail, and its errors.
+//! `kubectl trainingjob` against a real API server: its output on jobs that run, wait and fail, and its errors.
 //!
-//! The nodes are simulated, so that nothing is logged: of logs only what is kept of them is tested here.
+//! The simulated nodes log nothing. Only logs that are kept are tested here.
 
 use crate::world::{BY_HAND, DURATION, Space, Watched, parsed, plane};
 use api::State::{Completed, Failed, Pending, Running};
@@ -22,7 +22,7 @@ use testkit::cluster::tools;
 use testkit::root;
 use testkit::wait::{SOON, eventually};
 
-/// A kubeconfig of the cluster, for this user if it is one that the API server lets us be.
+/// A kubeconfig of the cluster, which impersonates this user if there is one.
 fn kubeconfig(user: Option<&str>) -> PathBuf {
     let text = plane().cluster.kubectl(&["config", "view", "--raw", "-o", "json"]);
     let mut config: Value = serde_json::from_str(&text).unwrap();
@@ -44,10 +44,10 @@ fn run(kubeconfig: &Path, args: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What it prints, and that it could.
+/// The output of a command that succeeds.
 async fn told(space: &Space, args: &[&str]) -> String {
     let args: Vec<String> = args.iter().chain(&["-n", &space.name]).map(|arg| (*arg).to_owned()).collect();
-    // The operator works in this process: it must not be held up.
+    // The operator works in this process and must not be held up.
     tokio::task::spawn_blocking(move || {
         let output = run(&kubeconfig(None), &args.iter().map(String::as_str).collect::<Vec<_>>());
         let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -59,7 +59,7 @@ async fn told(space: &Space, args: &[&str]) -> String {
     .unwrap()
 }
 
-/// The error that it ends with.
+/// The error with which a command fails.
 fn refused(kubeconfig: &Path, args: &[&str]) -> String {
     let output = run(kubeconfig, args);
     let error = String::from_utf8(output.stderr).unwrap();
@@ -145,7 +145,7 @@ async fn jobs_that_run_wait_and_fail() {
     assert!(text.contains("\nState        Failed "), "{text}");
     assert!(text.contains("\nWhy          ExitCode: worker 1 (pod fails-training-1-"), "{text}");
     assert!(text.contains("failed  exit code 3, ValueError: label 11\n"), "{text}");
-    // Events of the job's own, and of its Job.
+    // Events of the job itself, and of its Job.
     eventually("the events of the Job", SOON, async || {
         let events = json_of(&told(&space, &["status", "fails", "-o", "json"]).await)["events"].clone();
         let of = |kind: &str, reason: &str| {
@@ -179,7 +179,7 @@ async fn jobs_that_run_wait_and_fail() {
     assert_eq!(top["jobs"][0]["name"], "runs");
     assert_eq!(top["jobs"][1]["reason"], "Unschedulable");
 
-    // ---- the last words of a worker without a log: the simulated kubelet has none
+    // ---- the last output of a worker without a log: the simulated kubelet has none
     let text = told(&space, &["logs", "fails", "--failed"]).await;
     assert_eq!(text, "[1] first\n[1] ValueError: label 11\n");
     let line = told(&space, &["logs", "fails", "--failed", "-o", "json"]).await;
@@ -207,7 +207,8 @@ async fn jobs_that_run_wait_and_fail() {
     space.end(operator).await;
 }
 
-/// A claim that nothing ever provides, and a job that keeps its checkpoints on it: whoever mounts it waits for ever.
+/// A claim that nothing ever provides, and a job that keeps its checkpoints on it. A pod that mounts the claim waits
+/// for ever.
 async fn with_unbound_claim(space: &Space, name: &str) -> Watched {
     let claim = json!({
         "metadata": { "name": "unbound" },
@@ -219,7 +220,7 @@ async fn with_unbound_claim(space: &Space, name: &str) -> Watched {
     job
 }
 
-/// The Jobs that the plugin has made.
+/// The Jobs that the plugin has created.
 async fn errands(space: &Space) -> Vec<Job> {
     let of_plugin = ListParams::default().labels("app.kubernetes.io/managed-by=kubectl-trainingjob");
     space.api::<Job>().list(&of_plugin).await.unwrap().items
@@ -241,7 +242,7 @@ async fn the_agent_is_asked_for_checkpoints() {
     over.state(Completed).await;
     claimless.condition("Scheduled", "False", "Unschedulable").await;
 
-    // ---- nobody to ask
+    // ---- no agent to ask
     let ns = space.name.clone();
     tokio::task::spawn_blocking(move || {
         let refused = |args: &[&str]| refused(&kubeconfig(None), &[&["checkpoints"], args, &["-n", &ns]].concat());
@@ -277,9 +278,9 @@ async fn the_agent_is_asked_for_checkpoints() {
     let [errand] = &errands(&space).await[..] else { panic!("not one Job: {:?}", errands(&space).await) };
     assert!(errand.metadata.name.as_ref().unwrap().starts_with("kept-checkpoints-"), "{errand:?}");
     assert_eq!(errand.metadata.owner_references.as_ref().unwrap()[0].name, "kept");
-    // As the API server has stored it: what it does not know it drops.
+    // As the API server has stored it, without fields that it does not know.
     let pod = errand.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
-    // What people may change says nothing of what is run.
+    // The values that users may change do not determine what is run.
     assert_eq!(pod.containers[0].image, kept.status().agent_image);
     let args = pod.containers[0].args.as_ref().unwrap();
     assert_eq!(args[..2], ["checkpoints", "restore"]);
@@ -307,13 +308,13 @@ async fn the_agent_is_asked_for_checkpoints() {
     assert!(error.contains("error: the agent did not start within 2s: Job kept-checkpoints-"), "{error}");
     assert!(error.contains("--timeout gives it longer"), "{error}");
     eventually("the end of the Job", SOON, async || errands(&space).await.is_empty().then_some(())).await;
-    // The operator has taken no notice of either.
+    // The operator has ignored both.
     assert_eq!(kept.status().attempt, Some(1));
     assert_eq!(kept.states(), [Pending]);
     space.end(operator).await;
 }
 
-/// Jobs that had ended stay so, and create nothing. One that was suspended is as it was.
+/// Jobs that had ended stay ended, and create nothing. A suspended job is as it was.
 #[tokio::test]
 async fn restored_jobs_do_not_run_again() {
     let space = plane().space("plugin-backup", json!({})).await;
@@ -364,7 +365,7 @@ async fn restored_jobs_do_not_run_again() {
     space.end(operator).await;
 }
 
-/// A simulated node has no logs: that is said. Secrets are not in the archive.
+/// The bundle says that a simulated node has no logs. The archive contains no Secrets.
 #[tokio::test]
 async fn a_bundle_has_all_that_is_known() {
     let space = plane().space("plugin-bundle", json!({})).await;
@@ -394,7 +395,7 @@ async fn a_bundle_has_all_that_is_known() {
     space.end(operator).await;
 }
 
-/// The operator is in this process, so that no Deployment is there; all else is as installed.
+/// The operator runs in this process, so that no Deployment exists. All else is as installed.
 #[tokio::test]
 async fn what_is_missing_is_said_line_by_line() {
     let space = plane().space("plugin-check", json!({})).await;
@@ -425,7 +426,7 @@ async fn what_is_missing_is_said_line_by_line() {
     .unwrap();
 }
 
-/// What is in a file needs no cluster.
+/// Commands on files need no cluster.
 #[test]
 fn files_are_planned_and_converted() {
     let nowhere = Path::new("/no/such/kubeconfig");
@@ -463,7 +464,7 @@ async fn errors_tell_the_remedy() {
     with_unbound_claim(&space, "kept").await;
     let elsewhere = plane().space("plugin-empty", json!({})).await;
     let empty = elsewhere.name.clone();
-    // Whoever may view, and nothing else: with the roles that come with the installation.
+    // A user with only the right to view, by the roles that come with the installation.
     let role = std::fs::read_to_string(root("deploy/admin/users.yaml")).unwrap();
     let role: Value = serde_saphyr::from_str(role.split("\n---\n").next().unwrap()).unwrap();
     let roles: Api<ClusterRole> = Api::all(space.client.clone());
@@ -519,7 +520,7 @@ async fn errors_tell_the_remedy() {
         assert!(error.starts_with("error: no cluster: "), "{error}");
         let dead = testkit::scratch().join("plugin-dead");
         let mut config: Value = serde_json::from_slice(&std::fs::read(&admin).unwrap()).unwrap();
-        // Port 9 is that of the service "discard", which nobody offers any more.
+        // Port 9 is that of the service "discard", which no server offers any more.
         config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:9");
         std::fs::write(&dead, config.to_string()).unwrap();
         let error = refused(&dead, &["top"]);
@@ -537,7 +538,7 @@ async fn errors_tell_the_remedy() {
     space.end(operator).await;
 }
 
-/// What a person wants is written on the job, and the operator does it.
+/// The plugin writes a user's request on the job, and the operator acts on it.
 #[tokio::test]
 async fn jobs_are_stopped_resumed_and_restarted() {
     let space = plane().space("plugin-control", json!({})).await;
@@ -576,7 +577,7 @@ async fn jobs_are_stopped_resumed_and_restarted() {
     assert_eq!(text, "gpt starts again with a new restart budget\n");
     job.until("new pods", |status| status.incarnation == Some(2)).await;
 
-    // Nobody is the kubelet of these pods: they go when they are told to.
+    // These pods have no kubelet. The test removes them when they are asked to stop.
     let kubelet = space.api::<Pod>();
     let kubelet = tokio::spawn(async move {
         loop {
@@ -599,7 +600,7 @@ async fn jobs_are_stopped_resumed_and_restarted() {
     space.end(operator).await;
 }
 
-/// kubectl finds it on PATH, and its completion asks it.
+/// kubectl finds the plugin on PATH, and its completion asks the plugin.
 fn as_a_plugin(kubeconfig: &Path, ns: &str) {
     let folder = Path::new(binary("kubectl-trainingjob")).parent().unwrap();
     let path = std::env::join_paths(

@@ -1,12 +1,12 @@
-//! How the agent comes into the pods.
+//! How the agent gets into the pods.
 
 use crate::world::{is_oldest, plane};
 use api::State::Running;
 use plan::AgentDelivery;
 use serde_json::json;
 
-/// An operator of one namespace may not look at the nodes: it does what always works, and asks no second time. What it is
-/// told the API server takes.
+/// An operator of one namespace may not look at the nodes. It uses the way that always works, and does not ask again.
+/// The API server accepts the way that the operator is configured to use.
 #[tokio::test]
 async fn the_agent_comes_as_it_always_can_or_as_is_wanted() {
     if is_oldest() {

@@ -1,4 +1,4 @@
-//! A gang that restarts in its pods: what its leader tells, the key of its members, and what the operator makes of it.
+//! A gang that restarts in its pods: what its leader reports, the key of its members, and how the operator reacts.
 
 use crate::world::{BY_HAND, Space, Watched, attempt, is_oldest, plane, uids};
 use api::State::{Completed, Failed, Initializing, Pending, Running};
@@ -18,14 +18,14 @@ use testkit::wait::{SOON, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// An agent of the job `x` that answers what the test says.
+/// An agent of the job `x` whose answers the test sets.
 pub struct Agent {
     pub port: u16,
     answer: Arc<Mutex<Value>>,
 }
 
 impl Agent {
-    /// It proves its answers by the key that its pod would have.
+    /// Starts an agent that proves its answers with the key that its pod would have.
     pub async fn start(space: &Space) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, answer) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(json!({}))));
@@ -51,13 +51,13 @@ impl Agent {
         Self { port, answer }
     }
 
-    /// From now on the leader in this pod tells this of its gang.
+    /// Makes the leader in this pod report this gang from now on.
     fn tells(&self, pod: &Pod, gang: Value) {
         let report = json!({ "version": 1, "attempt": gang["attempt"] });
         self.answers(json!({ "trainingJob": "x", "worker": 0, "podUid": pod.uid(), "report": report, "gang": gang }));
     }
 
-    /// From now on this is its answer.
+    /// Sets the answer from now on.
     pub fn answers(&self, answer: Value) {
         *self.answer.lock().unwrap() = answer;
     }
@@ -71,7 +71,7 @@ async fn answer_key(secrets: &Api<Secret>) -> AnswerKey {
     AnswerKey::parse(&text.0).expect("a key of the right form")
 }
 
-/// The container `training` of a pod stands so, as its kubelet would say.
+/// Sets the state of a pod's container `training`, as its kubelet would.
 async fn is(space: &Space, pod: &Pod, phase: &str, restarts: u32, state: Value, last: Value) {
     let runs = state.get("running").is_some();
     let container = json!({
@@ -119,7 +119,7 @@ async fn a_gang_restarts_in_its_pods() {
     let training = &pods[0].spec.as_ref().unwrap().containers[0];
     assert!(training.restart_policy_rules.is_some(), "the API server keeps them");
 
-    // The pods run, and the gang does not yet.
+    // The pods run, but the gang does not yet.
     agent.tells(&pods[0], json!({ "attempt": 0, "phase": "Gathering", "waitsFor": "waiting for worker 1" }));
     for pod in &pods {
         runs(&space, pod, 0).await;
@@ -132,7 +132,7 @@ async fn a_gang_restarts_in_its_pods() {
     agent.tells(&pods[0], json!({ "attempt": 1, "phase": "Running" }));
     restarted(&job, 1).await;
 
-    // A program fails; it is started again where it was.
+    // A program fails and is started again in place.
     let ended = json!([{
         "attempt": 1, "reason": "PythonException", "message": "ValueError: bad", "worker": 1, "exitCode": 1,
         "time": Timestamp::now(), "ranSeconds": 3,
@@ -168,7 +168,7 @@ async fn a_gang_restarts_in_its_pods() {
     restarted(&job, 2).await;
     assert_eq!(uids(&space.pods("x").await), uids(&pods), "all of it in the same pods");
 
-    // Pods that end make new ones, which know of what was before.
+    // New pods replace those that end, and know the earlier history.
     for pod in &pods {
         let end = json!({ "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() });
         is(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
@@ -192,7 +192,7 @@ async fn a_gang_restarts_in_its_pods() {
     space.end(operator).await;
 }
 
-/// By an annotation: of a job that runs in its pods, of one that has failed with new ones.
+/// An annotation restarts a running job in its pods, and a failed job with new pods.
 #[tokio::test]
 async fn a_restart_is_asked_for_by_an_annotation() {
     let space = plane().space("asked", json!({})).await;
@@ -257,7 +257,7 @@ async fn a_key_that_may_not_be_made_is_named() {
     let message = job.condition("Scheduled", "False", "QuotaExceeded").await.message;
     assert!(message.starts_with("Secret: secrets \"x-") && message.contains("exceeded quota: small"), "{message}");
     assert_eq!((job.status().state, space.pods("x").await.len()), (Some(Pending), 0));
-    // Who needs none is not held up.
+    // A job that needs none is not held up.
     let unasked = json!({ "numWorkers": 1, "monitoring": { "enabled": false } });
     space.submit("alone", unasked).await.state(Running).await;
     space.delete::<ResourceQuota>("small").await;
@@ -265,8 +265,8 @@ async fn a_key_that_may_not_be_made_is_named() {
     space.end(operator).await;
 }
 
-/// A worker that is evicted while its gang stays is replaced alone, at once, and its Job does not fail by it; so is one whose
-/// node is lost.
+/// A worker that is evicted while its gang stays is replaced alone and at once, and its Job does not fail by it. The
+/// same holds for a worker whose node is lost.
 #[tokio::test]
 async fn a_lost_worker_is_replaced_alone() {
     let space = plane().space("replaced", json!({})).await;
@@ -283,7 +283,7 @@ async fn a_lost_worker_is_replaced_alone() {
         runs(&space, pod, 0).await;
     }
     restarted(&job, 1).await;
-    // Kubernetes tells whole seconds, and who is in the gang since before a loss is older than it.
+    // Kubernetes reports whole seconds, and a member that joined before a loss must be older than it.
     let created = pods[0].creation_timestamp().unwrap().0.as_second();
     eventually("the next second", SOON, async || (Timestamp::now().as_second() > created).then_some(())).await;
 
@@ -307,10 +307,11 @@ async fn a_lost_worker_is_replaced_alone() {
             })
             .await;
             agent.tells(&pods[0], json!({ "attempt": attempt, "phase": "Gathering", "ended": [lost(attempt)] }));
-            // Its kubelet: the agent has ended as it was told to, and the pod goes.
+            // As its kubelet reports: the agent has ended on request, and the pod goes.
             let end = json!({ "exitCode": 143, "reason": "Error", "finishedAt": Timestamp::now() });
             is(&space, &old, "Failed", 0, json!({ "terminated": end }), json!({})).await;
-            // Its kubelet may take its time to remove it. Until then the Job controller sees a pod of its Job that has failed.
+            // The kubelet may take its time to remove the pod. Until then the Job controller sees a failed pod of its
+            // Job.
             eventually("another pod beside the one that has ended", SOON, async || {
                 let other = |pod: &Pod| index(pod) == index(&old) && pod.uid() != old.uid();
                 space.pods("x").await.iter().any(other).then_some(())
@@ -341,7 +342,7 @@ async fn a_lost_worker_is_replaced_alone() {
     space.end(operator).await;
 }
 
-/// What a leader tells of a member that was lost.
+/// A leader's report on a lost member.
 fn lost(attempt: u32) -> Value {
     json!({
         "attempt": attempt, "reason": "NodeLost", "message": "its node is lost (its agent has fallen silent)",
@@ -349,8 +350,8 @@ fn lost(attempt: u32) -> Value {
     })
 }
 
-/// The Job follows `numWorkers`, through the scale subresource too, the gang what has room; and workers that are too many go when
-/// the leader does without them, by which nothing has failed.
+/// The Job follows `numWorkers`, through the scale subresource too, and the gang follows the available room. Surplus
+/// workers go when the leader does without them, which is no failure.
 #[tokio::test]
 async fn a_gang_changes_its_size() {
     let space = plane().space("elastic", json!({})).await;
@@ -383,7 +384,7 @@ async fn a_gang_changes_its_size() {
     }
     restarted(&job, 1).await;
 
-    // All come before the attempt is disturbed.
+    // All workers arrive before the attempt is disturbed.
     let scale = Patch::Merge(json!({ "spec": { "replicas": 4 } }));
     space.api::<TrainingJob>().patch_scale("x", &PatchParams::default(), &scale).await.unwrap();
     let four = space.placed("x", 4).await;
@@ -399,7 +400,7 @@ async fn a_gang_changes_its_size() {
     tells(2, 4);
     restarted(&job, 2).await;
 
-    // Nobody goes as long as the attempt needs it.
+    // No worker goes as long as the attempt needs it.
     job.set(json!({ "numWorkers": 1 })).await;
     size(1).await;
     let parallelism = |job: &BatchJob| (job.spec.as_ref().unwrap().parallelism, job.spec.as_ref().unwrap().completions);

@@ -1,4 +1,4 @@
-//! A gang that is placed as a whole, where its scheduler comes late and its PodGroup goes.
+//! A gang that is placed as a whole, where its scheduler is installed late and its PodGroup is deleted.
 
 use crate::world::plane;
 use api::State::{Pending, Running};
@@ -11,7 +11,7 @@ use testkit::cluster::pod_groups;
 async fn a_gang_waits_for_its_scheduler_and_keeps_its_group() {
     let space = plane().space("group", json!({})).await;
     let operator = space.operator().await;
-    // Volcano's own scheduler will not come; what is tried here are the objects.
+    // Volcano's own scheduler does not run here. This test is about the objects.
     let grouped = |nodes: serde_json::Value| {
         json!({ "scheduling": {
             "gang": "volcano", "queue": "research", "schedulerName": "default-scheduler", "nodeSelector": nodes,
@@ -22,7 +22,7 @@ async fn a_gang_waits_for_its_scheduler_and_keeps_its_group() {
     assert!(why.starts_with("PodGroup: the API server has no PodGroup of scheduling.volcano.sh/v1beta1"), "{why}");
     assert_eq!((job.states(), space.pods("x").await.len()), (vec![Pending], 0));
 
-    // It is installed.
+    // The kind is installed.
     let kind = pod_groups("scheduling.volcano.sh", "v1beta1").to_string();
     plane().cluster.kubectl_with(&["apply", "-f", "-"], &kind);
     job.state(Running).await;
@@ -32,7 +32,7 @@ async fn a_gang_waits_for_its_scheduler_and_keeps_its_group() {
     assert_eq!((group.spec.min_member, group.spec.queue.as_deref()), (2, Some("research")));
     assert!(!job.job().await.labels().contains_key("kueue.x-k8s.io/queue-name"));
 
-    // Somebody deletes that of a job which waits for nodes: it is made again. Who runs needs none.
+    // The deleted group of a job that waits for nodes is recreated. A running job needs none.
     let waits = space.submit("waits", grouped(json!({ "there": "nowhere" }))).await;
     waits.condition("Scheduled", "False", "Unschedulable").await;
     let of_waiting = space.pods("waits").await[0].annotations()["scheduling.k8s.io/group-name"].clone();

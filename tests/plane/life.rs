@@ -1,4 +1,4 @@
-//! A job's life: each state when it is true, few requests, and an end that leaves what it should.
+//! A job's life: each state is reported when it is true, requests are few, and the end leaves what it should.
 
 use crate::world::{BY_HAND, DURATION, Request, Space, attempt, plane, uids};
 use api::State::{Completed, Failed, Initializing, Pending, Running, Suspended};
@@ -15,7 +15,7 @@ fn by_hand() -> Value {
     json!({ "podTemplate": { "metadata": { "annotations": { BY_HAND: "" } } } })
 }
 
-/// How the container `training` of a pod stands, as its kubelet would say.
+/// The status of a pod's container `training`, as its kubelet would report it.
 fn container(state: Value) -> Value {
     let started = state.get("running").is_some();
     json!([{
@@ -30,7 +30,7 @@ async fn runs(space: &Space, pod: &Pod) {
 }
 
 async fn ends(space: &Space, pod: &Pod, exit_code: i32) {
-    // An end for which a deletion was the cause is later than that, and times are whole seconds.
+    // An end that a deletion caused is later than the deletion, and times are whole seconds.
     let later = if exit_code == 143 { 2 } else { 0 };
     let at = Timestamp::now() + SignedDuration::from_secs(later);
     let end = json!({ "exitCode": exit_code, "reason": "x", "finishedAt": at });
@@ -38,7 +38,7 @@ async fn ends(space: &Space, pod: &Pod, exit_code: i32) {
     space.set_pod(pod, json!({ "phase": phase, "containerStatuses": container(json!({ "terminated": end })) })).await;
 }
 
-/// The pods are led step by step; after each step the status says what is true then, and never said more before.
+/// The test leads the pods step by step. After each step the status says what is true then, and never said more before.
 #[tokio::test]
 async fn each_state_is_told_when_it_is_true() {
     let space = plane().space("states", json!({})).await;
@@ -91,7 +91,8 @@ async fn each_state_is_told_when_it_is_true() {
     space.end(operator).await;
 }
 
-/// A failure is told as soon as it is seen, with the first cause; the next attempt starts when the last pod has gone.
+/// A failure is reported as soon as it is seen, with the first cause. The next attempt starts when the last pod has
+/// gone.
 #[tokio::test]
 async fn a_failed_worker_is_named_at_once() {
     let space = plane().space("failing", json!({})).await;
@@ -120,7 +121,7 @@ async fn a_failed_worker_is_named_at_once() {
         assert_eq!(status.attempt, Some(n), "worker 0 still runs");
         let state = if n == 1 { Initializing } else { Running };
         assert_eq!(status.state, Some(state), "after the last attempt nothing is initialized");
-        // The Job controller has asked worker 0 to stop; here nobody but the test removes pods.
+        // The Job controller has asked worker 0 to stop. Here only the test removes pods.
         let stopping = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
         space.until::<Pod>(&pods[0].name_any(), "to be stopping", stopping).await;
         ends(&space, &pods[0], 143).await;
@@ -173,7 +174,7 @@ async fn suspended_resumed_and_suspended_from_the_start() {
     let waits = space.submit("y", json!({ "suspend": true })).await;
     waits.state(Suspended).await;
     assert_eq!(waits.states(), [Suspended]);
-    // What one that ran before keeps; no Job and no pod.
+    // Objects that are kept for a job that ran before. Its Job and its pods are gone.
     space.has::<Service>("y-headless").await;
     space.has::<ConfigMap>("y-config").await;
     assert!(space.get::<Job>("y-training").await.is_none() && space.pods("y").await.is_empty());
@@ -240,7 +241,7 @@ async fn a_deleted_job_takes_its_objects_along_but_not_its_checkpoints() {
     space.end(operator).await;
 }
 
-/// From the creation to the end; counters that change alone are gathered for a second.
+/// From the creation to the end. Counters that change alone are gathered for a second.
 #[tokio::test]
 async fn a_life_takes_few_requests() {
     let space = plane().space("requests", json!({})).await;
@@ -269,15 +270,15 @@ async fn a_life_takes_few_requests() {
     for act in &acts {
         println!("{:>6.2} {} {} {} {}", act.at - acts[0].at, act.verb, act.resource, act.name, act.code);
     }
-    // One more of each where the first was out of date.
+    // One more request of each kind where the first was out of date.
     assert!(acts.len() <= 2 * 12 + gathered, "{acts:#?}");
     assert!(statuses.windows(2).all(|pair| pair[0] != pair[1]), "a status was written that says nothing new");
     assert!(gathered as f64 <= took + 1.0, "counters are gathered for a second: {gathered} in {took} s");
     space.end(operator).await;
 }
 
-/// With nothing to do the operator sends nothing but its watches: that it has nothing to do it says itself, and that it was alive
-/// meanwhile shows by a job whose deadline passes.
+/// With nothing to do, the operator sends only its watches. It reports itself that it has nothing to do. A job whose
+/// deadline passes shows that it was alive meanwhile.
 #[tokio::test]
 async fn an_idle_operator_sends_nothing() {
     let space = plane().space("idle", json!({})).await;
@@ -292,7 +293,7 @@ async fn an_idle_operator_sends_nothing() {
         job.state(state).await;
     }
     operator.idle(Duration::from_secs(60)).await;
-    // From here on whatever it sends is of this one.
+    // From here on, everything that it sends concerns this job.
     let clock = json!({ "failurePolicy": { "activeDeadlineSeconds": 8 } });
     let begin = Timestamp::now().as_millisecond() as f64 / 1000.0;
     space.submit("clock", clock).await.state(Failed).await;
@@ -303,7 +304,7 @@ async fn an_idle_operator_sends_nothing() {
     space.end(operator).await;
 }
 
-/// The series of the documents, which move with the jobs and go with them.
+/// The documented series follow the jobs and disappear with them.
 #[tokio::test]
 async fn metrics_tell_of_jobs() {
     let space = plane().space("metrics", json!({})).await;
@@ -330,7 +331,7 @@ async fn metrics_tell_of_jobs() {
         (format!("trainingjob_allocated_workers{{namespace=\"{ns}\",training_job=\"ends\"}}"), 0.0),
         ("trainingjob_leader".into(), 1.0),
     ];
-    // The series of jobs come from the watch, which is a moment behind the writes.
+    // The series of jobs are derived from the watch, which is a moment behind the writes.
     eventually("the series to be as the jobs are", SOON, async || {
         let series = prometheus(&operator.metrics.render());
         expected.iter().all(|(name, value)| series.get(name) == Some(value)).then_some(())
@@ -381,7 +382,7 @@ pub fn prometheus(text: &str) -> std::collections::BTreeMap<String, f64> {
     series
 }
 
-/// The same series, whatever the order of its labels.
+/// Whether both are the same series, whatever the order of their labels.
 fn same(one: &str, other: &str) -> bool {
     let labels = |name: &str| {
         let mut labels: Vec<_> = name.trim_end_matches('}').split(['{', ',']).map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! What an agent says of its program and of its checkpoints becomes conditions and Events, at once and once.
+//! An agent's reports on its program and its checkpoints become conditions and Events, at once and once.
 
 use crate::gang::{Agent, runs};
 use crate::world::{BY_HAND, Watched, plane};
@@ -11,7 +11,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use testkit::wait::{SOON, eventually};
 
-/// What the leader in this pod answers: the gang runs, and these things besides.
+/// The answer of the leader in this pod: the gang runs, and these fields are added.
 fn answer(pod: &Pod, more: Value) -> Value {
     let mut answer = json!({
         "trainingJob": "x", "worker": 0, "podUid": pod.uid(), "report": { "version": 1, "attempt": 1 },
@@ -33,8 +33,8 @@ async fn warned(job: &Watched, reason: &str, note: &str) {
     eventually(&what, SOON, async || (warnings(job, reason).await == [note]).then_some(())).await;
 }
 
-/// With the action Report nothing follows from a program that hangs but that people hear of it: while it is silent, which is
-/// when the operator hears of nothing else.
+/// With the action Report, a hang is only reported. The report comes while the program is silent, when the operator
+/// hears of nothing else.
 #[tokio::test]
 async fn a_program_that_hangs_is_reported_and_goes_on() {
     let space = plane().space("hangs", json!({})).await;

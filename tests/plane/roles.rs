@@ -1,4 +1,4 @@
-//! A gang of several roles: a Job for each, one life.
+//! A gang of several roles: one Job for each role, and one life.
 
 use crate::world::{BY_HAND, Space, attempt, plane};
 use api::State::{Completed, Pending, Running, Suspended};
@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use testkit::wait::{SOON, eventually};
 
-/// Two workers, two actors, and a chief who decides. The test says how their pods stand.
+/// Two workers, two actors, and a chief that decides. The test sets the state of their pods.
 fn spec() -> Value {
     json!({
         "framework": "none", "image": "none", "checkpoint": { "enabled": false },
@@ -28,7 +28,7 @@ async fn jobs(space: &Space) -> Vec<Job> {
     jobs
 }
 
-/// Waits for the Jobs of this incarnation and no others.
+/// Waits until the only Jobs are those of this incarnation.
 async fn jobs_of(space: &Space, incarnation: u32) -> Vec<Job> {
     eventually(&format!("the Jobs of incarnation {incarnation}"), SOON, async || {
         let jobs = jobs(space).await;
@@ -64,7 +64,7 @@ async fn end(space: &Space, pod: &Pod, exit_code: i32) {
     space.set_pod(pod, json!({ "phase": phase, "containerStatuses": container(json!({ "terminated": end })) })).await;
 }
 
-/// As a kubelet does, which nobody else is for pods that are led by hand.
+/// Removes deleted pods as a kubelet does, because pods that are led by hand have no other.
 async fn end_the_deleted(space: &Space) {
     for pod in space.pods("x").await.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
         let now = DeleteParams::default().grace_period(0);
@@ -99,7 +99,7 @@ async fn all_roles_run_together_and_one_of_them_decides() {
     let status = job.state(Running).await;
     assert_eq!((status.workers.unwrap().active, counts(&status, "actor")), (2, Some((2, 2))));
 
-    // The agents end the others, with 0.
+    // The agents end the others with exit code 0.
     end(&space, &of_role(&pods, "chief"), 0).await;
     let status = job.state(Completed).await;
     let succeeded = status.conditions.iter().find(|c| c.type_ == "Succeeded").unwrap();
@@ -129,7 +129,7 @@ async fn the_failure_of_a_role_is_followed_by_all_of_them() {
     let entry = &status.restarts[0];
     assert_eq!((entry.role.as_str(), entry.worker, entry.pod.clone()), ("actor", Some(0), Some(actor.name_any())));
     assert!(entry.to_string().starts_with("actor 0 (pod x-actor-0-"), "{}", entry.message);
-    // Nobody answers for the others' agents, which would wait for the actors: they are stopped.
+    // Nothing answers for the others' agents, which would wait for the actors. They are stopped.
     let again = eventually("the pods of the second incarnation", SOON, async || {
         end_the_deleted(&space).await;
         let pods = space.pods("x").await;
@@ -146,7 +146,7 @@ async fn the_failure_of_a_role_is_followed_by_all_of_them() {
     let status = job.state(Running).await;
     assert_eq!((status.attempt, status.restart_count), (Some(2), Some(1)));
 
-    // Somebody deletes the Job of one role: that is nobody's failure.
+    // A deleted Job of one role is no failure.
     let before = jobs_of(&space, 2).await;
     space.delete_with::<Job>("x-chief", DeleteParams::foreground()).await;
     let status = eventually("a third incarnation", SOON, async || {
@@ -160,7 +160,7 @@ async fn the_failure_of_a_role_is_followed_by_all_of_them() {
     space.end(operator).await;
 }
 
-/// The Job of the workers is the last that is made: what is there of the others waits for it, and goes with it.
+/// The Job of the workers is created last. The other roles' Jobs wait for it, and go with it.
 #[tokio::test]
 async fn what_cannot_be_made_whole_is_told_and_made_later() {
     let space = plane().space("roles-quota", json!({})).await;

@@ -22,13 +22,13 @@ async fn create(space: &Space, name: &str, spec: Value) {
     runtimes(space).create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
 }
 
-/// Gives the template this spec.
+/// Sets the spec of the template.
 async fn edit(space: &Space, name: &str, spec: Value) {
     let patch = Patch::Merge(json!({ "spec": spec }));
     runtimes(space).patch(name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// What a cluster's platform engineers write. The test says how the pods stand.
+/// A template as a cluster's platform engineers write it. The test sets the state of the pods.
 fn template() -> Value {
     json!({
         "numWorkers": 3, "framework": "none", "image": "theirs:1", "command": ["train"], "args": ["--fast"], "checkpoint": { "enabled": false },
@@ -40,7 +40,7 @@ fn template() -> Value {
     })
 }
 
-/// Of the template nothing but the name is said.
+/// A job that gives no more of its template than the name.
 fn named(name: &str, more: Value) -> Value {
     let mut fields = json!({
         "runtimeRef": { "kind": "TrainingRuntime", "name": name }, "numWorkers": null, "gpusPerWorker": null, "framework": null,
@@ -62,7 +62,7 @@ async fn made_again(space: &Space, job: &str) -> (i32, PodSpec) {
     let first: Job = space.has(&name).await;
     space.delete::<Job>(&name).await;
     let again = eventually("the Job to be made again", SOON, async || {
-        // As a kubelet does, which nobody else is for pods that are led by hand.
+        // Removes deleted pods as a kubelet does, because pods that are led by hand have no other.
         for pod in space.pods(job).await.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
             let _ = space.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
         }
@@ -96,7 +96,8 @@ async fn a_job_begins_with_its_template_and_keeps_it() {
     assert_eq!((taken.kind, taken.name.as_str(), taken.generation), (KIND, "theirs", 1));
     assert_eq!(taken.spec["image"], "theirs:1");
 
-    // What changes in it, or that it goes, concerns later jobs: also with another operator, which has seen none of it.
+    // A change to the template, or its deletion, concerns later jobs. This holds with another operator that has not
+    // seen it, too.
     edit(&space, "theirs", json!({ "image": "theirs:2", "numWorkers": 4 })).await;
     operator.end().await;
     let operator = space.operator().await;
@@ -153,7 +154,7 @@ async fn a_job_waits_for_a_template_that_can_run() {
     let place = format!("there is no TrainingRuntime missing in namespace {}: create it", space.name);
     assert!(condition.message.starts_with(&place), "{}", condition.message);
     assert_eq!(job.status().state, Some(Pending));
-    // By the rules of the CRD, in the API server's words; and by those that only the operator has.
+    // The rules are those of the CRD, in the API server's words, and those that only the operator has.
     let mut spec = template();
     spec["env"] = json!([{ "name": "MASTER_ADDR", "value": "x" }]);
     create(&space, "missing", spec).await;
@@ -190,7 +191,7 @@ async fn a_job_waits_for_a_template_that_can_run() {
     space.end(operator).await;
 }
 
-/// An operator of one namespace: nobody has given it the right to the cluster's.
+/// An operator of one namespace has no right to the cluster's templates.
 #[tokio::test]
 async fn who_may_not_read_a_template_says_so() {
     let space = plane().space("runtimes-denied", json!({})).await;

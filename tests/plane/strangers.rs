@@ -1,4 +1,4 @@
-//! Objects of the names that a job needs, which are not its own.
+//! Objects that have the names that a job needs, and do not belong to it.
 
 use crate::world::{DURATION, Space, plane};
 use api::State::{Completed, Pending, Running, Suspended};
@@ -39,7 +39,7 @@ async fn an_object_of_somebody_else_is_left_alone_and_named() {
     space.end(operator).await;
 }
 
-/// The job says who is in its way, touches nothing, and goes on by itself when the way is free.
+/// The job names the object in its way, touches nothing, and continues by itself when the way is free.
 async fn stranger<K>(space: &Space, name: &str, kind: &str, suffix: &str, mut object: Value)
 where
     K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -71,7 +71,7 @@ where
     job.state(Running).await;
 }
 
-/// A job is deleted and made again under its name at once: the objects of the first are waited for.
+/// A job is deleted and recreated under its name at once. The new job waits until the objects of the first are gone.
 #[tokio::test]
 async fn a_predecessors_objects_are_waited_for() {
     let space = plane().space("again", json!({})).await;
@@ -113,7 +113,7 @@ async fn a_predecessors_objects_are_waited_for() {
     space.end(operator).await;
 }
 
-/// Objects that a predecessor left with `--cascade=orphan` are nobody's: people decide what becomes of them.
+/// Objects that a predecessor left with `--cascade=orphan` have no owner. Users decide what becomes of them.
 #[tokio::test]
 async fn a_predecessors_orphans_are_named() {
     let space = plane().space("left", json!({})).await;
@@ -126,7 +126,7 @@ async fn a_predecessors_orphans_are_named() {
     let job = space.submit("x", json!({})).await;
     for (kind, name) in [("Service", "x-headless"), ("ConfigMap", "x-config"), ("Job", "x-training")] {
         let left = format!("{kind}: {name} is left over from an earlier TrainingJob of this name; delete it");
-        // Its pods run on, and would write to the same checkpoints.
+        // Its pods still run, and would write to the same checkpoints.
         let runs = format!("if its Job was left over: kubectl delete job {name} -n {}; ", space.name);
         let says = |message: &str| if kind == "Job" { message.contains(&runs) } else { message == left };
         job.until(&left, |s| s.conditions.iter().any(|c| c.type_ == "Scheduled" && says(&c.message))).await;
@@ -140,7 +140,7 @@ async fn a_predecessors_orphans_are_named() {
     space.end(operator).await;
 }
 
-/// A claim without an owner that carries our label is the checkpoints of an earlier job of this name.
+/// A claim without an owner that carries our label holds the checkpoints of an earlier job of this name.
 #[tokio::test]
 async fn a_kept_claim_is_used_again() {
     let space = plane().space("kept", json!({})).await;
@@ -159,13 +159,13 @@ async fn a_kept_claim_is_used_again() {
     let again = space.has::<PersistentVolumeClaim>("x-checkpoints").await;
     assert_eq!(again.uid(), claim.uid());
     let claims = space.writes("persistentvolumeclaims");
-    // A watch that is late has it tried again, and refused.
+    // A late watch makes the operator try again, and the API server refuses that.
     assert_eq!(claims.iter().filter(|write| write.code != 409).count(), 1, "{claims:?}");
     space.end(operator).await;
 }
 
-/// What carries our labels and is not ours neither completes a job nor fails it: a copy in its own namespace, and one in
-/// another, as a restored backup makes it.
+/// Objects with our labels that are not ours neither complete a job nor fail it. One is a copy in its own namespace,
+/// the other a copy in another one, as a restored backup makes it.
 #[tokio::test]
 async fn copied_labels_decide_nothing() {
     let space = plane().space("copies", json!({})).await;
@@ -188,7 +188,7 @@ async fn copied_labels_decide_nothing() {
         let complete =
             |copy: &Job| copy.status.as_ref().is_some_and(|s| s.succeeded == Some(2) && s.completion_time.is_some());
         space.until::<Job>("copy", "to complete", complete).await;
-        // Whatever the operator makes of it comes before its own answer to this.
+        // Any reaction to the copy would come before the reaction to this change.
         job.set(json!({ "suspend": true })).await;
         job.state(Suspended).await;
         job.set(json!({ "suspend": false })).await;

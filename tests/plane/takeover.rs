@@ -1,4 +1,4 @@
-//! Operators after each other, and TrainingJobs that this one can't read.
+//! Operators after each other, and TrainingJobs that this operator can't read.
 
 use crate::world::{Request, plane, uids};
 use api::State::{Pending, Running};
@@ -24,7 +24,8 @@ async fn another_version_restarts_nothing() {
     waits.condition("Scheduled", "False", "Unschedulable").await;
     operator.end().await;
 
-    // What an older version made: another template, hash and pull policy, and the labels of before 0.2.0. Templates can't be changed, so it is made anew.
+    // An older version made another template, hash and pull policy, and the labels of before 0.2.0. Templates can't be
+    // changed, so that the operator recreates the Job.
     let mut old = waits.job().await;
     space.delete::<Job>("waits-training").await;
     eventually("the Job and its pods to be gone", SOON, async || {
@@ -103,7 +104,7 @@ async fn a_job_that_cannot_be_read_harms_no_other() {
     assert!(bad.described().contains(message));
     assert_eq!(api.get("bad").await.unwrap().data["status"]["state"], json!("Pending"));
 
-    // It is said once, and others are served all the while.
+    // The operator reports it once, and serves other jobs all the while.
     good.set(json!({ "ttlSecondsAfterFinished": 1000 })).await;
     good.until("the new generation", |s| s.observed_generation == Some(2)).await;
     space.patch::<k8s_openapi::api::core::v1::Service>("good-headless", json!({ "spec": { "selector": null } })).await;
@@ -112,7 +113,7 @@ async fn a_job_that_cannot_be_read_harms_no_other() {
             s.spec.as_ref().unwrap().selector.is_some()
         })
         .await;
-    // Each time for another version: one more where the first was refused, since the job had just changed.
+    // One write for each version, and one more where the first was refused because the job had just changed.
     operator.idle(Duration::ZERO).await;
     let of_bad = |r: &&Request| r.name == "bad" && r.verb != "get";
     assert!((1..=2).contains(&space.acts().iter().filter(of_bad).count()), "{:?}", space.acts());
@@ -122,7 +123,7 @@ async fn a_job_that_cannot_be_read_harms_no_other() {
     space.end(operator).await;
 }
 
-/// After a downgrade. The job may be over, or wait for something that only a newer operator knows.
+/// The state after a downgrade. The job may be over, or wait for something that only a newer operator knows.
 #[tokio::test]
 async fn a_job_in_a_state_of_a_newer_operator_is_left_alone() {
     let space = plane().space("newer", json!({})).await;
@@ -158,7 +159,7 @@ async fn a_job_in_a_state_of_a_newer_operator_is_left_alone() {
 #[tokio::test]
 async fn a_job_nested_too_deep_stalls_no_other_after_a_restart() {
     let space = plane().space("deep", json!({})).await;
-    // A client of Kubernetes would not read the answer either.
+    // A Kubernetes client would not read the answer either.
     let submit = async |name: &str, template: &str| {
         let body = format!(
             r#"{{"apiVersion":"ml.example.com/v1","kind":"TrainingJob","metadata":{{"name":"{name}"}},
@@ -175,7 +176,7 @@ async fn a_job_nested_too_deep_stalls_no_other_after_a_restart() {
     let good = space.submit("good", json!({})).await;
     let operator = space.operator().await;
     good.state(Running).await;
-    // They are told why, whether they came before the operator or while it watched.
+    // The jobs get the reason, whether they existed before the operator or were created while it watched.
     submit("later", &nested(200)).await;
     let accepted = async |name: &str| {
         let url = format!("/apis/ml.example.com/v1/namespaces/{}/trainingjobs/{name}", space.name);
@@ -203,12 +204,12 @@ async fn a_job_nested_too_deep_stalls_no_other_after_a_restart() {
     space.end(operator).await;
 }
 
-/// Whose passwords and keys are in a namespace is none of the operator's business.
+/// The operator has no access to the passwords and keys in a namespace.
 #[tokio::test]
 async fn secrets_are_out_of_reach() {
     let space = plane().space("secrets", json!({})).await;
     let client = space.restricted().await;
-    // The one that it keeps itself it may make and read.
+    // The operator may create and read the Secret that it keeps itself.
     let own_key = async || controller::operator_key(&client, &space.name).await.unwrap().job_key("uid");
     assert_eq!(own_key().await, own_key().await);
     let secrets = kube::Api::<k8s_openapi::api::core::v1::Secret>::namespaced(client.clone(), &space.name);

@@ -23,7 +23,7 @@ async fn a_tensorboard_comes_and_goes_with_its_job() {
     let space = plane().space("board", json!({})).await;
     let operator = space.operator().await;
 
-    // Not before the workers: its volume would be bound where they can't go.
+    // It does not start before the workers, because its volume would be bound where they can't go.
     let nowhere = json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } });
     let waits = space.submit("waits", with_board(nowhere)).await;
     waits.condition("Scheduled", "False", "Unschedulable").await;
@@ -54,8 +54,8 @@ async fn a_tensorboard_comes_and_goes_with_its_job() {
     space.end(operator).await;
 }
 
-/// Where only one node can mount the volume, it stands beside the worker and never in the way of the next one. In a
-/// namespace as strict as there are.
+/// Where only one node can mount the volume, the TensorBoard runs beside the worker and never in the way of the next
+/// one. The namespace is as strict as there are.
 #[tokio::test]
 async fn a_tensorboard_gives_back_its_volume() {
     let space = plane().space("one-node", json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await;

@@ -1,4 +1,4 @@
-//! What a job waits for, and why one can't run at all, in the words that people read.
+//! What a job waits for, and why a job can't run at all, in the words that users read.
 
 use crate::world::{BY_HAND, Space, Watched, parsed, plane};
 use api::State::{Failed, Initializing, Pending, Running, Suspended};
@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use testkit::cluster::job;
 use testkit::wait::{SOON, eventually};
 
-/// Hundreds of new jobs at once: those that are under way are looked at all the same, and what was deleted while it waited
-/// takes no turn of what comes after it.
+/// Hundreds of new jobs arrive at once. The operator still looks at the jobs under way. A job that was deleted while it
+/// waited takes no turn of a later one.
 #[tokio::test]
 async fn a_flood_of_new_jobs_holds_up_none_that_is_under_way() {
     const FLOOD: usize = 300;
@@ -147,7 +147,7 @@ async fn the_advanced_example_says_why_it_waits() {
     space.end(operator).await;
 }
 
-/// A missing claim, once it is there, needs nobody's help; nor do the others.
+/// A missing claim is found without help once it exists. So are the others.
 #[tokio::test]
 async fn what_was_missing_is_found() {
     let space = plane().space("found", json!({})).await;
@@ -177,14 +177,14 @@ async fn quotas_are_quoted() {
         let known = |q: &ResourceQuota| q.status.as_ref().is_some_and(|s| s.used.is_some());
         space.until("small", "to be counted", known).await;
     };
-    // Of pods, which only the Job's Events tell ...
+    // A quota of pods, which only the Job's Events report ...
     quota(json!({ "pods": "0" })).await;
     let pods = space.submit("pods", json!({})).await;
     let refused = "exceeded quota: small, requested: pods=1, used: pods=0, limited: pods=0";
     says(&pods, "Scheduled", "QuotaExceeded", &format!("2 of 2 workers have no pod: {refused}")).await;
     space.delete::<ResourceQuota>("small").await;
     pods.state(Running).await;
-    // ... and of objects, which is the answer to the operator itself.
+    // ... and a quota of objects, which the API server reports to the operator itself.
     quota(json!({ "count/jobs.batch": "1" })).await;
     let jobs = space.submit("jobs", json!({})).await;
     let refused =
@@ -217,7 +217,7 @@ async fn pod_security_is_quoted() {
     space.end(operator).await;
 }
 
-/// Nodes are there, images and volumes not: the words of the kubelet.
+/// Nodes exist, but images and volumes do not. The words are the kubelet's.
 #[tokio::test]
 async fn what_keeps_a_program_from_starting_is_named() {
     let space = plane().space("starting", json!({})).await;
@@ -241,7 +241,7 @@ async fn what_keeps_a_program_from_starting_is_named() {
     };
     says(&job, "Running", "ImagePull", &of(1, words)).await;
     assert!(node.starts_with("sim-"));
-    // The operator's own image, in the init container, and the first worker goes first.
+    // The operator's own image, in the init container. The first worker takes precedence.
     let words = "Back-off pulling image \"localhost/trainingjob-operator:dev\"";
     space.set_pod(&pods[0], json!({ "initContainerStatuses": waiting("agent", "ErrImagePull", words) })).await;
     says(&job, "Running", "ImagePull", &of(0, words)).await;
@@ -276,7 +276,7 @@ async fn refused(space: &Space, job: &Watched, message: &str) {
     assert!(space.pods(&job.name).await.is_empty());
 }
 
-/// Who denies the Job is quoted, at a restart as at the start, and the job waits until it is allowed.
+/// The policy that denies the Job is quoted, at a restart as at the start. The job waits until it is allowed.
 #[tokio::test]
 async fn a_policy_that_denies_is_quoted_and_waited_for() {
     let space = plane().space("denied", json!({})).await;
@@ -328,7 +328,7 @@ async fn a_policy_that_denies_is_quoted_and_waited_for() {
     space.end(operator).await;
 }
 
-/// A webhook that can't be asked stands in nobody's log alone.
+/// The job's condition names a webhook that is down, so that no user has to find it in a log.
 #[tokio::test]
 async fn a_webhook_that_is_down_is_named() {
     let space = plane().space("webhook", json!({})).await;

@@ -1,5 +1,5 @@
-//! One control plane with simulated nodes for all tests of this program; for each test a namespace of its own, in which
-//! an operator works under the rights of `deploy/namespaced` and nothing else.
+//! One control plane with simulated nodes for all tests of this program. Each test has a namespace of its own, in which
+//! an operator works with only the rights of `deploy/namespaced`.
 
 use api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use futures::{StreamExt, future};
@@ -30,9 +30,9 @@ use tokio::sync::{oneshot, watch};
 use trainingjob_operator::controller::{self, AgentAccess, Options};
 use trainingjob_operator::telemetry::Metrics;
 
-/// A pod with this annotation is left alone by the simulated kubelets: the test says how it stands.
+/// The simulated kubelets ignore a pod with this annotation. The test sets its status.
 pub const BY_HAND: &str = "simulated/by-hand";
-/// A pod with this annotation ends well after that time.
+/// A pod with this annotation succeeds after that time.
 pub const DURATION: &str = "simulated/duration";
 
 pub struct Plane {
@@ -76,7 +76,7 @@ pub fn plane() -> &'static Plane {
     })
 }
 
-/// In namespaces with the label `rewritten` the API server changes what anybody writes.
+/// In namespaces with the label `rewritten` the API server changes every write.
 const REWRITES: &str = r#"
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -99,7 +99,8 @@ metadata: { name: rewritten }
 spec: { policyName: rewritten }
 "#;
 
-/// The CRD, in which `workingDir` may also be a number: an API server of another version, whose jobs we can't read.
+/// The CRD, in which `workingDir` may also be a number. It stands for an API server of another version, whose jobs we
+/// can't read.
 fn crd() -> Value {
     let mut crd = serde_json::to_value(api::crd()).unwrap();
     let spec = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
@@ -109,7 +110,7 @@ fn crd() -> Value {
     crd
 }
 
-/// The stages of devcluster, which spare pods that a test leads by hand.
+/// The stages of devcluster, without the pods that a test leads by hand.
 fn stages() -> String {
     let stages = std::fs::read_to_string(root("devcluster/simulated/stages.yaml")).unwrap();
     let of_pods = "resourceRef: {apiGroup: v1, kind: Pod}\n  selector:\n    matchExpressions:\n";
@@ -118,7 +119,7 @@ fn stages() -> String {
     stages.replace(of_pods, &spare)
 }
 
-/// What the operator may do, out of what an installation consists of.
+/// The operator's rights, from the objects of an installation.
 fn rendered(text: &str) -> Vec<Value> {
     let objects: Vec<Value> = text.split("\n---\n").map(|object| serde_saphyr::from_str(object).unwrap()).collect();
     let of_rights = ["ServiceAccount", "Role", "RoleBinding"];
@@ -148,7 +149,7 @@ impl Plane {
         };
         let token = accounts.create_token_request("trainingjob-operator", &PostParams::default(), &request).await;
         space.token = token.unwrap().status.unwrap().token;
-        // The controller manager makes it; until then no pod is admitted.
+        // The controller manager creates it. Until then no pod is admitted.
         eventually("the default service account", SOON, async || accounts.get_opt("default").await.unwrap()).await;
         space
     }
@@ -173,13 +174,13 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Ends it as a signal does.
+    /// Ends the operator as a signal does.
     pub async fn end(self) {
         let _ = self.stop.send(());
         tokio::time::timeout(SOON, self.task).await.expect("the operator ends when it is told to").unwrap();
     }
 
-    /// Waits until it has nothing to do, and will have nothing to do within that time.
+    /// Waits until the operator has nothing to do, and will have nothing to do within that time.
     pub async fn idle(&self, within: Duration) {
         eventually("the operator to be idle", SOON, async || self.metrics.is_idle(within).then_some(())).await;
     }
@@ -198,7 +199,7 @@ pub struct Request {
     pub resource: String,
     pub name: String,
     pub code: u64,
-    /// RBAC refused it.
+    /// Whether RBAC refused it.
     pub forbidden: bool,
     /// Seconds since 1970.
     pub at: f64,
@@ -233,13 +234,13 @@ impl Space {
         self.operator_with("localhost/trainingjob-operator:dev", options).await
     }
 
-    /// Starts an operator whose agents come so.
+    /// Starts an operator with this delivery of its agents.
     pub async fn operator_that_delivers(&self, agent_delivery: AgentDelivery) -> Operator {
         let options = Options { agent_delivery, ..Options::default() };
         self.operator_with("localhost/trainingjob-operator:dev", options).await
     }
 
-    /// Starts an operator that begins no more than so many new jobs each second, after the first 128.
+    /// Starts an operator that starts at most this many new jobs each second, after the first 128.
     pub async fn operator_that_begins(&self, new_jobs_per_second: u16) -> Operator {
         let options = Options { new_jobs_per_second, ..Options::default() };
         self.operator_with("localhost/trainingjob-operator:dev", options).await
@@ -251,7 +252,7 @@ impl Space {
         let options = Options {
             namespace: Some(self.name.clone()),
             runtime: Runtime { agent_image: agent_image.into(), restart_rules: true, ..Runtime::default() },
-            // Each operator of a test knows the keys that those before it have made.
+            // Each operator of a test knows the keys that the ones before it have created.
             operator_key: operator_key(),
             ..options
         };
@@ -324,7 +325,7 @@ impl Space {
         self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
     }
 
-    /// Deletes an object as `kubectl delete` does; waits not.
+    /// Deletes an object as `kubectl delete` does, without waiting.
     pub async fn delete<K>(&self, name: &str)
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
@@ -347,7 +348,7 @@ impl Space {
         pods
     }
 
-    /// Waits for so many pods of a job, all with a node.
+    /// Waits for this many pods of a job, all with a node.
     pub async fn placed(&self, job: &str, count: usize) -> Vec<Pod> {
         eventually(&format!("{count} pods of {job} with a node"), SOON, async || {
             let pods = self.pods(job).await;
@@ -357,13 +358,13 @@ impl Space {
         .await
     }
 
-    /// Says as a kubelet would how a pod that is led by hand stands.
+    /// Sets the status of a pod that is led by hand, as a kubelet would.
     pub async fn set_pod(&self, pod: &Pod, status: Value) {
         let patch = Patch::Merge(json!({ "status": status }));
         self.api::<Pod>().patch_status(&pod.name_any(), &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Every request that the operator has made, from the API server's audit log; those of this process's other users not.
+    /// Every request of the operator in the API server's audit log, without those of this process's other users.
     pub fn requests(&self) -> Vec<Request> {
         let user = format!("system:serviceaccount:{}:trainingjob-operator\"", self.name);
         let log = std::fs::read_to_string(&self.plane.audit).unwrap();
@@ -371,7 +372,7 @@ impl Space {
         log.lines().filter(complete).filter_map(Request::parse).collect()
     }
 
-    /// Requests that are no watch and no list by which one begins.
+    /// Requests without watches, and without the lists by which watches begin.
     pub fn acts(&self) -> Vec<Request> {
         let watching = |r: &Request| {
             r.verb == "watch" || (r.verb == "list" && r.resource != "events") || r.resource == "selfsubjectreviews"
@@ -390,8 +391,8 @@ impl Space {
         self.close(&[]).await;
     }
 
-    /// Every test ends by this, for nothing that an operator did here was forbidden, but requests for these resources. Removes the
-    /// namespace, to leave the machine to the other tests; after a failed test it stays.
+    /// Every test ends with this check that only requests for these resources were forbidden. It then removes the
+    /// namespace, to leave the machine to the other tests. After a failed test the namespace stays.
     pub async fn close(self, forbidden: &[&str]) {
         let is_known = |request: &Request| forbidden.contains(&request.resource.as_str());
         let refused: Vec<_> = self.requests().into_iter().filter(|r| r.forbidden && !is_known(r)).collect();
@@ -421,7 +422,7 @@ impl Request {
     }
 }
 
-/// A TrainingJob and everything that its status ever said.
+/// A TrainingJob and every status that it had.
 pub struct Watched {
     pub space: Space,
     pub name: String,
@@ -456,7 +457,7 @@ impl Watched {
         }
     }
 
-    /// Waits for a state; Failed or Completed instead ends the test at once.
+    /// Waits for a state. Failed or Completed instead ends the test at once.
     pub async fn state(&self, state: State) -> TrainingJobStatus {
         let ended = |s: &TrainingJobStatus| s.state.is_some_and(|now| now == state || now.is_finished());
         let status = self.until(state.as_str(), ended).await;
@@ -484,14 +485,14 @@ impl Watched {
         self.seen.borrow().clone()
     }
 
-    /// The states that it went through.
+    /// The states that the job went through.
     pub fn states(&self) -> Vec<State> {
         let mut states: Vec<_> = self.seen.borrow().iter().filter_map(|status| status.state).collect();
         states.dedup();
         states
     }
 
-    /// It went through these states in this order, and never through those.
+    /// The job went through these states in this order, and never through those.
     pub fn went_through(&self, wanted: &[State], never: &[State]) {
         assert_in_order(&self.states(), wanted, never);
     }

@@ -1,5 +1,5 @@
-//! Two gangs that would starve each other: placed one by one they do, and each of the schedulers of gangs places one of them
-//! whole and the other after it.
+//! Two gangs that would starve each other. Placed one by one, they do. Each gang scheduler places one of them whole and
+//! the other after it.
 
 use api::{self, Condition, State, TrainingJob};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -40,7 +40,7 @@ metadata: { name: drops-groups }
 spec: { policyName: drops-groups }
 "#;
 
-/// Gangs of so many pods with a GPU each: workers alone, and workers beside another role.
+/// Gangs of `WORKERS` pods with a GPU each: workers alone, and workers beside another role.
 fn gangs() -> [Value; 2] {
     let role = json!({ "name": "actor", "replicas": WORKERS - 2, "gpusPerReplica": 1 });
     [
@@ -99,7 +99,7 @@ impl World {
         Self { cluster, client, jobs, operator }
     }
 
-    /// With one that takes minutes to build. It works beside the cluster's own.
+    /// A world with a scheduler that takes minutes to build. It works beside the cluster's own.
     async fn with_scheduler(name: &str) -> Self {
         let world = Self::new(name, &[]).await;
         world.cluster.devcluster(&["gangs", name]);
@@ -121,7 +121,7 @@ impl World {
         self.jobs.create(&PostParams::default(), &job).await.unwrap();
     }
 
-    /// How many pods of a job have a node.
+    /// The number of a job's pods that have a node.
     async fn placed(&self, job: &str) -> usize {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
         let pods = pods.list(&ListParams::default().labels(&format!("training-job={job}"))).await.unwrap();
@@ -132,7 +132,7 @@ impl World {
         self.jobs.get(job).await.unwrap().status.and_then(|status| status.state) == Some(State::Running)
     }
 
-    /// The job says that it finds no nodes, in words that have these in them.
+    /// The job reports that it finds no nodes, in a message that contains `part`.
     async fn unschedulable(&self, job: &str, part: &str) -> String {
         let mut last = None;
         let what = format!("{job} says: {part}");
@@ -148,10 +148,11 @@ impl World {
         .await
     }
 
-    /// Two jobs without a gang: neither runs, and both tell what would help. Both are gone in the end.
+    /// Two jobs without a gang: neither runs, and both report what would help. Both are gone in the end.
     async fn both_hold_what_the_other_one_lacks(&self) {
         let names = ["one", "two"];
-        // Whose pods come first is chance. So each gets a node first, and the other's too when it has filled its own.
+        // The order of their pods is chance. So each job gets one node first, and the other node when it has filled
+        // that one.
         let nodes: Api<Node> = Api::all(self.client.clone());
         let open = async |node: &str, names: &[&str]| {
             let labels: Map<String, Value> = names.iter().map(|name| (format!("open-to-{name}"), json!(""))).collect();
@@ -197,7 +198,7 @@ impl World {
         .await;
     }
 
-    /// Of workers alone, and of several roles.
+    /// For gangs of workers alone, and of several roles.
     async fn one_is_placed_whole_and_the_other_follows(&self, gang: &str, words: &str) {
         for of in gangs() {
             println!("{of}");
@@ -205,8 +206,9 @@ impl World {
         }
     }
 
-    /// One of two gangs has all of its pods and the other one none, which says so in these words of its scheduler; and it
-    /// follows when the first one is suspended. That one then waits in its turn, and follows when the other is gone.
+    /// One of two gangs has all of its pods. The other one has none, and says so in these words of its scheduler. It
+    /// follows when the first one is suspended. The first one then waits in its turn, and follows when the other is
+    /// gone.
     async fn one_is_placed_whole(&self, gang: &str, words: &str, of: &Value) {
         self.submit(["one", "two"], gang, of).await;
         let (first, second) = eventually("one of them runs", SOON, async || {
@@ -231,7 +233,7 @@ impl World {
         self.remove(&[first]).await;
     }
 
-    /// An API server that knows the group and not the field of pods drops that without a word, as this policy does.
+    /// An API server that knows the group but not the field of pods drops that field silently, as this policy does.
     async fn pods_whose_group_is_dropped_are_placed_one_by_one(&self) {
         self.cluster.kubectl_with(&["apply", "-f", "-"], DROPS_GROUPS);
         let template = json!({
@@ -248,7 +250,7 @@ impl World {
             (!made.contains("schedulingGroup")).then_some(())
         })
         .await;
-        // More than there is room for: what is placed is not the whole.
+        // More pods than there is room for: the placed ones are not the whole gang.
         self.submit_one("dropped", &json!({ "numWorkers": GPUS + 1, "scheduling": { "gang": "native" } })).await;
         eventually("all but one to be placed", SOON, async || (self.placed("dropped").await == GPUS).then_some(()))
             .await;

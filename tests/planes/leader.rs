@@ -1,6 +1,6 @@
-//! Several operators, as processes: one acts, and another one takes over whatever becomes of it.
+//! Several operators run as processes. One acts, and another one takes over, whatever happens to the first.
 //!
-//! They work for all namespaces, with the rights of `deploy/cluster` and nothing else.
+//! They work for all namespaces, with only the rights of `deploy/cluster`.
 
 use api::{self, RuntimeKind, State, TrainingJob};
 use futures::{StreamExt, future};
@@ -26,8 +26,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// How long a lease lasts that nobody renews. With a look every 2.25 s at the latest, and the 1.5 s in which a living leader
-/// renews it, a dead one is replaced within 15 s: this is the waiting, the rest is the machine's business.
+/// Duration of a lease that is not renewed. A living leader renews it within 1.5 s, and the others look every 2.25 s at
+/// the latest. A dead leader is replaced within 15 s, of which this is the waiting. The rest depends on the machine.
 const LASTS: i32 = 9;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,7 +46,7 @@ async fn one_acts_and_another_takes_over() {
     world.runs("a").await;
     let pods = world.pods().await;
 
-    // Killed: nobody gives back the lease.
+    // Killed: the operator does not give back the lease.
     first.signal("KILL");
     let killed = Instant::now();
     world.submit("b").await;
@@ -56,7 +56,7 @@ async fn one_acts_and_another_takes_over() {
     world.runs("b").await;
     assert!(pods.is_subset(&world.pods().await), "what runs goes on");
 
-    // Told to stop: the lease is given back.
+    // Stopped by SIGTERM: the operator gives back the lease.
     let mut third = world.operator("third", &world.cut_off).await;
     third.stands_by().await;
     second.signal("TERM");
@@ -68,7 +68,7 @@ async fn one_acts_and_another_takes_over() {
     world.submit("c").await;
     world.runs("c").await;
 
-    // Cut off from the API server: it steps down by itself before the other one acts.
+    // Cut off from the API server: the leader steps down by itself before the other operator acts.
     let fourth = world.operator("fourth", &world.direct).await;
     fourth.stands_by().await;
     world.cable.send(false).unwrap();
@@ -78,7 +78,7 @@ async fn one_acts_and_another_takes_over() {
     assert_eq!(world.handed_over("third", "fourth").await, How::RanOut);
     assert!(!third.end().await.success(), "it says that it did not mean to end");
     assert!(third.log().contains("lost the lease trainingjob-system/trainingjob-operator"), "{}", third.log());
-    // Both logs have the time of the same clock.
+    // Both logs use the same clock.
     let stepped_down = third.logged("giving up leadership");
     let began = fourth.logged("watching TrainingJobs");
     assert!(stepped_down < began, "it steps down at {stepped_down}, and the other one acts from {began} on");
@@ -86,7 +86,7 @@ async fn one_acts_and_another_takes_over() {
     world.runs("d").await;
     assert!(pods.is_subset(&world.pods().await), "what runs goes on");
 
-    // A standby that is told to stop ends at once, and disturbs nobody.
+    // A standby that gets SIGTERM exits at once and disturbs no other operator.
     let mut fifth = world.operator("fifth", &world.direct).await;
     fifth.stands_by().await;
     fifth.signal("TERM");
@@ -97,12 +97,12 @@ async fn one_acts_and_another_takes_over() {
     world.secrets_are_out_of_reach().await;
 }
 
-/// How a lease came to its next holder.
+/// How a lease passed to its next holder.
 #[derive(Debug, PartialEq)]
 enum How {
-    /// Nobody renewed it, for as long as it lasts.
+    /// The lease expired without a renewal.
     RanOut,
-    /// Its holder let it go.
+    /// The holder gave it back.
     GivenBack,
 }
 
@@ -113,7 +113,7 @@ struct World {
     client: Client,
     /// Kubeconfig of the operator's service account.
     direct: PathBuf,
-    /// The same by way of a cable that can be cut.
+    /// The same through a cable that can be cut.
     cut_off: PathBuf,
     cable: watch::Sender<bool>,
 }
@@ -149,7 +149,7 @@ impl World {
         Self { cluster, leases, client, direct, cut_off, cable }
     }
 
-    /// How the lease went from one operator to the next, by the times that both wrote into it.
+    /// How the lease passed from one operator to the next, by the times that both wrote into it.
     async fn handed_over(&self, from: &str, to: &str) -> How {
         let is_of = |lease: &LeaseSpec, name| lease.holder_identity.as_deref() == Some(name);
         let versions = eventually(&format!("the lease of {to}"), SOON, async || {
@@ -160,7 +160,7 @@ impl World {
         let last = versions.iter().rposition(|lease| is_of(lease, from)).unwrap();
         let taken = versions.iter().position(|lease| is_of(lease, to)).unwrap();
         if taken != last + 1 {
-            return How::GivenBack; // a version between the two is nobody's
+            return How::GivenBack; // a version between the two has no holder
         }
         let (last, taken) = (&versions[last], &versions[taken]);
         assert_eq!(last.lease_duration_seconds, Some(LASTS));
@@ -187,7 +187,7 @@ impl World {
         operator
     }
 
-    /// A job of which a template that all namespaces share says everything.
+    /// Submits a job that a template, shared by all namespaces, defines completely.
     async fn submit_by_template(&self, name: &str) {
         let kind = RuntimeKind::ClusterTrainingRuntime;
         let spec = json!({
@@ -237,7 +237,7 @@ impl World {
         pods.list(&ListParams::default()).await.unwrap().items.into_iter().filter_map(|pod| pod.metadata.uid).collect()
     }
 
-    /// From the API server's audit log: RBAC let everything pass, and no create found that somebody had been quicker.
+    /// From the API server's audit log: RBAC forbade nothing, and no create found that the object already existed.
     fn nothing_was_forbidden_or_done_twice(&self) {
         let log = fs::read_to_string(self.cluster.kubeconfig().parent().unwrap().join("log/audit.jsonl")).unwrap();
         let user = r#""username":"system:serviceaccount:trainingjob-system:trainingjob-operator""#;
@@ -245,7 +245,7 @@ impl World {
         assert!(lines.iter().any(|line| line.contains(r#""resource":"jobs""#)), "no line of the operators");
         let refused = |line: &&&str| {
             let line: Value = serde_json::from_str(line).unwrap();
-            // A job with its template is tried under its own name, which is taken if nothing else is wrong with it.
+            // A job with its template is dry-run under its own name, which is taken if nothing else is wrong with it.
             let is_trial = line["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=All"));
             line["annotations"]["authorization.k8s.io/decision"] == "forbid"
                 || (line["verb"] == "create" && line["responseStatus"]["code"] == 409 && !is_trial)
@@ -285,7 +285,7 @@ fn account(admin: &Kubeconfig, token: &str, server: &str, name: &str) -> PathBuf
     path
 }
 
-/// Passes connections on for as long as it is connected; after that nothing passes, and nobody is told.
+/// Forwards connections as long as it is connected. After that it forwards nothing, and neither side gets an error.
 async fn cable_to(server: SocketAddr, connected: watch::Receiver<bool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -347,7 +347,7 @@ impl Operator {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the operator has exited by itself.
     async fn end(&mut self) -> ExitStatus {
         let begin = Instant::now();
         loop {
@@ -371,7 +371,7 @@ impl Operator {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// When it logged this.
+    /// The time at which it logged this.
     fn logged(&self, words: &str) -> Timestamp {
         let log = self.log();
         let line = log.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?} in\n{log}"));

@@ -1,8 +1,8 @@
-//! Tests that each need a control plane of their own kind: with gang scheduling, with several operators, with Prometheus, with
-//! Kueue.
+//! Tests that each need a control plane of their own kind: with gang scheduling, with several operators, with
+//! Prometheus, with Kueue.
 //!
-//! They wait most of the time, so they should run side by side: four threads have all planes start at once, since tests start
-//! in the order of their names and those of `queue` come last, of which there are many.
+//! They wait most of the time, so they should run side by side. Four threads start all planes at once: tests start in
+//! the order of their names, and the many tests of `queue` come last.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,5 +1,5 @@
-//! Monitoring: every alert fires when it should and is silent when not, every query of the dashboards gives data, and
-//! all of it is told in the documentation.
+//! Monitoring: every alert fires when it should and is silent otherwise, every query of the dashboards returns data,
+//! and the documentation describes all of it.
 //!
 //! Prometheus and its promtool are Debian's, unpacked into the cache and never installed.
 
@@ -24,7 +24,7 @@ use testkit::prometheus::{self, Prometheus};
 use testkit::wait::{SOON, eventually};
 use testkit::{ask, free_port, root};
 
-/// What NVIDIA's exporter says of a worker's GPU, with the labels that it has in Kubernetes.
+/// What NVIDIA's exporter reports about a worker's GPU, with the labels that it has in Kubernetes.
 const DCGM: [(&str, &str); 6] = [
     ("DCGM_FI_DEV_GPU_UTIL", "87"),
     ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "0.41"),
@@ -56,7 +56,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// All panels, those of folded rows too.
+/// All panels, including those of folded rows.
 fn panels(board: &Value) -> Vec<&Value> {
     list(&board["panels"]).iter().flat_map(|panel| [panel].into_iter().chain(list(&panel["panels"]))).collect()
 }
@@ -72,13 +72,13 @@ fn autoscaler_query() -> String {
     text(&example["spec"]["triggers"][0]["metadata"]["query"]).to_owned()
 }
 
-/// The names of metrics in it, as Prometheus sees them.
+/// The names of metrics in a text, as Prometheus sees them.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c)).filter(|word| word.starts_with("trainingjob_") && !word.ends_with('_')).collect()
 }
 
-/// Names of metrics are string constants of the code.
+/// The operator's metrics, whose names are string constants of the code.
 fn metrics_of_the_operator() -> BTreeSet<String> {
     let files = ["metrics", "jobs", "searches"].map(|file| read(&format!("src/telemetry/{file}.rs")));
     let constants = files.iter().flat_map(|code| code.split("#[cfg(test)]").next().unwrap().split('"'));
@@ -96,7 +96,7 @@ fn metrics_of_the_agent() -> BTreeSet<String> {
 
 // ---- what needs nothing but the files
 
-/// `prometheusrule.yaml` is `rules.yaml` in the Prometheus operator's clothes.
+/// `prometheusrule.yaml` has the rules of `rules.yaml` in the Prometheus operator's format.
 #[test]
 fn both_forms_of_the_rules_are_one() {
     const HEAD: &str =
@@ -147,7 +147,7 @@ fn every_metric_is_told() {
     assert!(made_up.is_empty(), "docs/monitoring.md tells of metrics that no agent has: {made_up:?}");
 }
 
-/// No query asks for what nobody tells.
+/// Every metric in a query exists.
 #[test]
 fn every_metric_that_is_asked_for_exists() {
     let known: BTreeSet<_> = metrics_of_the_operator().into_iter().chain(metrics_of_the_agent()).collect();
@@ -267,7 +267,7 @@ fn monitors_find_what_they_look_for() {
     }
     assert_eq!(monitor["spec"]["endpoints"][0]["port"], service["spec"]["ports"][0]["name"]);
     assert_eq!(monitor["spec"]["endpoints"][0]["honorLabels"], true);
-    // Of pods, which anybody may label so, only what agents tell is taken, and not much of it.
+    // Any user may label pods so. Prometheus takes only the agents' metrics from them, and a limited number.
     let workers = one(&monitoring, "PodMonitor");
     let kept = json!({ "sourceLabels": ["__name__"], "regex": "trainingjob_worker_.*", "action": "keep" });
     assert_eq!(list(&workers["spec"]["podMetricsEndpoints"][0]["metricRelabelings"]), [kept]);
@@ -281,7 +281,7 @@ fn monitors_find_what_they_look_for() {
         .map(|map| map["data"].as_object().unwrap().keys().next().unwrap().clone())
         .collect();
     assert_eq!(names, BTreeSet::from(["fleet.json", "job.json", "operator.json", "tuning.json"].map(str::to_owned)));
-    // A ConfigMap that `kubectl apply` writes has itself once more in an annotation, which holds 256 KiB.
+    // `kubectl apply` stores a ConfigMap once more in its own annotation, which holds 256 KiB.
     assert!(monitoring.iter().all(|object| object.to_string().len() < 200_000));
 }
 
@@ -297,7 +297,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// By a signal that an agent passes on to its program.
+    /// Sends a signal that an agent passes on to its program.
     fn drop(&mut self) {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
         let begin = Instant::now();
@@ -314,7 +314,7 @@ fn get(port: u16, path: &str) -> Option<String> {
     ask(port, "GET", path, "")
 }
 
-/// Serves [`DCGM`] until the end; its port.
+/// Serves [`DCGM`] until the process ends. Returns its port.
 fn dcgm_exporter() -> u16 {
     let labels = r#"{gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H200",Hostname="node-0",namespace="train",pod="runs-training-0-abcde",container="training"}"#;
     let page: String =
@@ -333,7 +333,7 @@ fn dcgm_exporter() -> u16 {
     port
 }
 
-/// A program of a worker: it tells its progress, saves once, and warns of what may end it.
+/// A worker's program. It reports its progress, saves once, and warns of what may end it.
 const PROGRAM: &str = r#"
 echo "RuntimeError: CUDA out of memory"
 mkdir "$CHECKPOINT_DIR/step-1"
@@ -370,14 +370,14 @@ impl World {
     fn operator(&self, port: u16) -> Process {
         let mut command = Command::new(testkit::binary("operator"));
         command.args(["--metrics-address", &format!("127.0.0.1:{port}"), "--identity", "operator-0"]);
-        // By the pods' addresses, as in a cluster.
+        // Agents are asked at their pods' addresses, as in a cluster.
         command.env("AGENT_ACCESS", "direct");
         command.env("KUBECONFIG", self.cluster.kubeconfig()).env_remove("KUBERNETES_SERVICE_HOST");
         Process::start(&mut command, &self.folder.join("operator.log"))
     }
 
-    /// The agent of worker 0 of the job `runs`, which takes care of its checkpoints. Its GPUs are made up, and the second one
-    /// is seen only once.
+    /// The agent of worker 0 of the job `runs`, which manages its checkpoints. Its GPUs are simulated, and the second
+    /// one appears only once.
     fn agent(&self, port: u16, pod: &str, key: &[u8]) -> Process {
         let smi = self.folder.join("nvidia-smi");
         let script = "#!/bin/sh\necho '0, GPU-0, 40, 1024, 81559, 300, 50'\nmkdir \"$0.seen\" && echo '1, GPU-1, 40, 1024, 81559, 300, 50'\nexit 0\n";
@@ -405,7 +405,7 @@ impl World {
         command.arg("--answer-key").arg(key_file);
         command.args(["--", "sh", "-c", PROGRAM]);
         command.env("PATH", path).env("TRAINING_JOB_NAME", "runs").env("NODE_RANK", "0");
-        // Whom the operator believes: the very pod that it asks, by the key of its job.
+        // The operator believes only the very pod that it asks, by the key of the pod's job.
         command.env("POD_UID", pod);
         Process::start(&mut command, &self.folder.join("agent.log"))
     }
@@ -446,13 +446,13 @@ impl World {
     async fn submit(&self, name: &str, fields: Value) {
         let mut job = cluster::job(name, &fields);
         job["metadata"]["namespace"] = json!("train");
-        // The operator asks its agents: of this machine.
+        // The operator asks its agents on this machine.
         job["spec"]["podTemplate"]["metadata"]["annotations"]["simulated/ip"] = json!("127.0.0.1");
-        // By way of kubectl: fields that this version does not have yet are left out, with a warning.
+        // kubectl leaves out fields that this version does not have yet, with a warning.
         self.cluster.kubectl_with(&["create", "--validate=warn", "-f", "-"], &job.to_string());
     }
 
-    /// A search that is suspended, with one trial that has ended.
+    /// A suspended search with one trial that has ended.
     async fn search(&self) {
         let parameters = json!({ "x": { "type": "double", "min": 0, "max": 1 } });
         let search = json!({
@@ -494,7 +494,7 @@ impl World {
         pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Ends one worker of the attempt that runs with exit code 1.
+    /// Ends one worker of the running attempt with exit code 1.
     async fn fail(&self, job: &str) {
         let pods = self.pods(job).await;
         let runs = |pod: &&Pod| {
@@ -510,7 +510,7 @@ impl World {
         self.set_pod(pod, json!({ "phase": "Failed", "containerStatuses": [container] })).await;
     }
 
-    /// Has a queue manager hold the Job of this job.
+    /// Makes a queue manager hold the Job of this job.
     async fn hold(&self, job: &str) {
         let jobs: Api<Job> = Api::namespaced(self.client.clone(), "train");
         let name = format!("{job}-training");
@@ -519,7 +519,7 @@ impl World {
         jobs.patch(&name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// The node of a worker of the job stops answering, or answers again.
+    /// Makes the node of a worker of the job stop answering, or answer again.
     async fn silence(&self, job: &str, is_silent: bool) {
         let ready = if is_silent { "False" } else { "True" };
         let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status, "lastTransitionTime": jiff::Timestamp::now() });
@@ -528,7 +528,7 @@ impl World {
         self.set_pod(&self.pods(job).await[0], json!({ "conditions": conditions })).await;
     }
 
-    /// How many series each query gives, by what stands before it: its kind and its place.
+    /// The number of series that each query returns, by the query's kind and place.
     #[expect(clippy::unused_self, reason = "called as others are")]
     fn queries(&self, prometheus: u16) -> Vec<(String, u64)> {
         let url = format!("http://127.0.0.1:{prometheus}");
@@ -568,7 +568,7 @@ async fn until_workers(prometheus: &Prometheus, number: &str) {
 async fn every_query_gives_data() {
     let world = World::new().await;
     let [operator, agent] = [free_port(), free_port()];
-    // The kind that it watches is not there yet: a watch that breaks.
+    // The kind that the operator watches does not exist yet, so that its watch breaks.
     let _operator = world.operator(operator);
     let prometheus = world.prometheus(operator, agent, dcgm_exporter());
     let port = prometheus.port;
@@ -608,14 +608,14 @@ async fn every_query_gives_data() {
         "estimatedSecondsRemaining": 600, "lastProgressTime": "2026-01-02T03:04:05Z",
         "metrics": { "loss": 0.5, "accuracy": 0.75, "throughput": 12.0, "gpuUtilization": 40.0 },
         "earlyStopping": { "metric": "eval_loss", "best": 0.25, "evaluationsSinceBest": 1 },
-        // There is no store, so that the agent has nothing to say of copies.
+        // There is no store, so that the agent reports nothing about copies.
         "checkpoint": { "lastBackupTime": "2026-01-02T03:04:05Z", "lastBackupPath": "step-1" },
     });
     let patch = Patch::Merge(json!({ "status": progress }));
     world.jobs().patch_status("runs", &PatchParams::default(), &patch).await.unwrap();
     world.until("done", State::Completed, 1).await;
     world.until("fails", State::Running, 1).await;
-    // An increase is one over what Prometheus has seen before.
+    // Prometheus counts an increase only over a value that it has seen before.
     eventually("Prometheus to know of no restart", SOON, async || {
         let answer = get(port, "/api/v1/query?query=trainingjob_restart_duration_seconds_count")?;
         answer.contains(r#""namespace":"train""#).then_some(())
@@ -630,7 +630,7 @@ async fn every_query_gives_data() {
     world.until("silent", State::Running, 1).await;
     world.silence("silent", true).await;
     world.until("grows", State::Running, 1).await;
-    // No store is there that could refuse a result.
+    // No store exists here that could refuse a result.
     let mut conditions = world.jobs().get("fails").await.unwrap().status.unwrap().conditions;
     let failed = conditions.iter().find(|condition| condition.type_ == "Failed").unwrap();
     let unpublished = api::Condition {
@@ -642,7 +642,7 @@ async fn every_query_gives_data() {
     conditions.push(unpublished);
     let patch = Patch::Merge(json!({ "status": { "conditions": conditions } }));
     world.jobs().patch_status("fails", &PatchParams::default(), &patch).await.unwrap();
-    // The others ran before Prometheus looked for the first time, so that it saw no increase.
+    // The other jobs ran before Prometheus looked for the first time, so that it saw no increase.
     world.submit("later", json!({})).await;
     world.until("later", State::Running, 1).await;
 
@@ -663,7 +663,7 @@ async fn every_query_gives_data() {
         println!("{series}\t{query}");
     }
 
-    // The job that failed is told of, with nothing made up between the operator and the alert.
+    // The failed job raises an alert, with nothing simulated between the operator and the alert.
     let alert = eventually("the alert", SOON, async || {
         let is_it = |alert: &Value| alert["labels"]["alertname"] == "TrainingJobFailed" && alert["state"] == "firing";
         prometheus.alerts()?.into_iter().find(is_it)
@@ -694,7 +694,7 @@ async fn every_query_gives_data() {
     world.jobs().delete("queued", &Default::default()).await.unwrap();
     until_workers(&prometheus, "8").await;
 
-    // A series goes with its job.
+    // A series disappears with its job.
     world.jobs().delete("runs", &Default::default()).await.unwrap();
     eventually("its series to go", SOON, async || {
         let page = get(operator, "/metrics")?;

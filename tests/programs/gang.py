@@ -294,7 +294,7 @@ class Training:
                 if self.folder and (is_last or self.step % save_every == 0):
                     self.save()
             time.sleep(max(0, variable("STEP_SECONDS", 0.1, float) - (time.monotonic() - begun)))
-        # Nobody leaves before the last checkpoint is written.
+        # No rank leaves before the last checkpoint is written.
         peers.reduce(self.rank, 0, True)
         say(f"trained {self.step} steps")
         say(f"weights {self.weights.hex()}")

@@ -1,17 +1,18 @@
 //! The operator is ended at every write request that it makes, and started again.
 //!
 //! The method is that of Sieve ("Automatic Reliability Testing for Cluster Management Controllers", OSDI 2022), which
-//! tries three kinds of states that a controller must survive. Intermediate: it ended between two writes. Stale: it acts
-//! on a world that has moved on. Unobserved: something came and went that it never saw. For every scenario of a job's
-//! life, every write k, and both sides of it (the request is never sent; it is done and the answer is lost), the operator
-//! is ended there and started again at once, later, or at once but behind on its watches. In the end there must be the
-//! same objects and the same status as after the undisturbed run; `outcome::invariants` must hold all the way.
+//! tries three kinds of states that a controller must survive. Intermediate: it ended between two writes. Stale: it
+//! acts on an outdated view. Unobserved: it never saw something that came and went. Every scenario of a job's life is
+//! tried for every write k and both sides of it: the request is never sent, or it is done and the answer is lost. The
+//! operator is ended there and started again at once, later, or at once but behind on its watches. In the end there
+//! must be the same objects and the same status as after the undisturbed run. `outcome::invariants` must hold all the
+//! way.
 //!
-//! Left out by default is what would be tried twice: the writes up to the first running gang are those of
-//! [`Scenario::Complete`] in most scenarios. And of the ways in which the operator comes back, each write gets one on either
-//! side; `TRAININGJOB_CRASH_SEED`, which may be a commit's hash, says at which write the ways begin to take turns, so that
-//! other commits try other pairs. `TRAININGJOB_CRASH=TEXT` runs the trials whose name contains TEXT among all that there
-//! are, `TRAININGJOB_CRASH=all` runs them all.
+//! By default, trials that would repeat others are left out. In most scenarios, the writes up to the first running gang
+//! are those of [`Scenario::Complete`]. On either side of each write, the operator comes back in one way only.
+//! `TRAININGJOB_CRASH_SEED`, which may be a commit's hash, sets the write at which the ways begin to take turns, so
+//! that other commits try other pairs. `TRAININGJOB_CRASH=TEXT` runs those of all trials whose name contains TEXT,
+//! `TRAININGJOB_CRASH=all` runs them all.
 
 use futures::future::{self, Either};
 use futures::{StreamExt, stream};
@@ -34,7 +35,7 @@ use testkit::support::{DEADLINE, World, jobs_url, kubelet, runtime};
 /// Lives of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scenario {
-    /// Create, run, complete; with a claim for checkpoints.
+    /// Create, run, complete, with a claim for checkpoints.
     Complete,
     /// Suspend while it runs, resume, complete.
     Suspend,
@@ -48,17 +49,17 @@ enum Scenario {
     Evict,
     /// The deadline passes.
     Deadline,
-    /// Deletes itself after its end.
+    /// The job deletes itself after its end.
     Ttl,
-    /// Deleted by its owner while it runs.
+    /// The owner deletes the job while it runs.
     Delete,
-    /// Deleted while it runs and made again under the same name at once, completes.
+    /// The job is deleted while it runs, recreated under the same name at once, and completes.
     Again,
-    /// Has another worker while it runs, completes.
+    /// The job gets another worker while it runs, and completes.
     Resize,
-    /// Has another role, whose pod fails; the gang restarts, completes.
+    /// The job has another role, whose pod fails. The gang restarts and completes.
     Roles,
-    /// Its model is fetched, and its result is published; completes.
+    /// The job's model is fetched, and its result is published. It completes.
     Data,
     /// A search of two trials, of which the second fails.
     Search,
@@ -86,9 +87,9 @@ const SCENARIOS: [Scenario; 14] = [
 enum Return {
     /// At once, with a fresh view.
     AtOnce,
-    /// When all that goes on without it has come to rest.
+    /// When everything that continues without it has settled.
     Later,
-    /// At once; it sees these kinds as they were so many writes before its end until it has decided what to do.
+    /// At once. Until it has decided what to do, it sees these kinds as they were this many writes before its end.
     Behind(usize, View),
 }
 
@@ -110,7 +111,7 @@ impl View {
     }
 }
 
-/// Stale views: of how long ago, and of what.
+/// Stale views: their age in writes, and their kinds.
 const BEHIND: [Return; 4] = [
     Return::Behind(0, View::All),
     Return::Behind(1, View::Jobs),
@@ -123,7 +124,7 @@ const BEHIND: [Return; 4] = [
 enum Ways {
     /// Every way on both sides of the write.
     All,
-    /// One way on either side, by turns that begin here.
+    /// One way on either side, in turns that begin here.
     Turns(usize),
 }
 
@@ -155,7 +156,7 @@ fn seed() -> usize {
     text.parse().ok().or_else(hash).unwrap_or(0)
 }
 
-/// One run of a scenario; without a point the undisturbed one.
+/// One run of a scenario. Without a point, it is the undisturbed one.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     scenario: Scenario,
@@ -163,7 +164,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Also its namespace.
+    /// Also the name of its namespace.
     fn name(&self) -> String {
         let scenario = format!("{:?}", self.scenario).to_lowercase();
         let Some((point, back)) = self.point else { return format!("undisturbed-{scenario}") };
@@ -182,11 +183,11 @@ impl Trial {
 
 struct Ended {
     outcome: Outcome,
-    /// The first write that this scenario does not have in common with others.
+    /// The first write that this scenario does not share with others.
     first: usize,
-    /// Writes of the operator that ran first.
+    /// Number of writes of the first operator.
     writes: usize,
-    /// The operator got as far as its point.
+    /// Whether the operator reached its point.
     reached: bool,
 }
 
@@ -251,12 +252,12 @@ async fn all_trials() {
     assert!(wrong.is_empty(), "{} of {} trials failed:\n{}", wrong.len(), results.len(), wrong.join("\n"));
 }
 
-/// An evicted pod may be gone before anybody saw it: then the Job's failure tells that there was a disruption, and not
-/// which. That it does not count is what must stay.
+/// An evicted pod may be gone before any client saw it. The Job's failure then shows that there was a disruption, but
+/// not which. What must stay is that it does not count.
 fn without_lost_words(outcome: &Outcome) -> Outcome {
     let mut outcome = outcome.clone();
     for (_, job) in outcome.left.iter_mut().filter(|(key, _)| key.starts_with("TrainingJob")) {
-        // Of a kind that nobody here watches.
+        // A kind that no process here watches.
         if let Some(runtime) = job["status"]["inherited"].get_mut("runtime") {
             runtime["uid"] = Value::Null;
         }
@@ -272,8 +273,8 @@ fn without_lost_words(outcome: &Outcome) -> Outcome {
     outcome
 }
 
-/// Runs trials side by side, each until it has come to the end that its scenario has undisturbed, if that is known; what is
-/// wrong with one comes with what its operators sent and said.
+/// Runs trials side by side, each until it reaches the undisturbed end of its scenario, if that is known. An error is
+/// reported with what the trial's operators sent and logged.
 async fn run_all(
     world: &Arc<World>,
     trials: &[Trial],
@@ -317,7 +318,7 @@ struct Life<'a> {
     world: &'a World,
     trial: Trial,
     namespace: String,
-    /// No operator is there, and none comes before the rest is quiet.
+    /// No operator runs, and none starts before everything else is quiet.
     away: AtomicBool,
     operators: Mutex<Vec<Arc<Operator>>>,
     /// See [`Ended::first`].
@@ -366,7 +367,7 @@ impl<'a> Life<'a> {
         Ok(Ended { outcome, first: self.first.load(Ordering::Relaxed).max(1), writes: first.wire.writes(), reached })
     }
 
-    /// Waits until the operator has nothing to do any more and what is left is as expected.
+    /// Waits until the operator has nothing to do any more and the objects that are left are as expected.
     async fn settled(&self, operator: &Operator, expected: Option<&Outcome>) -> Result<Outcome, String> {
         let expected = expected.map(without_lost_words);
         let deadline = Instant::now() + DEADLINE;
@@ -386,7 +387,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Waits for the first operator's end and brings the next. Never done if that doesn't come.
+    /// Waits for the first operator's end and starts the next one. Never returns if the first one does not end.
     async fn disturb(&self, first: &Operator) {
         first.wire.ended().await;
         first.kill();
@@ -497,7 +498,7 @@ impl<'a> Life<'a> {
                 self.runs(1).await?;
                 let workers = [self.running(1, 0).await?, self.running(1, 1).await?];
                 self.exit_of("actor", 1, 0, 1).await?;
-                // As their agents do. With the first of them their Job has failed, which deletes the other.
+                // As their agents do. The first exit fails their Job, which deletes the other pod.
                 for pod in &workers {
                     kubelet::exit(&self.world.admin, pod, 143).await;
                 }
@@ -637,7 +638,8 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// What the agents do that fetch and publish, however often they are asked to. Ends only if none is made for long.
+    /// Does what the agents that fetch and publish do, however often they are asked to. Ends only if no such pod is
+    /// made for long.
     async fn move_data(&self) -> Result<(), String> {
         let mut done = BTreeSet::new();
         loop {
@@ -667,7 +669,7 @@ impl<'a> Life<'a> {
         self.all_run(attempt).await?;
         if attempt == 1 && !matches!(self.trial.scenario, Scenario::Complete | Scenario::Resume | Scenario::Data) {
             let writes = self.operators().first().map_or(0, |operator| operator.wire.writes());
-            // Runs differ by a write or two up to here, and what came last is followed by something new. The first gang
+            // Runs differ by a write or two up to here, and the last write is followed by something new. The first gang
             // of two jobs in a row is the one that counts.
             let first = writes.saturating_sub(2).max(1);
             let _ = self.first.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
@@ -675,7 +677,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Every worker runs, and the status says so, unless nobody is there to say it.
+    /// Every worker runs, and the status says so, unless no operator is there to write it.
     async fn all_run(&self, attempt: u32) -> Result<(), String> {
         let what = format!("attempt {attempt} to run");
         self.until(&what, |space| {
@@ -715,7 +717,7 @@ impl<'a> Life<'a> {
         .await
     }
 
-    /// What the selected objects were is gone, but for the claim, which outlives the job, and the namespace's own.
+    /// The selected objects are gone, except the claim, which outlives the job, and the namespace's own objects.
     async fn gone(&self, selected: impl Fn(&Value) -> bool) -> Result<(), String> {
         self.until("everything of the deleted job to be gone", |space| {
             let stays = |kind: Kind, name: &str| kind == Kind::PersistentVolumeClaim || name == "kube-root-ca.crt";
@@ -734,7 +736,7 @@ impl<'a> Life<'a> {
         self.world.witness.read(&self.namespace, uid).and_then(|uid| Some(uid.as_str()?.to_owned())).unwrap_or_default()
     }
 
-    /// What the operators sent and said, for who looks for the cause.
+    /// What the operators sent and logged, for finding the cause of a failure.
     fn chronicle(&self) -> String {
         let mut text = String::from("\n");
         for (index, operator) in self.operators().iter().enumerate() {

@@ -1,10 +1,10 @@
-//! Every field of the spec is driven through changes.
+//! Drives every field of the spec through changes.
 //!
 //! The method is that of Acto ("Automatic End-to-End Testing for Operation Correctness of Cloud System Management",
-//! SOSP 2023): each field is set, changed and removed on a job that runs and on one that is suspended. Either the API
-//! server refuses that with the message that names the way out, and nothing happens; or the job comes to the state that
-//! a new job with that spec has. Of a job that runs few fields are taken, of one that is suspended all of its program, its
-//! resources and its placement. Either way the operator comes to rest and logs no error.
+//! SOSP 2023). Each field is set, changed and removed on a running job and on a suspended one. Either the API server
+//! refuses that with the message that names the way out, and nothing happens. Or the job reaches the state of a new job
+//! with that spec. A running job accepts changes to few fields, a suspended one to all of its program, its resources
+//! and its placement. Either way the operator settles and logs no error.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -25,13 +25,13 @@ use testkit::support::{DEADLINE, World, jobs_url, kubelet, runtime};
 use testkit::wait::eventually;
 use tracing::Level;
 
-/// A field and what is tried with it.
+/// A field and the values that are tried.
 struct Case {
-    /// From the spec, as in `checkpoint.storage.size`.
+    /// Path from the spec, as in `checkpoint.storage.size`.
     field: &'static str,
-    /// What else the spec needs for it.
+    /// Other fields that the spec needs for it.
     with: Value,
-    /// Two values, the first of them not the default: a job with it can run here.
+    /// Two values, the first of them not the default. A job with the first one can run here.
     values: [Value; 2],
 }
 
@@ -228,7 +228,7 @@ fn cases() -> Vec<Case> {
         ),
         case("safetensorsOnly", json!(false), json!(true)),
         case("scheduling.affinity", affinity(1), affinity(2)),
-        // Its own scheduler would not come.
+        // The gang's own scheduler does not run here.
         with(
             json!({ "scheduling": { "schedulerName": "default-scheduler" } }),
             "scheduling.gang",
@@ -268,8 +268,8 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Kubernetes' own types and maps are one field each; so is a policy that may change at any time with all its parts,
-/// and a search, whose fields are those of a TuningJob.
+/// Kubernetes' own types and maps are one field each. So is a policy whose parts may all change at any time, and a
+/// search, whose fields are those of a TuningJob.
 const WHOLE: [&str; 6] = [
     "hyperParameterTuningConfig",
     "scheduling.affinity",
@@ -308,7 +308,7 @@ struct Change {
     new: Value,
 }
 
-/// Set, changed, removed; on a job that runs and on one that is suspended.
+/// Each field is set, changed and removed, on a running job and on a suspended one.
 fn changes() -> Vec<Change> {
     let mut changes = Vec::new();
     for Case { field, with, values: [one, other] } in cases() {
@@ -355,7 +355,7 @@ async fn all_changes() {
     let (refused, accepted) = refused(&world).await;
     println!("{refused} changes are refused with their message ({:.0} s)", started.elapsed().as_secs_f64());
 
-    // Of a suspended job nothing runs: one change of each field shows that it reaches what follows.
+    // A suspended job runs nothing. One change of each field shows that it reaches what follows.
     let is_shown = |change: &&Change| {
         change.what.ends_with(", running") || !api::is_changeable(change.field) || change.what.contains(" changed")
     };
@@ -394,7 +394,7 @@ async fn all_changes() {
     assert_eq!(fields(suspended), expected);
 }
 
-/// Where the schema lists the values of a field, the API server takes no other and lists them.
+/// Where the schema lists the values of a field, the API server refuses any other value and lists the valid ones.
 async fn unknown_values(world: &World) {
     let crd = serde_json::to_value(api::crd()).expect("JSON");
     let mut tried = 0;
@@ -415,14 +415,15 @@ async fn unknown_values(world: &World) {
     assert!(tried > 9, "{tried} fields with a list of values");
 }
 
-/// Tries all changes on live jobs of one operator: how many are refused as they should be, and those that are accepted.
+/// Tries all changes on live jobs of one operator. Returns how many are refused as they should be, and the accepted
+/// ones.
 async fn refused(world: &World) -> (usize, Vec<Change>) {
     let namespace = "refused";
     furnish(world, namespace).await;
     let operator = Operator::start(world, namespace, Instructions::default());
     let mut changes = changes();
 
-    // A refused change leaves its job as it was: one for each spec is enough.
+    // A refused change leaves its job as it was, so that one job for each spec is enough.
     let mut jobs: BTreeMap<String, Result<String, String>> = BTreeMap::new();
     for change in &changes {
         let name = format!("x{}", jobs.len());
@@ -447,14 +448,14 @@ async fn refused(world: &World) -> (usize, Vec<Change>) {
             Ok(_) => accepted.push(change),
             Err(message) if is_telling(&change, &message) && !says_the_default(&change) => {
                 refused += 1;
-                // Not only would it be refused.
+                // The API server refuses the request itself, too, not only the dry run.
                 assert!(replace(world, namespace, name, &change.new, false).await.is_err(), "{}", change.what);
             }
             Err(message) => drop(writeln!(wrong, "{}: {message}", change.what)),
         }
     }
     assert!(wrong.is_empty(), "refused without the way out:\n{wrong}");
-    // A change that it has to see: whatever it made of those before, it would have made by then.
+    // A change that the operator has to see. By then it would have acted on the changes before it, too.
     let name = jobs.values().find_map(|name| name.as_ref().ok()).expect("some of them were made");
     let patch = json!({ "spec": { "ttlSecondsAfterFinished": 1234 } });
     let changed = world.send("PATCH", &format!("{}/{name}", jobs_url(namespace)), &patch).await.expect("it may change");
@@ -466,7 +467,7 @@ async fn refused(world: &World) -> (usize, Vec<Change>) {
     world.witness.until(namespace, "the change to be seen", seen).await.expect("the operator sees it");
     operator.idle().await.expect("the operator comes to rest");
     let of_it = format!("/trainingjobs/{name}/status");
-    // The trials of a search go on meanwhile.
+    // The trials of a search continue meanwhile.
     let is_others = |text: &str| !text.contains(&of_it) && !text.contains("/tuningjobs/");
     let others = operator.wire.sent().into_iter().skip(before).filter(|sent| is_others(&sent.text));
     let others: Vec<_> = others.collect();
@@ -475,18 +476,18 @@ async fn refused(world: &World) -> (usize, Vec<Change>) {
     (refused, accepted)
 }
 
-/// Writes down what the field's default is, or leaves it out.
+/// Whether the change writes the field's default explicitly, or leaves it out.
 fn says_the_default(change: &Change) -> bool {
     let Some(default) = api::defaults::of(change.field) else { return false };
     let meant = |spec: &Value| change.field.split('.').try_fold(spec, |object, step| object.get(step)).cloned();
     meant(&change.old).unwrap_or(default.clone()) == meant(&change.new).unwrap_or(default)
 }
 
-/// Names the field and the way out; what is required is told to be so.
+/// Whether the message names the field and the way out, or says that the field is required.
 fn is_telling(change: &Change, message: &str) -> bool {
     let mut path = change.field.split('.');
     let field = match (path.next(), path.next()) {
-        // Of these some parts may change.
+        // Some parts of these may change.
         (Some(object @ ("failurePolicy" | "checkpoint" | "monitoring" | "scheduling")), Some(part)) => {
             &format!("{object}.{part}")
         }
@@ -497,7 +498,7 @@ fn is_telling(change: &Change, message: &str) -> bool {
         || message.contains(&format!("{field} is missing:"))
 }
 
-/// The job that was changed and a new one with that spec come to the same, now and when their programs have ended.
+/// The changed job and a new one with that spec reach the same state, now and when their programs have ended.
 async fn converges(world: &World, index: usize, change: &Change) -> Result<(), String> {
     let [changed, new] = ["changed", "new"].map(|which| format!("{which}-{index}"));
     let mut operators = Vec::new();
@@ -531,7 +532,7 @@ async fn converges(world: &World, index: usize, change: &Change) -> Result<(), S
     Ok(())
 }
 
-/// Waits until what is left in both namespaces is the same, and nobody has anything to do there.
+/// Waits until the objects in both namespaces are the same, and no controller has anything to do there.
 async fn same(world: &World, change: &Change, operators: &[Operator], spaces: [&str; 2]) -> Result<(), String> {
     let [changed, new] = spaces;
     let settled = |namespace: &str| {
@@ -560,22 +561,23 @@ async fn same(world: &World, change: &Change, operators: &[Operator], spaces: [&
     }
 }
 
-/// The Job controller has nothing to do: all pods run and are counted, or the Job has ended, or is to have none.
+/// Whether the Job controller has nothing to do: all pods run and are counted, or the Job has ended, or is to have
+/// none.
 fn is_done_with(job: &Value) -> bool {
     let conditions = job["status"]["conditions"].as_array();
     let ended = conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Complete" || c["type"] == "Failed"));
     ended || job["spec"]["suspend"] == true || job["status"]["ready"] == job["spec"]["parallelism"]
 }
 
-/// A job that was suspended before it came to its spec has a past that a new one has not.
+/// A job that was suspended before it got its spec has a history that a new job lacks.
 fn without_history(mut outcome: Outcome) -> Outcome {
     for (key, object) in &mut outcome.left {
         if key.starts_with("Job") {
-            // What an attempt watches is decided when it begins.
+            // The metrics that an attempt watches are decided when it begins.
             let args = object.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut);
             args.into_iter().for_each(|args| args.retain(|arg| !arg.to_string().starts_with("\"--watch-metric=")));
         }
-        // The intent that such an object names is that of the spec with which it was made.
+        // The intent in such an object's annotation is that of the spec with which it was made.
         if ["Service", "ConfigMap", "NetworkPolicy"].iter().any(|kind| key.starts_with(kind))
             && let Some(annotations) = object["annotations"].as_object_mut()
         {
@@ -590,7 +592,7 @@ fn without_history(mut outcome: Outcome) -> Outcome {
                 spec["generation"] = Value::Null;
             }
             let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else { continue };
-            // What is not the case, and why, depends on what was.
+            // False conditions, and their reasons, depend on the history.
             conditions.retain(|condition| condition["status"] == "True");
             for condition in conditions {
                 condition["observedGeneration"] = Value::Null;
@@ -605,14 +607,14 @@ fn without_history(mut outcome: Outcome) -> Outcome {
 
 const NAME: &str = "x";
 
-/// Waits until a job is what its spec makes of it here.
+/// Waits until a job is in the state that its spec leads to here.
 async fn settled(world: &World, namespace: &str, name: &str, spec: &Value) -> Result<(), String> {
     let state = if spec["suspend"] == true { "Suspended" } else { "Running" };
     let is = |space: &Space| (space.get(Kind::TrainingJob, name)?["status"]["state"] == state).then_some(());
     world.witness.until(namespace, &format!("{name} to be {state}"), is).await
 }
 
-/// As `kubectl replace` does; true if that changed nothing.
+/// Does what `kubectl replace` does. True if that changed nothing.
 async fn replace(world: &World, namespace: &str, name: &str, spec: &Value, dry_run: bool) -> Result<bool, String> {
     let url = format!("{}/{name}", jobs_url(namespace));
     let mut object = world.send("GET", &url, &Value::Null).await?;
@@ -632,7 +634,7 @@ fn no_errors(world: &World, namespace: &str) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("the operator logs {}", wrong.join("; "))) }
 }
 
-/// What the values of the cases name, once for the cluster.
+/// Creates the objects that the values of the cases name, once for the cluster.
 async fn prepare(world: &World) {
     let class = json!({ "metadata": { "name": "high" }, "value": 1000 });
     create::<PriorityClass>(&Api::all(world.admin.clone()), class).await;
@@ -649,7 +651,7 @@ async fn prepare(world: &World) {
     }
 }
 
-/// What the values of the cases name, in a namespace.
+/// Creates the objects that the values of the cases name, in a namespace.
 async fn furnish(world: &World, namespace: &str) {
     world.namespace(namespace).await;
     let trainer = json!({ "metadata": { "name": "trainer" } });

@@ -1,5 +1,5 @@
-//! Operators whose every request goes through the test's hands: ended at each write, driven through every change of every field, and
-//! many jobs in a storm of faults.
+//! Operators whose every request passes through the test. They are ended at each write and driven through every change
+//! of every field, and many jobs run in a storm of faults.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,9 +1,10 @@
-//! A storm: many jobs on simulated nodes, whose programs fail, whose pods are evicted and deleted, whose nodes are lost
-//! and whose operators are killed, at random and all the time. A third of them fetch their model and publish their result, and
-//! the pods that do it fail and go as well. Then it is calm, and every job has to end as it should.
+//! A storm of random faults, all the time. Many jobs run on simulated nodes. Their programs fail, their pods are
+//! evicted and deleted, their nodes are lost and their operators are killed. A third of the jobs fetch their model and
+//! publish their result, and the pods that do it fail and disappear as well. After the storm, every job has to end as
+//! it should.
 //!
-//! `STORM_JOBS` and `STORM_SECONDS` make it longer. `STORM_SEED` has it make other choices, and always the same ones with the
-//! same seed; `random` draws one. The seed is printed.
+//! `STORM_JOBS` and `STORM_SECONDS` make it longer. `STORM_SEED` selects the choices, which are always the same for the
+//! same seed. `random` draws a seed. The seed is printed.
 
 use protocol::gang::GangPhase;
 use rand::rngs::StdRng;
@@ -19,18 +20,19 @@ use testkit::support::wire::Instructions;
 use testkit::support::witness::{Kind, Space};
 use testkit::support::{World, jobs_url, kubelet, outcome};
 
-/// Each has an operator of its own.
+/// Each namespace has an operator of its own.
 const JOBS_OF_A_NAMESPACE: usize = 10;
-/// So often a pod that moves a job's data fails or goes. After more the operator waits for ten minutes.
+/// Number of times that a pod that moves a job's data fails or disappears. After more the operator waits for ten
+/// minutes.
 const FAULTS_OF_MOVES: u32 = 2;
-/// After the storm: as long as the longest back-off, and what waits for it.
+/// Time after the storm: as long as the longest back-off, and what waits for it.
 const CALM: Duration = Duration::from_secs(300);
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Always the same choices, unless others are asked for: a red run is then a change's doing.
+/// Always the same choices, unless others are requested, so that a change is the cause of a red run.
 fn seed() -> u64 {
     if std::env::var("STORM_SEED").is_ok_and(|seed| seed == "random") {
         rand::random_range(0..1_000_000)
@@ -43,12 +45,12 @@ fn seed() -> u64 {
 struct Sea {
     name: String,
     jobs: BTreeMap<String, Plan>,
-    /// How often a pod that moved the data of a job failed or went.
+    /// How often a pod that moved the data of a job failed or disappeared.
     unmoved: BTreeMap<String, u32>,
     agents: Arc<Agents>,
     operator: Option<Operator>,
     back: Instant,
-    /// Pods that ended otherwise than well or by themselves.
+    /// Pods that did not end well or by themselves.
     gone: usize,
     kills: u32,
 }
@@ -94,14 +96,14 @@ impl Sea {
         sea
     }
 
-    /// The pods that run of the gangs, and those that move data.
+    /// The running pods of the gangs, and the pods that move data.
     fn pods(&self, world: &World) -> (Vec<Value>, Vec<Value>) {
         let all: Vec<Value> =
             world.witness.read(&self.name, |space| space.of(Kind::Pod).filter(|pod| runs(pod)).cloned().collect());
         all.into_iter().partition(|pod| !kubelet::moves_data(pod))
     }
 
-    /// Some of the pods that move data have done it, and some fail or go.
+    /// Some of the pods that move data succeed, and some fail or disappear.
     async fn move_data(&mut self, world: &World, pods: &[Value], random: &mut StdRng) {
         for pod in pods {
             let faults = self.unmoved.entry(job_of(pod)).or_default();
@@ -120,12 +122,12 @@ impl Sea {
         }
     }
 
-    /// The agents look at each other.
+    /// Lets the agents look at each other.
     fn look(&self, pods: &[Value]) {
         pods.iter().for_each(|pod| drop(self.agents.look(pod)));
     }
 
-    /// Something happens.
+    /// Makes something happen.
     async fn blow(&mut self, world: &World, random: &mut StdRng) {
         let (pods, movers) = self.pods(world);
         self.look(&pods);
@@ -175,7 +177,7 @@ impl Sea {
             .read(&self.name, |space| space.of(Kind::TrainingJob).filter(|job| !is_over(job)).map(name).collect())
     }
 
-    /// What is not as it should be.
+    /// Everything that is not as it should be.
     fn wrong(&self, space: &Space) -> Vec<String> {
         let mut wrong = Vec::new();
         for (name, plan) in &self.jobs {
@@ -194,7 +196,7 @@ impl Sea {
             if failures > plan.backoff_limit {
                 says(format!("{failures} restarts with a backoffLimit of {}", plan.backoff_limit));
             }
-            // What its last gang knows is true.
+            // The history that its last gang knows is true.
             let Some((number, gang)) = self.agents.last(name) else {
                 says("no gang of it ever ran".to_owned());
                 continue;
@@ -212,7 +214,7 @@ impl Sea {
                     says("it is Completed, and its result is not published".to_owned());
                 }
                 Some("Completed") => {}
-                // The tenth interruption in a row is no restart any more.
+                // The tenth interruption in a row leads to no restart any more.
                 Some("Failed") if failures == plan.backoff_limit || disruptions >= 9 => {}
                 _ => says(format!("it should not be as it is: {status}")),
             }
@@ -242,7 +244,7 @@ fn owner(object: &Value) -> Option<&str> {
     object["metadata"]["ownerReferences"][0]["name"].as_str()
 }
 
-/// What was seen of one job and its children, as if there were no other.
+/// Everything that was seen of one job and its children, without other jobs.
 fn alone(space: &Space, job: &str) -> Space {
     let is_its = |object: &Value| {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -309,7 +311,7 @@ async fn storm() {
     }
     let mut wrong = Vec::new();
     for sea in &seas {
-        // What the operator deletes goes when the garbage collector has come to it.
+        // An object that the operator deletes goes when the garbage collector has processed it.
         let at_rest = |space: &Space| {
             let goes = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
             (!space.of(Kind::Pod).any(runs) && !space.now.values().any(goes)).then_some(())

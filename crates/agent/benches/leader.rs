@@ -32,7 +32,7 @@ const WITHIN: Duration = Duration::from_secs(120);
 struct Followers {
     port: u16,
     began: Instant,
-    /// How many have been told to start each of the first two attempts.
+    /// Number of members that have the order to start, for each of the first two attempts.
     started: [AtomicU32; 2],
     /// The first follower's program is to fail.
     fails: AtomicBool,
@@ -43,7 +43,7 @@ impl Followers {
         Time(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// One member, until it is told to exit. It dials again as a real one does.
+    /// One member, until it gets the order to exit. It dials again as a real one does.
     async fn follow(&self, index: u32) -> Fallible<()> {
         let (member, pod, job) = (MemberId::new("worker", index), format!("pod-{index}"), JOB.to_owned());
         let incarnation = Incarnation { boot: 1, pod: pod.clone() };
@@ -67,7 +67,7 @@ impl Followers {
         Ok(())
     }
 
-    /// One connection, until it is closed or the member is told to exit.
+    /// One connection, until it is closed or the member gets the order to exit.
     async fn converse(
         &self,
         follower: &mut Follower,
@@ -209,7 +209,7 @@ async fn main() -> Fallible<()> {
     Ok(())
 }
 
-/// Waits until all but the leader's own have been told to start.
+/// Waits until all members but the leader's own have the order to start.
 async fn all_started(count: &AtomicU32, members: u32) -> Fallible<()> {
     let until = Instant::now() + WITHIN;
     while count.load(Relaxed) < members - 1 {

@@ -1,33 +1,33 @@
-//! What changes from one run of the program to the next.
+//! The parameters that change from one run of the program to the next.
 
 use crate::keeper::choice::Choice;
 use crate::remote::Shell;
 use protocol::gang::GangEnd;
 use std::net::IpAddr;
 
-/// What changes from one run to the next.
+/// The parameters that change from one run to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Attempt {
     pub number: Option<u32>,
     pub master_port: Option<u16>,
-    /// Where the first worker is, by number.
+    /// IP address of the first worker.
     pub master_ip: Option<IpAddr>,
-    /// Whom it has, where that is another number in each attempt.
+    /// The workers, if their number differs from attempt to attempt.
     pub workers: Option<Workers>,
-    /// By what one member starts the programs of the others, where that is so.
+    /// The shell with which one member starts the programs of the others, if it does.
     pub shell: Option<Box<Shell>>,
-    /// Digest of the code that it runs, if that is delivered to the pods.
+    /// Digest of the code that it runs, if the code is delivered to the pods.
     pub code: Option<String>,
-    /// Empty for a start from nothing.
+    /// The checkpoint to resume from. Empty for a start from scratch.
     pub resume_from: String,
-    /// Steps that the checkpoint has behind it.
+    /// The step of the checkpoint.
     pub resume_step: Option<u64>,
-    /// What of the gang belongs into the last words; none where there is no gang.
+    /// The gang's part of the last words. None without a gang.
     pub gang: Option<GangEnd>,
 }
 
 impl Attempt {
-    /// The same attempt, which goes on from what was chosen.
+    /// The same attempt, resuming from `choice`.
     #[must_use]
     pub fn from(&self, choice: &Choice) -> Self {
         let resume_step = choice.from.as_ref().and_then(|kept| kept.step);

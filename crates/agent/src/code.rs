@@ -1,7 +1,7 @@
 //! The program's code: waits for the archive that the attempt needs, verifies it and unpacks it.
 //!
-//! The archive comes in parts, as files of a volume of ConfigMaps. The node updates them some time after the ConfigMaps. So an agent
-//! takes no archive but the one with the digest that the gang's leader names, and waits for it.
+//! The archive comes in parts, as files of a volume of ConfigMaps. The node updates them some time after the
+//! ConfigMaps. So an agent waits for the archive with the digest that the gang's leader names, and takes no other.
 
 use crate::wake::Wake;
 use crate::words::Words;
@@ -23,7 +23,7 @@ use tar::{Archive, EntryType};
 
 /// Maximum wait for the archive. A node updates a ConfigMap within one to two minutes.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Time between two looks.
+/// Interval between checks for the archive.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time after which the wait is logged.
 const SAY_AFTER: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ const SAY_AFTER: Duration = Duration::from_secs(5);
 /// Held while the code of this pod is replaced. An attempt that was stopped may still unpack when the next one begins.
 static REPLACING: Mutex<()> = Mutex::new(());
 
-/// Unpacking in the background. What is dropped before it is unpacked leaves the code as it is.
+/// Unpacking in the background. If it is dropped before it is done, the code stays as it is.
 pub struct Unpacking {
     outcome: Arc<Mutex<Option<Result<PathBuf, LaunchError>>>>,
     cancelled: Arc<AtomicBool>,
@@ -85,7 +85,7 @@ fn provide(
     let archive = wait_for(parts, digest, cancelled, words)?;
     let _replacing = REPLACING.lock();
     let unusable = |error: io::Error| format!("the code {digest} can't be unpacked in {}: {error}", state.display());
-    // Neither a reader nor the next agent of this pod ever finds half of it.
+    // Neither a reader nor the next agent of this pod ever finds a half-unpacked folder.
     let [new, old] = ["new", "old"].map(|name| state.join(format!("{FOLDER}.{name}")));
     let replace = || {
         remove(&new)?;
@@ -135,7 +135,8 @@ fn wait_for(parts: &Path, digest: &str, cancelled: &AtomicBool, words: &Arc<Word
     }
 }
 
-/// Reads the archive with this digest, or says what is there. Parts of a longer archive from before may follow it.
+/// Reads the archive with this digest, or says what is there instead. Parts of an earlier, longer archive may follow
+/// it.
 fn read(parts: &Path, digest: &str) -> Result<Vec<u8>, String> {
     let (mut archive, mut hash, mut found) = (Vec::new(), Sha256::new(), String::new());
     for part in 0..PARTS {
@@ -180,7 +181,7 @@ fn unpack(archive: &[u8], folder: &Path, cancelled: &AtomicBool) -> io::Result<(
     };
     fs::create_dir_all(folder)?;
     let (mut files, mut left) = (0, MAX_UNPACKED);
-    // One byte more than may be shows that there is more.
+    // The limit is larger than the maximum, so that a longer archive is noticed.
     let mut archive = Archive::new(GzDecoder::new(archive).take(MAX_UNPACKED * 2));
     for entry in archive.entries()? {
         go_on()?;

@@ -1,7 +1,7 @@
-//! What lives as long as the container: PID 1 with its signals, the server, the termination message.
+//! Everything that lives as long as the container: PID 1 with its signals, the server, the termination message.
 //!
-//! [`Container`] has the one loop of the agent. Whatever goes on, a run of the program or the time between two, each turn of
-//! it takes in all signals that have come: a stop from outside holds for the container, so that no run begins after it.
+//! [`Container`] has the only loop of the agent, which goes on during and between runs of the program. Each turn takes
+//! in all pending signals. A stop from outside holds for the container, so that no run begins after it.
 
 use crate::attempt::Attempt;
 use crate::channels::Channels;
@@ -33,10 +33,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a program's start may be held up so that the agent's own words come before the program's.
+/// How long a program's start may be delayed so that the agent's own log lines precede the program's output.
 const WORDS_FIRST: Duration = Duration::from_secs(1);
 
-/// The agent in its container. Nothing of one run stays in it but the message, until the next run begins.
+/// The agent in its container. Of one run, it keeps only the message until the next run begins.
 pub struct Container {
     surroundings: Surroundings,
     signals: Signals,
@@ -44,19 +44,19 @@ pub struct Container {
     current: Arc<CurrentRun>,
     /// This agent's part in its gang, until the gang runs.
     party: Option<Party>,
-    /// The signal by which the container was told to stop.
+    /// The signal that asked the container to stop.
     stopped_by: Option<i32>,
 }
 
 impl Container {
-    /// Makes this process the one that finds and reaps what nobody else adopts, and opens all that serves every run.
+    /// Makes this process the reaper of orphaned processes, and opens everything that serves every run.
     ///
     /// It has to be called by the process's first thread, before there are others.
     ///
     /// # Errors
     /// Only where the kernel denies what every process may have: a signalfd, an eventfd, a thread.
     pub fn open(options: Options) -> io::Result<Self> {
-        // Before anything can end.
+        // Before any child can end.
         nix::sys::prctl::set_child_subreaper(true)?;
         let signals = Signals::take_over()?;
         let wake = Arc::new(Wake::new()?);
@@ -89,7 +89,7 @@ impl Container {
         if let Some(objective) = &objective {
             message.include(Arc::clone(objective));
         }
-        // Where nobody wants to know it costs nothing.
+        // GPUs are only watched if there is a use for the figures.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
         let in_gang = options.gang.is_some();
         let (run, gang, asked) = (Arc::clone(&current), Arc::clone(&told), gpus.clone());
@@ -115,7 +115,7 @@ impl Container {
         Ok(Self { surroundings, signals, message, current, party, stopped_by: None })
     }
 
-    /// Waits until all words so far have been said, so that they come before the program's, but not for long.
+    /// Waits until all log lines so far are written, so that they precede the program's output, but not for long.
     pub(super) fn say_words(&mut self) -> io::Result<()> {
         let words_first = Instant::now() + WORDS_FIRST;
         while !self.surroundings.words.all_said() && Instant::now() < words_first {
@@ -147,8 +147,8 @@ impl Container {
         Ok(run.exit_code())
     }
 
-    /// What the run goes on from; none if the container was told to stop meanwhile. It may take long: a checkpoint is read
-    /// whole, or fetched, before it is used.
+    /// Chooses the checkpoint that the run resumes from. Returns `None` if the container was asked to stop meanwhile.
+    /// It may take long, because a checkpoint is read whole, or fetched, before it is used.
     fn choose(&mut self, attempt: &Attempt) -> io::Result<Option<Result<Attempt, LaunchError>>> {
         let Some(keeper) = self.surroundings.keeper.clone() else { return Ok(Some(Ok(attempt.clone()))) };
         keeper.begin(attempt.number.unwrap_or(0), None, None)?;
@@ -165,7 +165,8 @@ impl Container {
         }
     }
 
-    /// Waits between two runs, as long as `time` or until the container is told to stop; returns the signal that did.
+    /// Waits between two runs, for `time` or until the container is asked to stop. Returns the signal that asked for
+    /// it.
     ///
     /// # Errors
     /// Only where the kernel denies what every process may have.
@@ -177,17 +178,17 @@ impl Container {
         Ok(self.stopped_by)
     }
 
-    /// What its runs are given.
+    /// The context of its runs.
     pub(super) fn surroundings(&self) -> &Surroundings {
         &self.surroundings
     }
 
-    /// Its last words.
+    /// Its termination message.
     pub(super) fn message(&mut self) -> &mut MessageFile {
         &mut self.message
     }
 
-    /// The signal by which it was told to stop.
+    /// The signal that asked it to stop.
     pub(super) fn stopped_by(&self) -> Option<i32> {
         self.stopped_by
     }
@@ -200,8 +201,8 @@ impl Container {
         Run::start(&self.surroundings, attempt, obstacle, &mut self.message, &self.current)
     }
 
-    /// One turn of the loop: sleeps until a signal, news of the run, or `until`; then takes in what has come. What is sent to
-    /// the program while there is none is a stop or nothing.
+    /// One turn of the loop. Sleeps until a signal, news of the run, or `until`, then takes in what has come. While no
+    /// program runs, every signal that does not stop the container is dropped.
     pub(super) fn turn(&mut self, mut run: Option<&mut Run>, until: Option<Instant>) -> io::Result<()> {
         self.sleep(until)?;
         while let Some(signal) = self.signals.next()? {
@@ -232,7 +233,7 @@ impl Container {
 
     fn sleep(&self, until: Option<Instant>) -> io::Result<()> {
         let timeout = until.map_or(PollTimeout::NONE, |until| {
-            // Rounded up: a millisecond early would spin until it is over.
+            // Rounded up, because waking a millisecond early would spin until the time is over.
             let millis = until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
             PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
         });

@@ -1,5 +1,6 @@
-//! The variables of the gang, its framework and the job: given to the agent as arguments (`--env=NAME=VALUE`), or worked out
-//! by it for each attempt. The container's own environment has none of them, so that a pod's object stays small.
+//! The variables of the gang, its framework and the job. The agent gets them as arguments (`--env=NAME=VALUE`), or
+//! computes them for each attempt. The container's own environment has none of them, so that a pod's object stays
+//! small.
 
 use crate::attempt::Attempt;
 use crate::install::replace;
@@ -11,15 +12,15 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// In the folder for what the agent remembers: what a shell reads to have the variables of the program.
+/// A file in the agent's state folder, which a shell reads to get the variables of the program.
 const FILE: &str = "env";
 
-/// All that an attempt's program is to have, whatever the container's environment says.
+/// All variables of an attempt's program, which take precedence over the container's environment.
 pub fn of(attempt: &Attempt) -> Variables {
     with(given(), of_attempt(attempt))
 }
 
-/// What was given may refer to what changes from attempt to attempt, which goes before it.
+/// The given variables may refer to those of the attempt, which take precedence.
 fn with<'v>(given: impl Iterator<Item = (&'static str, &'v str)>, attempt: Variables) -> Variables {
     let expanded = |value: &str| String::from_utf8_lossy(&expand(value.as_bytes(), &attempt)).into_owned();
     let mut all: Variables = given.map(|(name, value)| (name, expanded(value))).collect();
@@ -27,7 +28,7 @@ fn with<'v>(given: impl Iterator<Item = (&'static str, &'v str)>, attempt: Varia
     all
 }
 
-/// What changes from attempt to attempt.
+/// The variables that change from attempt to attempt.
 fn of_attempt(attempt: &Attempt) -> Variables {
     let step = attempt.resume_step.map(|step| step.to_string()).unwrap_or_default();
     let mut variables =
@@ -53,7 +54,7 @@ fn of_attempt(attempt: &Attempt) -> Variables {
         let world = u64::from(workers.count) * number("NPROC_PER_NODE").unwrap_or(1);
         let count = workers.count.to_string();
         variables.extend([("NNODES", count.clone()), ("NUM_WORKERS", count), ("WORLD_SIZE", world.to_string())]);
-        // Of thousands it is too long for a program that does not want it.
+        // For thousands of workers it is too long for programs that do not need it.
         if variable("TF_CONFIG").is_some() {
             variables.insert("TRAININGJOB_ADDRESSES", workers.addresses.clone());
         }
@@ -61,7 +62,7 @@ fn of_attempt(attempt: &Attempt) -> Variables {
     variables
 }
 
-/// What of `variables` the program is to have. What is withheld from it `$(NAME)` still stands for.
+/// The part of `variables` that the program gets. `$(NAME)` still stands for the values of withheld variables.
 pub fn of_program(variables: &Variables, withheld: &[String]) -> Variables {
     let is_its_own = |name: &str| !withheld.iter().any(|withheld| withheld == name);
     variables.iter().filter(|(name, _)| is_its_own(name)).map(|(name, value)| (*name, value.clone())).collect()
@@ -78,7 +79,7 @@ fn interface() -> Option<String> {
     getifaddrs().ok()?.find(|of| address(of) == Some(own)).map(|of| of.interface_name)
 }
 
-/// Leaves them in `folder` for whoever opens a shell in the container.
+/// Writes the variables to `folder`, for shells that are opened in the container.
 ///
 /// # Errors
 /// Where the folder can't be written to.
@@ -158,7 +159,7 @@ mod tests {
         assert!(!all.contains_key("TRAININGJOB_ADDRESSES"), "nobody wants it");
     }
 
-    /// What a shell has after it has read the file.
+    /// The environment of a shell after it has read the file.
     fn read_by_shell(variables: &Variables) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         leave(folder.path(), variables).unwrap();

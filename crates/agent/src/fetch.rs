@@ -1,4 +1,4 @@
-//! `agent fetch`: brings models and data sets into a cache, for a person or for a job before its workers start.
+//! `agent fetch`: fetches models and data sets into a cache, for a user or for a job before its workers start.
 
 use clap::{Args, ValueEnum};
 use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Options, Progress, Reading, Stage, fetch, link};
@@ -12,11 +12,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-/// Between two lines of progress.
+/// Interval between lines of progress.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
-/// What a kubelet reads of a termination message, in bytes.
+/// Highest number of bytes that a kubelet reads of a termination message.
 const LONGEST_MESSAGE: usize = 4096;
-/// A longer error is cut in it, in characters.
+/// Highest number of characters of an error in it.
 const LONGEST_ERROR: usize = 1500;
 /// How long a fetch that is stopped waits for its last writes. A kubelet waits for 30 s by default.
 pub(crate) const LAST_WRITES: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ enum ContentArg {
     Dataset,
 }
 
-/// A failure, for a program.
+/// A failure, as JSON for programs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Failure {
@@ -87,11 +87,11 @@ struct Failure {
     error: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    /// Whether another try fails in the same way.
+    /// Whether a retry fails in the same way.
     is_final: bool,
 }
 
-/// What is left in the termination log.
+/// The message in the termination log.
 #[derive(Serialize)]
 struct Message<'a> {
     fetched: &'a [Fetched],
@@ -105,7 +105,7 @@ enum End {
         uri: String,
         error: FetchError,
     },
-    /// By a signal, or by the end of stdin: the exit code says which.
+    /// Stopped by a signal or by the end of stdin. The exit code says which.
     Stopped {
         uri: String,
         by: &'static str,
@@ -144,7 +144,7 @@ impl End {
 pub(crate) struct Stops(Vec<(Signal, &'static str, u8)>);
 
 impl Stops {
-    /// Catches them from now on. The first process of a container is not ended by them otherwise.
+    /// Catches these signals from now on. Otherwise they would not end the first process of a container.
     pub(crate) fn catch() -> std::io::Result<Self> {
         let kinds = [
             (SignalKind::terminate(), "SIGTERM", 143),
@@ -155,7 +155,7 @@ impl Stops {
         Ok(Self(caught.collect::<std::io::Result<_>>()?))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> (&'static str, u8) {
         std::future::poll_fn(|context| {
             for (signal, name, code) in &mut self.0 {
@@ -176,13 +176,13 @@ async fn end_of(stdin: &mut oneshot::Receiver<()>) {
     }
 }
 
-/// Fetches everything, up to the first failure, to a signal, or until `stdin_ended`: the exit code.
+/// Fetches everything, up to the first failure, a signal, or `stdin_ended`. Returns the exit code.
 pub fn run(args: &FetchArgs, stdin_ended: oneshot::Receiver<()>) -> u8 {
     let mut fetched = Vec::new();
     let ended = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let ended = fetch_all(args, &runtime, stdin_ended, &mut fetched).err();
-            // The lease is given back with the last write. A server of files that is silent is not waited for.
+            // The lease is released with the last write. The agent does not wait for a silent file server.
             runtime.shutdown_timeout(LAST_WRITES);
             ended
         }
@@ -264,7 +264,7 @@ pub(crate) struct Watch {
     pub rate: AtomicU64,
 }
 
-/// Fetches one, and prints how far it is.
+/// Fetches one content, and prints the progress.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is no more than a counter")]
 pub(crate) async fn watched(
     address: &Address,
@@ -313,7 +313,7 @@ fn progress_line(address: &Address, reading: &Reading, rate: u64, json: bool) ->
     format!("agent: {address}: {done}")
 }
 
-/// The results as they fit into a termination message: without the first ones if they are too long.
+/// The results as a termination message. If they are too long, the first ones are omitted.
 fn message(fetched: &[Fetched], mut failure: Option<Failure>) -> String {
     if let Some(failure) = &mut failure
         && let Some((end, _)) = failure.error.char_indices().nth(LONGEST_ERROR)

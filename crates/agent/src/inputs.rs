@@ -1,4 +1,4 @@
-//! `agent inputs`: fetches what a job's workers read, before they start.
+//! `agent inputs`: fetches a job's models and data sets before its workers start.
 
 use crate::container::read_answer_key;
 use crate::fetch::{LAST_WRITES, Stops, Watch, watched};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::runtime::{Builder, Runtime};
 
-/// A longer error is cut in the last words, in characters: a kubelet reads 4096 bytes of them.
+/// Highest number of characters of an error in the last words, of which a kubelet reads 4096 bytes.
 const LONGEST_ERROR: usize = 1500;
 
 /// What is fetched, and where its result is left.
@@ -44,7 +44,8 @@ fn parse(text: &str) -> Result<FetchRequest, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Fetches everything, up to the first failure or a signal: the exit code, which is 2 if another try fails in the same way.
+/// Fetches everything, up to the first failure or a signal. Returns the exit code, which is 2 if a retry fails in the
+/// same way.
 pub fn run(args: &InputsArgs) -> u8 {
     let mut fetched = Vec::new();
     let error = match Builder::new_current_thread().enable_all().build() {
@@ -70,7 +71,7 @@ pub fn run(args: &InputsArgs) -> u8 {
     code
 }
 
-/// Serves the progress while this moves data. A failure to serve it fails nothing else.
+/// Serves the progress while the agent moves data. If that fails, the transfer continues.
 pub(crate) fn serve(
     port: u16,
     answer_key: Option<&Path>,
@@ -159,7 +160,7 @@ fn fetch_all(
     let local = |error: io::Error| FetchError::new(Kind::Local, error.to_string());
     let mut stops = runtime.block_on(async { Stops::catch() }).map_err(local)?;
     for item in &request.items {
-        // An address is in its canonical form, which says of what kind it is.
+        // An address is in its canonical form, which includes its kind.
         let address = Address::parse(&item.uri, ContentKind::Model)?;
         let (options, watch) = (options(request, item), board.begin(&item.name));
         let one = runtime.block_on(async {
@@ -218,17 +219,17 @@ fn content(item: &FetchItem, one: &Fetched) -> FetchedContent {
     }
 }
 
-/// The report. Of ten entries it has 3 kB.
+/// The report. It has 3 kB for ten entries.
 fn last_words(fetched: Vec<FetchedContent>, error: Option<FetchError>) -> String {
     let error = error.map(|error| failed_transfer(&error.to_string(), error.is_final()));
     let phase = if error.is_some() { Phase::default() } else { Phase::Exited };
-    // Of a fetch that failed only the error counts.
+    // If a fetch failed, only the error counts.
     let fetched = if error.is_some() { Vec::new() } else { fetched };
     let report = Report { version: VERSION, phase, fetched, error, ..Report::default() };
     serde_json::to_string(&report).unwrap_or_default()
 }
 
-/// The error of a fetch or a publication. `is_final` tells whether another try is in vain.
+/// The error of a fetch or a publication. `is_final` says whether a retry fails in the same way.
 pub(crate) fn failed_transfer(error: &str, is_final: bool) -> LaunchError {
     let kind = if is_final { LaunchErrorKind::ContentRefused } else { LaunchErrorKind::ContentUnavailable };
     LaunchError { kind, message: error.chars().take(LONGEST_ERROR).collect() }

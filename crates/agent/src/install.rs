@@ -1,4 +1,4 @@
-//! Putting this executable, and what goes with it, where the `training` container finds it.
+//! Installs this executable and its files where the `training` container finds them.
 
 use std::fs;
 use std::io;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 /// Directory beside the executable that goes first on a program's PYTHONPATH.
 const PYTHON: &str = "python";
 const HOOK: &str = "sitecustomize.py";
-/// Directory beside the executable in which the agents of the pod, one after the other, keep what they know of their gang.
+/// Directory beside the executable in which the agents of the pod, one after the other, keep the state of their gang.
 const STATE: &str = "state";
-/// What is in [`PYTHON`]; [`HOOK`] comes last, by which it is known to be whole.
+/// The files in [`PYTHON`]. [`HOOK`] is the last one, so its presence shows that all are there.
 const FILES: [(&str, &str); 5] = [
     ("trackers/trainingjob_mlflow.py", include_str!("python/trackers/trainingjob_mlflow.py")),
     ("trackers/trainingjob_wandb.py", include_str!("python/trackers/trainingjob_wandb.py")),
@@ -25,7 +25,7 @@ const FILES: [(&str, &str); 5] = [
     (HOOK, include_str!("python/sitecustomize.py")),
 ];
 
-/// Copies the running executable to `to`, mode 0755, with [`PYTHON`] beside it, and replaces what is there at once.
+/// Copies the running executable to `to`, mode 0755, with [`PYTHON`] beside it, and replaces existing files atomically.
 ///
 /// Only the directory of `to` is written to: everything else may be read-only.
 ///
@@ -43,7 +43,7 @@ pub fn install(to: &Path) -> Result<(), InstallError> {
         .map_err(failed)
 }
 
-/// Makes a file below `folder`, and the folders on the way to it, such as every user can read.
+/// Makes a file below `folder`, and the folders on the way to it, readable for every user.
 fn put_in(folder: &Path, name: &str, content: &str) -> io::Result<()> {
     let file = folder.join(name);
     let mut folders: Vec<&Path> = file.ancestors().skip(1).take_while(|path| path.starts_with(folder)).collect();
@@ -55,7 +55,7 @@ fn put_in(folder: &Path, name: &str, content: &str) -> io::Result<()> {
     replace(&file, content.as_bytes())
 }
 
-/// Makes a folder in which every user can keep what is his own.
+/// Makes a folder in which every user can keep files of their own.
 fn for_all(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o1777))
@@ -67,15 +67,15 @@ pub fn python() -> Option<PathBuf> {
     directory.join(HOOK).is_file().then_some(directory)
 }
 
-/// Replaces a file at once, which every user may read: whoever does finds the old one or the new one.
+/// Replaces a file that every user may read. The replacement is atomic: a reader finds the old file or the new one.
 ///
 /// # Errors
-/// Where it can't be written; then it is left as it was.
+/// Where the file can't be written. Then it is left as it was.
 pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
     put(file, 0o644, |temporary| fs::write(temporary, content))
 }
 
-/// Makes `to` by `write`, or leaves it as it is.
+/// Makes `to` with `write`, or leaves it as it is.
 fn put(to: &Path, mode: u32, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let mut temporary = to.as_os_str().to_owned();
     temporary.push(".tmp");

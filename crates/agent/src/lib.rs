@@ -1,11 +1,13 @@
 //! The agent, which runs as PID 1 of every worker's `training` container.
 //!
-//! Two lives are kept apart. `container` has what lives as long as the container: the signals, the one loop that serves
-//! them, the server, the termination message. `run` has what lives as long as one run of the program: its process, its
-//! folder with its secret, its report. Beside them, in threads of their own, `output` passes on what the program prints and
-//! looks through it, `channels` are the ways by which a program can tell something (an address, files, the exceptions of
-//! its Python), and `serve` answers those who ask. They meet in the run's `observations`. What they tell the operator, and
-//! the rules by which text becomes evidence, are in [`protocol`].
+//! Two lifetimes are separate. `container` lives as long as the container: the signals, the one loop that serves them,
+//! the server, the termination message. `run` lives as long as one run of the program: its process, its folder with its
+//! secret, its report.
+//!
+//! Other modules have their own threads. `output` forwards and parses the program's output. `channels` are the ways by
+//! which a program can report (an address, files, the exceptions of its Python). `serve` answers requests. They meet in
+//! the run's `observations`. The formats of their reports to the operator, and the rules by which text becomes
+//! evidence, are in [`protocol`].
 #![cfg_attr(
     test,
     allow(
@@ -56,7 +58,7 @@ use serde::de::DeserializeOwned;
 use std::io;
 use std::path::Path;
 
-/// What a file of the operator's says.
+/// Reads a JSON file of the operator.
 fn read_json<T: DeserializeOwned>(file: &Path) -> io::Result<T> {
     serde_json::from_slice(&std::fs::read(file)?).map_err(io::Error::from)
 }

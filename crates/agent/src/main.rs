@@ -269,7 +269,7 @@ struct RunArgs {
 }
 
 impl RunArgs {
-    /// What the container is opened with, and its attempt.
+    /// The options that the container is opened with, and its attempt.
     fn split(self) -> (Options, Attempt) {
         let options = Options {
             argv: self.command,
@@ -428,7 +428,7 @@ fn leave(words: &str) {
     }
 }
 
-/// Does what is asked about checkpoints, and says what went wrong.
+/// Runs a command on checkpoints, and prints what went wrong.
 fn checkpoints(verb: Verb) -> ExitCode {
     end_when_told();
     let is_upkeep = matches!(verb, Verb::Upkeep { .. });
@@ -462,15 +462,15 @@ fn checkpoints(verb: Verb) -> ExitCode {
     match failed {
         None => ExitCode::SUCCESS,
         Some(error) => {
-            // A pod's log has both streams: by their beginning the plugin knows these lines.
+            // A pod's log has both streams. The plugin recognises these lines by their prefix.
             error.message.lines().for_each(|line| eprintln!("agent: {line}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Ends with TERM, INT and HUP, which the first process of a container is not ended by otherwise; and with the end of a pipe
-/// that somebody holds open, for what is executed in a container outlives whoever asked for it.
+/// Exits on TERM, INT and HUP, which do not end the first process of a container by default. It also exits when a pipe
+/// on stdin is closed, because a process that is executed in a container outlives its caller.
 fn end_when_told() {
     let mut signals = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
@@ -483,7 +483,7 @@ fn end_when_told() {
     when_stdin_ends(|| std::process::exit(1));
 }
 
-/// Does something at the end of a pipe that another program holds open as stdin.
+/// Calls `act` at the end of a pipe that another program holds open as stdin.
 fn when_stdin_ends(act: impl FnOnce() + Send + 'static) {
     let kind = fstat(std::io::stdin()).map(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT);
     if kind.is_ok_and(|kind| kind == SFlag::S_IFIFO || kind == SFlag::S_IFSOCK) {
@@ -499,7 +499,7 @@ fn main() -> ExitCode {
         eprintln!("agent: {error}");
         ExitCode::FAILURE
     };
-    // What mpirun calls instead of rsh. In the folder of that name lies what it has to know.
+    // mpirun calls the agent instead of rsh. The folder of that name has what the agent has to know.
     let mut args = std::env::args_os();
     let name = PathBuf::from(args.next().unwrap_or_default());
     if name.file_name().is_some_and(|name| name == RSH) {

@@ -1,4 +1,4 @@
-//! A container whose program runs as often as its gang wants it.
+//! A container that runs its program as often as its gang wants.
 
 use crate::attempt::Attempt;
 use crate::code::Unpacking;
@@ -18,16 +18,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long what is still to be told may take at the end.
+/// How long the last messages may take at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long a member whose pod is given up stays: the leader's status has to be asked for meanwhile, for the kernel does not let
-/// the container end before the processes that can't be killed.
+/// How long a member whose pod is given up stays. The leader's status has to be requested in this time, because the
+/// kernel does not let the container end before the processes that can't be killed.
 const GIVEN_UP: Duration = Duration::from_secs(10);
-/// How long a member that is told to end stays at least: the operator takes its pod from the Job's count before it ends, so that
-/// no other pod has to be made anew.
+/// How long a member that is asked to stop stays at least. The operator removes its pod from the Job's count before it
+/// ends, so that no other pod has to be recreated.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// One member of a gang, as long as its container lives.
+/// One member of a gang, for as long as its container lives.
 pub struct Member<'a> {
     container: &'a mut Container,
     party: Party,
@@ -36,40 +36,40 @@ pub struct Member<'a> {
     tasks: VecDeque<Task>,
     /// The last words of the last run, and the exit code of its program.
     last: Option<(Report, i32)>,
-    /// When the gang was told that this agent was told to end, or gives its pod up.
+    /// When this agent reported to the gang that it was asked to stop, or that it gives its pod up.
     told: Option<Instant>,
-    /// It gives its pod up.
+    /// Whether this agent gives its pod up.
     is_unkillable: bool,
 }
 
-/// What a member does.
+/// The current activity of a member.
 enum Doing {
     Nothing,
-    /// Chooses what this attempt goes on from.
+    /// Chooses the checkpoint that this attempt resumes from.
     Choosing(u32),
     /// Unpacks the code of its attempt.
     Unpacking(Box<Attempt>, Box<Choice>, Unpacking),
-    /// Fetches what its attempt goes on from.
+    /// Fetches the checkpoint that its attempt resumes from.
     Fetching(Box<Attempt>),
     Running {
         attempt: u32,
         run: Box<Run>,
-        /// The gang knows that the program has failed.
+        /// Whether the gang knows that the program has failed.
         is_told: bool,
     },
 }
 
 impl<'a> Member<'a> {
-    /// Takes its place.
+    /// Makes `container` a member of the gang of `party`.
     pub fn new(party: Party, container: &'a mut Container) -> Self {
-        // Of what the kernel has killed with the container before nothing but its last words is left.
+        // If the kernel has killed an earlier container, nothing but its last words is left.
         let last = party.last_words().map(|report| (report, 0));
         let keeper = container.surroundings().keeper.clone();
         let tasks = VecDeque::new();
         Self { container, party, keeper, doing: Doing::Nothing, tasks, last, told: None, is_unkillable: false }
     }
 
-    /// Does what the gang wants until that has ended, or this agent has to; returns the agent's exit code.
+    /// Does what the gang wants until the gang has ended, or this agent has to end. Returns the agent's exit code.
     ///
     /// # Errors
     /// Only where the kernel denies what every process may have.
@@ -92,7 +92,7 @@ impl<'a> Member<'a> {
         self.leave(exit)
     }
 
-    /// Tells the gang what is new here, and takes in what it wants. Returns when the run has to be looked at again.
+    /// Reports news to the gang, and takes in its tasks. Returns when the run has to be looked at again.
     fn look(&mut self) -> io::Result<Option<Instant>> {
         if let Some(signal) = self.container.stopped_by().filter(|_| self.told.is_none()) {
             self.told = Some(Instant::now());
@@ -108,7 +108,7 @@ impl<'a> Member<'a> {
             },
             Doing::Unpacking(attempt, choice, unpacking) => match unpacking.done() {
                 None => self.doing = Doing::Unpacking(attempt, choice, unpacking),
-                // The program begins where its code is; so does what looks for the program.
+                // The program starts in the folder of its code, and the search for the program does too.
                 Some(Ok(folder)) => match std::env::set_current_dir(&folder) {
                     Ok(()) => {
                         self.party.has_code(attempt.code.clone());
@@ -144,7 +144,8 @@ impl<'a> Member<'a> {
                         self.is_unkillable = run.is_unkillable();
                         let report = run.into_report();
                         if self.is_unkillable && self.told.is_none() {
-                            // First, so that a leader does not begin another attempt.
+                            // Before the end of the attempt is reported, so that a leader does not begin another
+                            // attempt.
                             self.told = Some(Instant::now());
                             self.tasks.extend(self.party.terminated(nix::libc::SIGTERM));
                         }
@@ -210,7 +211,8 @@ impl<'a> Member<'a> {
         Unpacking::start(parts, state, digest, wake, words).map(Some)
     }
 
-    /// Fetches what an attempt resumes from, where the first worker has chosen it, and then starts the program.
+    /// Fetches the checkpoint that an attempt resumes from, if the first worker has chosen it, and then starts the
+    /// program.
     fn fetch(&mut self, attempt: Attempt, choice: Choice) -> io::Result<()> {
         match self.keeper.clone().filter(|_| !self.party.leads()) {
             Some(keeper) => {
@@ -237,7 +239,7 @@ impl<'a> Member<'a> {
         self.last = Some((report, code));
     }
 
-    /// Does what is left to be done, and writes the last words.
+    /// Does the remaining work, and writes the last words.
     #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn leave(mut self, exit: Exit) -> io::Result<i32> {
         if exit == Exit::Displaced {
@@ -279,7 +281,7 @@ impl<'a> Member<'a> {
         Ok(match exit {
             Exit::Succeeded => 0,
             Exit::Signalled(signal) if code == 0 || code == KILLED => 128 + signal,
-            // By the code of a container that was killed it would be started again, for ever.
+            // The exit code of a killed container would let it be restarted for ever.
             _ if code == 0 || code == KILLED => 1,
             _ => code,
         })
@@ -293,7 +295,7 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Copies what would be lost with the pod. Told to end, it has no more time than the pod.
+    /// Copies files that would be lost with the pod. If the agent is asked to stop, it has no more time than the pod.
     fn save(&mut self, attempt: u32) -> io::Result<()> {
         let Some(keeper) = self.keeper.clone().filter(|keeper| keeper.is_only_copy()) else { return Ok(()) };
         keeper.finish(attempt)?;

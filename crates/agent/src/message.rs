@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long its opening may hold up the start.
+/// How long opening the file may delay the start.
 const OPENED_WITHIN: Duration = Duration::from_secs(1);
 /// How long the last words may take at the end.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// What becomes the container's termination message. A thread of its own writes it.
+/// The container's termination message. A separate thread writes it.
 pub struct MessageFile {
     writer: Writer<Message>,
-    /// Where the next agent of this pod finds the same: of a container that was killed nothing else is left in its pod.
+    /// Where the next agent of this pod finds a copy. Nothing else of a killed container is left in its pod.
     copy: Option<PathBuf>,
-    /// Readings of the objective, which are in every message.
+    /// Readings of the objective, which every message includes.
     objective: Option<Arc<ObjectiveTracker>>,
 }
 
@@ -32,10 +32,10 @@ struct Message {
     copy: Option<PathBuf>,
 }
 
-/// The file, written in place: it is a bind mount, which no other file can be renamed over.
+/// The file. It is written in place, because it is a bind mount, over which no other file can be renamed.
 struct Target {
     path: PathBuf,
-    /// `None` once writing has failed: a warning a second would drown the program's own words.
+    /// `None` once writing has failed, because a warning each second would drown the program's own output.
     file: Option<File>,
     /// Bytes in the file.
     length: usize,
@@ -43,7 +43,8 @@ struct Target {
 }
 
 impl MessageFile {
-    /// A program must not be kept from running by what is only told of it: `words` say what is wrong.
+    /// Opens the file. An error is only logged with `words`, because a missing report must not keep the program from
+    /// running.
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
@@ -54,24 +55,24 @@ impl MessageFile {
             move |message| target.write(&message)
         };
         let writer = Writer::start("message", prepare)?;
-        // What is wrong with it is said before the program's first words, unless its disk does not answer.
+        // Errors are logged before the program's first output, unless the disk does not answer.
         writer.finish(OPENED_WITHIN);
         Ok(Self { writer, copy: None, objective: None })
     }
 
-    /// Has a copy of all that is written from now on, for what is to be replaced at once.
+    /// Writes a copy of every later message to `path`, which is replaced atomically.
     pub fn copy_to(&mut self, path: PathBuf) {
         self.copy = Some(path);
     }
 
-    /// Has what is recorded of the objective in all that is written from now on.
+    /// Includes the readings of the objective in every later message.
     pub fn include(&mut self, objective: Arc<ObjectiveTracker>) {
         self.objective = Some(objective);
     }
 
-    /// Replaces what the file says by `report`, soon.
+    /// Soon replaces the content of the file by `report`.
     pub fn write(&mut self, report: &Report) {
-        // What it was of the program's words that could not be put into a message, the next one may lack.
+        // If a message can't be made of the program's output, the next message may lack what caused that.
         let objective = self.objective.as_ref().map(|objective| objective.records());
         let report = Report { objective, ..report.clone() };
         let Some(text) = survive(|| report.to_message()) else { return };
@@ -97,7 +98,7 @@ impl Target {
 
     fn write(&mut self, Message { text, copy }: &Message) {
         if let Some(copy) = copy {
-            // Without it an agent that comes back knows less.
+            // Without the copy, a restarted agent only knows less.
             let _ = replace(copy, text.as_bytes());
         }
         if let Some(file) = &self.file
@@ -126,8 +127,8 @@ fn open(path: &Path) -> io::Result<(File, usize)> {
     Ok((file, length))
 }
 
-/// Replaces the content, so that a kill at any moment leaves JSON: one write covers all that was there (a page at
-/// most, with blanks at the end, which JSON allows), and only then is the file cut.
+/// Replaces the content so that a kill at any moment leaves JSON. One write covers the old content (a page at most,
+/// with blanks at the end, which JSON allows), and only then is the file truncated.
 fn overwrite(file: &File, text: &str, length: &mut usize) -> io::Result<()> {
     let mut bytes = text.as_bytes().to_vec();
     bytes.resize(bytes.len().max(*length), b' ');

@@ -1,4 +1,4 @@
-//! What is known of the program beyond its process: how far it has come, what it raised, what its libraries said.
+//! Observations of the program beyond its process: its progress, its exceptions, and its libraries' error lines.
 
 use crate::failure::exceptions::Exceptions;
 use crate::now;
@@ -17,12 +17,12 @@ use text::error_pattern;
 use text::error_pattern::{ErrorMatch, ErrorPattern};
 use text::exception::Exception;
 
-/// What was observed in one run. The threads that read and those that tell share it.
+/// Observations of one run. The threads that read the program's reports and those that publish them share it.
 pub struct Observations {
     inner: Mutex<Inner>,
     /// Bytes that the program has printed.
     printed: AtomicU64,
-    /// Whether the message lacks any of it.
+    /// Whether the termination message lacks any of it.
     pub changes: Changes,
 }
 
@@ -31,7 +31,7 @@ struct Inner {
     progress: Progress,
     histories: MetricHistories,
     objective: Option<RunObjective>,
-    /// The loss was once NaN or infinite, and whoever said so was believed.
+    /// Whether the loss has been NaN or infinite, according to the source that was believed.
     loss_was_lost: bool,
     exceptions: Exceptions,
     python_tells: bool,
@@ -42,18 +42,19 @@ struct Inner {
 }
 
 impl Observations {
-    /// Nothing is known yet. Of the metrics `watch` every reading will be kept, and of the `objective` every one recorded.
+    /// Starts without observations. Keeps every reading of the metrics `watch`, and records every reading of the
+    /// `objective`.
     pub fn new(wake: Arc<Wake>, watch: &[String], objective: Option<RunObjective>) -> Self {
         let inner = Inner { histories: MetricHistories::new(watch), objective, ..Inner::default() };
         Self { inner: Mutex::new(inner), printed: AtomicU64::new(0), changes: Changes::new(wake) }
     }
 
-    /// `source` has said `update`, in `line` if it was read off the output.
+    /// Takes in `update` from `source`. `line` is the line of the output that it was read from, if there is one.
     pub fn progress(&self, source: Source, update: &Update, line: Option<&str>) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut changed = inner.progress.merge(update, source, now());
-        // Targets and early stopping rest on those that are watched.
+        // Targets and early stopping depend on the watched metrics.
         let is_sure = update.is_sure(source);
         if is_sure {
             inner.histories.read(update, source, &inner.progress);
@@ -63,12 +64,12 @@ impl Observations {
             objective.note(&inner.progress);
         }
         let was_lost_before = inner.loss_was_lost;
-        // A checkpoint tells of what was, be it in an attempt before.
+        // A checkpoint describes the past, possibly that of an earlier attempt.
         if let Some(loss) = update.lost().filter(|_| is_sure && source != Source::Checkpoint) {
             let at = inner.progress.step.map(|step| format!(" at step {}", step.value)).unwrap_or_default();
             let text = || line.map_or_else(|| format!("{LOSS}: {loss}{at}"), str::to_owned);
             changed |= error_pattern::add(&mut inner.error_patterns, ErrorPattern::NanLoss, text, now());
-            // If it is believed.
+            // Only if this source is the one that is believed.
             inner.loss_was_lost |= inner.progress.metrics.get(LOSS).is_some_and(|known| known.source == source);
         }
         let is_newly_lost = inner.loss_was_lost && !was_lost_before;
@@ -81,12 +82,12 @@ impl Observations {
         }
     }
 
-    /// Whether the loss was ever NaN or infinite.
+    /// Whether the loss has been NaN or infinite at any time.
     pub fn loss_was_lost(&self) -> bool {
         self.inner.lock().loss_was_lost
     }
 
-    /// A library has printed `line`, which tells of what ends programs.
+    /// Takes in `line`, which a library has printed about an error that ends programs.
     pub fn error_pattern(&self, kind: ErrorPattern, line: &str) {
         let text = || match error_pattern::words(line) {
             (Some(rank), words) => format!("[rank{rank}]: {words}"),
@@ -96,12 +97,12 @@ impl Observations {
         self.changes.change();
     }
 
-    /// Whether a library has ever told of this.
+    /// Whether a library has printed an error of this kind.
     pub fn has_told(&self, kind: ErrorPattern) -> bool {
         self.inner.lock().error_patterns.iter().any(|known| known.kind == kind)
     }
 
-    /// The program's Python has raised what nothing caught.
+    /// Takes in an exception of the program's Python that nothing caught.
     pub fn exception(&self, exception: Exception) {
         self.inner.lock().exceptions.add(exception);
         self.changes.change();
@@ -112,22 +113,22 @@ impl Observations {
         self.inner.lock().exceptions.has_end()
     }
 
-    /// A Python of the program has said that it tells of its exceptions.
+    /// A Python of the program has said that it reports its exceptions.
     pub fn python_tells(&self) {
         self.inner.lock().python_tells = true;
     }
 
-    /// The program has printed so many bytes more.
+    /// The program has printed `bytes` more bytes.
     pub fn prints(&self, bytes: usize) {
         self.printed.fetch_add(bytes as u64, SeqCst);
     }
 
-    /// Bytes that it has printed.
+    /// Bytes that the program has printed.
     pub fn printed(&self) -> u64 {
         self.printed.load(SeqCst)
     }
 
-    /// Why it may hang now, and what was found of that.
+    /// Sets why the program may hang now, and the findings about the hang.
     pub fn hangs(&self, stall: Option<Stall>, hang: Option<Hang>) {
         let mut inner = self.inner.lock();
         (inner.stall, inner.hang) = (stall, hang);
@@ -136,7 +137,7 @@ impl Observations {
         self.changes.wake();
     }
 
-    /// Why it may hang, while there is reason to think so.
+    /// Why the program may hang, while there is reason to think so.
     pub fn stall(&self) -> Option<Stall> {
         self.inner.lock().stall.clone()
     }
@@ -146,17 +147,17 @@ impl Observations {
         self.inner.lock().stall.as_ref().is_some_and(|stall| stall.hangs)
     }
 
-    /// How far it is.
+    /// The current progress.
     pub fn progress_now(&self) -> Progress {
         self.inner.lock().progress.clone()
     }
 
-    /// Steps in all, if anybody has said how many there are.
+    /// The total number of steps, if it was reported.
     pub fn steps(&self) -> Option<f64> {
         self.inner.lock().progress.steps.map(|steps| steps.value)
     }
 
-    /// Adds to `report` what is known here, and keeps it for whoever asks.
+    /// Adds the observations to `report`, and keeps a copy of it for requests.
     pub fn complete(&self, report: &mut Report) {
         let mut inner = self.inner.lock();
         report.python_tells = inner.python_tells;
@@ -180,7 +181,7 @@ mod tests {
     use crate::progress::text::Text;
     use protocol::progress_pattern::ProgressPatterns;
 
-    /// Whether the loss counts as lost, how many readings of it there are to decide by, and whether it is shown.
+    /// Whether the loss counts as lost, how many readings decisions may use, and whether the loss is shown.
     fn observed(source: Source, update: Option<Update>) -> (bool, u64, bool) {
         let observations = Observations::new(Arc::new(Wake::new().unwrap()), &[LOSS.to_owned()], None);
         if let Some(update) = update {

@@ -1,16 +1,16 @@
-//! How many files a process may have open at once.
+//! The limit of open files of a process.
 //!
-//! Containers begin with a soft limit of 1,024 where containerd runs as a service of systemd; programs that use select(2) must
-//! not have more. The agent that leads a gang has a connection to each member.
+//! Containers begin with a soft limit of 1,024 if containerd runs as a systemd service. Programs that use select(2)
+//! must not have more. The agent that leads a gang has a connection to each member.
 
 use nix::sys::resource::{Resource::RLIMIT_NOFILE, getrlimit, rlim_t, setrlimit};
 use std::sync::OnceLock;
 
-/// What the container was given, soft and hard, if the agent has taken more.
+/// The container's original limits, soft and hard, if the agent has raised its own.
 static GIVEN: OnceLock<(rlim_t, rlim_t)> = OnceLock::new();
 
-/// Lets this process have as many as the container's hard limit allows. What it starts gets what the container was given, if it
-/// calls [`give_back`].
+/// Raises this process's limit to the container's hard limit. A child that calls [`give_back`] gets the original
+/// limits.
 ///
 /// # Errors
 /// Only where the kernel denies what every process may do.
@@ -20,7 +20,7 @@ pub fn raise() -> nix::Result<()> {
     setrlimit(RLIMIT_NOFILE, hard, hard)
 }
 
-/// For a child, between fork and exec: one system call, and nothing is allocated.
+/// Restores the original limits in a child, between fork and exec. It makes one system call and allocates nothing.
 ///
 /// # Errors
 /// As [`raise`].

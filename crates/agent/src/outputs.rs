@@ -35,7 +35,7 @@ fn parse(text: &str) -> Result<PublishRequest, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Publishes the result and registers it: the exit code, which is 2 if another try fails in the same way.
+/// Publishes the result and registers it. Returns the exit code, which is 2 if a retry fails in the same way.
 pub fn run(args: &OutputsArgs) -> u8 {
     let published = publish_and_register(args);
     let code = published.as_ref().err().map_or(0, |error| if error.is_final() { 2 } else { 1 });
@@ -54,7 +54,7 @@ fn publish_and_register(args: &OutputsArgs) -> Result<Publication, PublishError>
     let mut options = Options::new(&request.from, &request.name);
     options.credentials = request.credentials.as_ref().map(PathBuf::from);
     options.origin.clone_from(&request.origin);
-    // What can't be registered is not published either.
+    // A result that can't be registered is not published either.
     let open = |wanted: &RegisterRequest| {
         let credentials = wanted.credentials.as_deref().map(Path::new);
         Registry::open(&wanted.mlflow, &wanted.model, credentials, None, options.patience)

@@ -1,10 +1,11 @@
-//! Who gives way where there are too many connections.
+//! Chooses the connection to close if there are too many.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Chooses from connections, given by the address of the other side and an order: of the address that holds the most, the
-/// first in order. So whoever holds connections takes them from nobody but himself. None only if there are none.
+/// Chooses from connections, given by the address of the other side and an order. The result is the first in order of
+/// the address that holds the most, so a client that holds many connections only loses its own. `None` only if there
+/// are none.
 pub fn who_gives_way<O: Ord>(held: impl Iterator<Item = (IpAddr, O)> + Clone) -> Option<usize> {
     let mut of_address: HashMap<IpAddr, usize> = HashMap::new();
     held.clone().for_each(|(address, _)| *of_address.entry(address.to_canonical()).or_default() += 1);

@@ -1,18 +1,18 @@
-//! Whether pods reach each other: one listens, and another one connects.
+//! Tests whether pods reach each other: one listens, and another one connects.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the listening side sends, so that no proxy between the two is taken for it.
+/// Sent by the listening side, so that no proxy between the two is mistaken for it.
 const GREETING: &[u8] = b"trainingjob-ports\n";
 /// How long one connection may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// Between two attempts.
+/// Interval between attempts.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Greets all that connect to these ports, for so long.
+/// Greets all connections to these ports, for `time`.
 ///
 /// # Errors
 /// If a port can't be listened on.
@@ -30,7 +30,7 @@ pub fn listen(ports: &[u16], time: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects to each port of a host, until it answers or the time is over: why one does not.
+/// Connects to each port of a host, until it answers or the time is over. The error says why a port does not answer.
 #[must_use]
 pub fn connect(host: &str, ports: &[u16], time: Duration) -> Vec<(u16, Result<(), String>)> {
     let tried = ports.iter().map(|port| {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::sleep;
 
-/// Between two lines of progress.
+/// Interval between lines of progress.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
 /// What is published, and how.
@@ -58,18 +58,18 @@ pub struct PublishArgs {
     json: bool,
 }
 
-/// A failure, for a program.
+/// A failure, as JSON for programs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Failure {
     error: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    /// Whether another try fails in the same way.
+    /// Whether a retry fails in the same way.
     is_final: bool,
 }
 
-/// Publishes the result: the exit code, which is 2 if another try fails in the same way.
+/// Publishes the result. Returns the exit code, which is 2 if a retry fails in the same way.
 pub fn run(args: &PublishArgs) -> u8 {
     let Err(error) = publish_and_register(args) else { return 0 };
     let failure = Failure { error: error.to_string(), status: error.status, is_final: error.is_final() };
@@ -92,7 +92,7 @@ fn publish_and_register(args: &PublishArgs) -> Result<(), PublishError> {
             PublishError::refused(format!("{}: {error}; name a JSON file with fields of the record", file.display()))
         })?;
     }
-    // What can't be registered is not published either.
+    // A result that can't be registered is not published either.
     let registry = args.mlflow.as_ref().zip(args.registered_model.as_ref()).map(|(uri, model)| {
         Registry::open(uri, model, args.credentials.as_deref(), args.ca_bundle.as_deref(), options.patience)
     });
@@ -126,7 +126,7 @@ pub(crate) struct Watch {
     pub rate: AtomicU64,
 }
 
-/// Publishes, and prints how far it is.
+/// Publishes, and prints the progress.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is no more than a counter")]
 pub(crate) async fn watched(
     address: &Address,

@@ -6,8 +6,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// What is passed on to the program, with all real-time signals. The rest stays with the kernel: faults of the agent
-/// itself, and job control.
+/// The signals that are forwarded to the program, besides all real-time signals. The kernel handles the others: faults
+/// of the agent itself, and job control.
 const FORWARDED: [Signal; 9] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -20,16 +20,16 @@ const FORWARDED: [Signal; 9] = [
     Signal::SIGWINCH,
 ];
 
-/// All signals of the container's life, in the order in which they come: none is lost between two looks.
+/// All signals of the container's life, in the order of their arrival. None is lost between two reads.
 pub struct Signals {
     queue: SignalFd,
-    /// What was blocked before, as the program shall have it.
+    /// The mask from before, which the program gets.
     pub mask_before: SigSet,
 }
 
 impl Signals {
-    /// Blocks them in this thread and in all that it starts, and so keeps them from the first moment on. For PID 1 it is
-    /// what makes the kernel deliver them at all.
+    /// Blocks the signals in this thread and in all threads that it starts, so that they are queued from the start.
+    /// Otherwise the kernel would not deliver them to PID 1 at all.
     pub fn take_over() -> nix::Result<Self> {
         let watched = watched();
         let mask_before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
@@ -37,12 +37,12 @@ impl Signals {
         Ok(Self { queue, mask_before })
     }
 
-    /// The next one that has come, if there is one.
+    /// The next pending signal, if there is one.
     pub fn next(&self) -> io::Result<Option<Received>> {
         Ok(self.queue.read_signal()?.map(|info| Received::new(&info)))
     }
 
-    /// Becomes readable when one comes.
+    /// Becomes readable when a signal arrives.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }
@@ -53,26 +53,26 @@ fn watched() -> SigSet {
     signals.add(Signal::SIGCHLD);
     let mut signals: libc::sigset_t = *signals.as_ref();
     for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
-        // SAFETY: the set is a valid one, and nobody else's.
+        // SAFETY: the set is a valid one, and owned by this function.
         unsafe { libc::sigaddset(&raw mut signals, signal) };
     }
     // SAFETY: made from a valid set by adding signals that exist.
     unsafe { SigSet::from_sigset_t_unchecked(signals) }
 }
 
-/// A signal that has come.
+/// A signal that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Its number: nix has no names for real-time signals.
     pub number: i32,
-    /// Somebody who is no process of this PID namespace has sent it: the container's runtime, for the kubelet.
+    /// Whether a process outside this PID namespace has sent it: the container's runtime, for the kubelet.
     from_outside: bool,
 }
 
 impl Received {
     fn new(info: &siginfo) -> Self {
-        // The kernel has no PID for a sender from outside. What it sends by itself (a terminal has a new size, a timer is
-        // over) has no sender at all.
+        // The kernel reports no PID for a sender from outside. Signals of the kernel itself (a terminal has a new size,
+        // a timer is over) have no sender at all.
         let from_outside = info.ssi_code == libc::SI_USER && info.ssi_pid == 0;
         Self { number: info.ssi_signo.cast_signed(), from_outside }
     }
@@ -82,12 +82,12 @@ impl Received {
         self.number == Signal::SIGCHLD as i32
     }
 
-    /// Whether it tells the container to stop.
+    /// Whether it asks the container to stop.
     ///
-    /// SIGTERM and SIGINT do, whoever sends them. Which signal the runtime sends is up to the image (its STOPSIGNAL) or to
-    /// the pod (`lifecycle.stopSignal`), and the agent sees neither; but nobody else sends one from outside, so that all
-    /// of those do. Where the pod shares the node's PID namespace the runtime is a process like any other: there it is
-    /// SIGTERM and SIGINT alone. SIGCONT only undoes a SIGSTOP.
+    /// SIGTERM and SIGINT do, from any sender. The image (its STOPSIGNAL) or the pod (`lifecycle.stopSignal`) defines
+    /// which signal the runtime sends, and the agent sees neither. Only the runtime sends signals from outside, so each
+    /// of those is a stop. If the pod shares the node's PID namespace, the runtime is a process like any other, and
+    /// only SIGTERM and SIGINT are stops. SIGCONT only undoes a SIGSTOP.
     pub fn is_stop(self) -> bool {
         let always = [Signal::SIGTERM as i32, Signal::SIGINT as i32].contains(&self.number);
         always || (self.from_outside && self.number != Signal::SIGCONT as i32 && !self.is_of_child())

@@ -1,7 +1,8 @@
 //! Reads the call stacks of the program's processes, from outside and without stopping them.
 //!
-//! Python's are read from the memory of the processes, which a parent of the same user may, by py-spy. It needs nothing in the
-//! image. Threads of their own do that: a process that waits for a dead file server may keep whoever reads its memory.
+//! py-spy reads Python's stacks from the memory of the processes, which a parent of the same user may do. It needs
+//! nothing in the image. A separate thread reads them, because a process that waits for a dead file server may block
+//! its reader.
 
 use crate::now;
 use crate::run::descendants::{descendants_of_self, of_program};
@@ -20,19 +21,19 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long it may take, however many processes there are.
+/// Time limit of the reading, however many processes there are.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of a process's environment or command line that are read.
+/// Highest number of bytes that are read of a process's environment or command line.
 const MAX_READ: u64 = 256 * 1024;
-/// Between two attempts to read what changes meanwhile.
+/// Interval between attempts to read memory that changes meanwhile.
 const AGAIN: Duration = Duration::from_millis(10);
-/// How often that is tried.
+/// Number of attempts.
 const TRIES: u32 = 3;
 
-/// Somebody reads, or can't come back from it.
+/// Whether a thread is reading, or is blocked in a reading.
 static IS_READING: AtomicBool = AtomicBool::new(false);
 
-/// What is read of one process.
+/// The data that is read of one process.
 struct Read1 {
     pid: i32,
     rank: Option<Rank>,
@@ -40,15 +41,15 @@ struct Read1 {
     stack: Option<Result<(String, Vec<ThreadStack>), String>>,
 }
 
-/// What the environment of a process says of its rank.
+/// The rank of a process according to its environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rank {
     number: u64,
-    /// A launcher has given it, one for each process.
+    /// Whether a launcher has set it, for each process separately.
     is_of_launcher: bool,
 }
 
-/// Looks at every process that descends from this one, as far as that can be done in time.
+/// Reads the stacks of every process that descends from this one, as far as the time allows.
 pub fn take() -> Stacks {
     let stats = of_program(descendants_of_self());
     let mut read: HashMap<i32, Read1> = HashMap::new();
@@ -94,12 +95,12 @@ pub fn take() -> Stacks {
     stacks.bounded()
 }
 
-/// The rank that a process says it is of.
+/// The rank that a launcher has given to a process.
 pub fn rank_of(pid: i32) -> Option<u64> {
     rank(&environment(pid)).filter(|rank| rank.is_of_launcher).map(|rank| rank.number)
 }
 
-/// Reads what can be read of the processes until the time is over. Whoever can't come back keeps the right to read.
+/// Reads the processes until the time is over. A thread that is blocked keeps `IS_READING` set.
 fn read_in_time(stats: &[Stat], read: &mut HashMap<i32, Read1>) {
     let until = Instant::now() + PATIENCE;
     let pids: Vec<i32> = stats.iter().map(|stat| stat.pid).collect();
@@ -107,7 +108,7 @@ fn read_in_time(stats: &[Stat], read: &mut HashMap<i32, Read1>) {
     let work = move || {
         let mut processes: Vec<(i32, Option<Rank>, bool)> =
             pids.iter().map(|pid| (*pid, rank(&environment(*pid)), is_python(*pid))).collect();
-        // Those of the ranks first, and parents before their children.
+        // Processes of ranks first, and parents before their children.
         processes.sort_by_key(|(_, rank, is_python)| (!is_python, !rank.is_some_and(|rank| rank.is_of_launcher)));
         for (at, (pid, rank, is_python)) in processes.into_iter().enumerate() {
             if Instant::now() >= until {
@@ -134,8 +135,8 @@ fn read_in_time(stats: &[Stat], read: &mut HashMap<i32, Read1>) {
     }
 }
 
-/// The main process of each rank: the topmost Python that says it is of that rank, else the topmost process. Where a launcher
-/// gives each process its rank, the launcher is of none.
+/// The main process of each rank: the topmost Python that has this rank, else the topmost process. If a launcher gives
+/// each process its rank, the launcher itself has none.
 fn main_processes(parents: &BTreeMap<i32, i32>, told: &BTreeMap<i32, (Option<Rank>, bool)>) -> BTreeMap<i32, u64> {
     let has_launcher = told.values().any(|(rank, _)| rank.is_some_and(|rank| rank.is_of_launcher));
     let rank_of = |pid: i32| {
@@ -157,7 +158,7 @@ fn environment(pid: i32) -> Vec<u8> {
     read_file(&format!("/proc/{pid}/environ"))
 }
 
-/// What an environment says of the process's rank.
+/// The rank in a process's environment.
 fn rank(environment: &[u8]) -> Option<Rank> {
     let variable = |name: &str| {
         let of = |entry: &&[u8]| entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
@@ -169,7 +170,7 @@ fn rank(environment: &[u8]) -> Option<Rank> {
     Some(Rank { number, is_of_launcher })
 }
 
-/// Whether it maps Python, as its program or as a library.
+/// Whether the process maps Python, as its program or as a library.
 fn is_python(pid: i32) -> bool {
     let maps = read_file(&format!("/proc/{pid}/maps"));
     maps.split(|byte| *byte == b'\n').any(|line| {
@@ -178,8 +179,8 @@ fn is_python(pid: i32) -> bool {
     })
 }
 
-/// Where the kernel says that the main thread waits. Mostly it tells only the superuser.
-/// The function of the kernel in which a process waits, where that may be seen.
+/// The kernel function in which the main thread of a process waits, if the agent may see it. Usually only the superuser
+/// may.
 pub fn waits_in(pid: i32) -> String {
     let wchan = String::from_utf8_lossy(&read_file(&format!("/proc/{pid}/wchan"))).trim().to_owned();
     if wchan == "0" { String::new() } else { wchan }
@@ -195,13 +196,13 @@ fn command_of(stat: &Stat) -> String {
 fn read_file(path: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // What was read until an error is worth something, too.
+        // The bytes that were read before an error are still useful.
         let _ = file.take(MAX_READ).read_to_end(&mut bytes);
     }
     bytes
 }
 
-/// The stacks of a Python's threads and its version. It goes on meanwhile, so that what is read may be torn.
+/// The stacks of a Python's threads and its version. The process runs meanwhile, so the stacks may be inconsistent.
 fn stack_of(pid: i32) -> Result<(String, Vec<ThreadStack>), String> {
     let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
     let mut problem = String::new();

@@ -1,4 +1,4 @@
-//! Where a container's run begins: in a gang or alone.
+//! Starts a container's runs, in a gang or alone.
 
 use crate::attempt::Attempt;
 use crate::container::Container;
@@ -6,13 +6,13 @@ use crate::member::Member;
 use std::io;
 
 impl Container {
-    /// Runs the command until it and all its descendants have ended, in a gang as often as that wants it; returns the agent's
-    /// exit code.
+    /// Runs the command until it and all its descendants have ended, in a gang as often as the gang wants it. Returns
+    /// the agent's exit code.
     ///
-    /// That is the program's own, or 128 + n if signal n ended it. A program told to stop from outside that exits 0 gives
-    /// 128 + n too: a pod that is evicted and exits 0 would count as finished, and never be replaced. So does one that was
-    /// told to stop before it could be started. Where a loss that is no number is a failure, a program that exits 0 after
-    /// one gives 1. A gang that has failed never gives 0.
+    /// The code is the program's own, or 128 + n if signal n ended it. It is 128 + n too if signal n asked the agent to
+    /// stop from outside and the program exited 0 or was not started yet. Otherwise an evicted pod that exits 0 would
+    /// count as finished, and would never be replaced. If a NaN or infinite loss is a failure, a program that exits 0
+    /// after one gives 1. A gang that has failed never gives 0.
     ///
     /// # Errors
     /// Only where the kernel denies what every process may have.

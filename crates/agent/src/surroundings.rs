@@ -1,4 +1,4 @@
-//! What runs of the program are given: by who started the agent, and by the container.
+//! The context of the program's runs: the agent's options, and what the container provides.
 
 use crate::channels::Channels;
 use crate::hang;
@@ -16,56 +16,56 @@ use std::time::Duration;
 
 pub use crate::run::leftovers::Leftovers;
 
-/// What holds for every run.
+/// Options that hold for every run.
 pub struct Options {
     /// The command and its arguments.
     pub argv: Vec<OsString>,
-    /// Variables that the agent knows and its program is not to have.
+    /// Variables that the agent knows and that are withheld from its program.
     pub withheld: Vec<String>,
-    /// Between a stop from outside and SIGKILL.
+    /// Time between a stop from outside and SIGKILL.
     pub grace: Duration,
-    /// What of earlier runs is removed before each run.
+    /// Leftovers of earlier runs that are removed before each run.
     pub leftovers: Leftovers,
-    /// How long processes may outlive SIGKILL until the pod is given up, so that its gang goes on elsewhere.
+    /// How long processes may outlive SIGKILL until the pod is given up, so that its gang continues elsewhere.
     pub unkillable_after: Duration,
     pub termination_log: PathBuf,
-    /// Where `/status`, `/metrics` and `/healthz` are served; nowhere without one.
+    /// The port of `/status`, `/metrics` and `/healthz`. Without it they are not served.
     pub metrics_port: Option<u16>,
-    /// The file with the key by which the answers of `/status` are proven; they are not without one.
+    /// The file with the key that proves the answers of `/status`. Without it they have no proof.
     pub answer_key: Option<PathBuf>,
     /// Regular expressions by which progress is read off the output, instead of the forms known by themselves.
     pub progress_patterns: Vec<String>,
     /// A loss that is NaN or infinite ends the program and is a failure.
     pub fail_on_nan: bool,
-    /// What is done about a program that hangs; it is not watched without one.
+    /// The policy for a program that hangs. Without it the program is not watched for hangs.
     pub hang: Option<hang::Policy>,
-    /// What is to be done with the job's checkpoints: a file with a
-    /// [`CheckpointPolicy`](protocol::checkpoints::CheckpointPolicy). Nothing without one.
+    /// A file with the [`CheckpointPolicy`](protocol::checkpoints::CheckpointPolicy). Without it the job's checkpoints
+    /// are not managed.
     pub checkpoints: Option<PathBuf>,
-    /// Added to the command where there is a checkpoint to go on from.
+    /// Arguments that are added to the command if there is a checkpoint to resume from.
     pub resume_args: Vec<OsString>,
-    /// Where the agent finds its gang; without one it runs its program once, for itself.
+    /// Where the agent finds its gang. Without it the agent runs its program once, alone.
     pub gang: Option<crate::gang::Options>,
-    /// The folder where this container's user can ask the agent; nobody can without one.
+    /// The folder where this container's user can reach the agent. Without it no user can.
     pub state: Option<PathBuf>,
-    /// The folder with the archive of the program's code; the code is elsewhere without one.
+    /// The folder with the archive of the program's code. Without it the code is elsewhere.
     pub code: Option<PathBuf>,
     /// Metrics whose every reading is kept for `/status`.
     pub watch_metrics: Vec<String>,
-    /// The metric by which the job is compared with others, whose readings are recorded.
+    /// The metric by which the job is compared with others. Its readings are recorded.
     pub objective: Option<ObjectiveRule>,
 }
 
-/// What every run needs of the container.
+/// What the container provides to every run.
 pub struct Surroundings {
     pub options: Options,
-    /// Who takes care of the checkpoints.
+    /// Manages the checkpoints.
     pub keeper: Option<Arc<Keeper>>,
-    /// The signals that the program shall have blocked.
+    /// The signal mask that the program starts with.
     pub signal_mask: SigSet,
     pub channels: Channels,
     pub gpus: Gpus,
-    /// Readings of the objective in all runs, if there is one.
+    /// Readings of the objective in all runs, if the job has one.
     pub objective: Option<Arc<ObjectiveTracker>>,
     pub wake: Arc<Wake>,
     pub words: Arc<Words>,

@@ -1,4 +1,4 @@
-//! A panic where text of others is looked at ends that look, and not PID 1.
+//! Limits a panic to the work that caused it, such as parsing foreign text, so that PID 1 goes on.
 
 use crate::words::Words;
 use std::cell::Cell;
@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 #[cfg(not(panic = "unwind"))]
 compile_error!("the agent survives a panic of its parsers by unwinding: the profile must not say panic = \"abort\"");
 
-/// Panics that are told of: a parser may meet what it can't bear in every line.
+/// Highest number of panics that are logged, because a parser may panic at every line.
 const MAX_TOLD: u32 = 3;
 
-/// Does `work`; `None` if that panics, and everything goes on without what it would have found.
+/// Does `work`. Returns `None` if it panics, and the agent goes on without its result.
 ///
-/// What `work` has half done stays so. It may only be what is known of the program: that is worth less than the program.
+/// Work that is half done stays so. It may only concern observations of the program, which matter less than the
+/// program.
 pub fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
     let before = SURVIVES.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -23,12 +24,12 @@ pub fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 thread_local! {
-    /// What this thread does just now may panic.
+    /// Whether this thread's current work may panic.
     static SURVIVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tells of panics that are survived in the agent's own words, which block nobody: std's would block on a stderr that is
-/// full. Of one that is not survived std tells, as this may be the last that is done.
+/// Logs survived panics with [`Words`], which never blocks, while std's hook would block on a full stderr. A panic that
+/// is not survived is left to std's hook, because it may be the last thing that happens.
 pub fn tell_of_panics(words: &Arc<Words>) {
     let words = Arc::clone(words);
     let told_so_far = AtomicU32::new(0);

@@ -1,11 +1,11 @@
-//! How the threads that read tell the loop of the container, which sleeps in `poll`, that there is something new.
+//! Wakes the loop of the container, which sleeps in `poll`, when the reading threads have news.
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// What wakes the loop. It lives as long as the container.
+/// The eventfd that wakes the loop. It lives as long as the container.
 pub struct Wake(EventFd);
 
 impl Wake {
@@ -24,7 +24,7 @@ impl Wake {
     }
 
     pub fn clear(&self) {
-        // Fails only if nobody has woken it.
+        // Fails only if no thread has woken it.
         let _ = self.0.read();
     }
 }
@@ -40,14 +40,14 @@ impl Changes {
         Self { changed: AtomicBool::new(false), wake }
     }
 
-    /// The message is not up to date any more. This costs nothing where it wasn't before.
+    /// The message is not up to date any more. This is free if it was not before.
     pub fn change(&self) {
         if !self.changed.swap(true, SeqCst) {
             self.wake.wake();
         }
     }
 
-    /// Wakes the loop at once, which [`Changes::change`] leaves asleep where it is to write the message later.
+    /// Wakes the loop at once. [`Changes::change`] leaves it asleep if it is to write the message later.
     pub fn wake(&self) {
         self.wake.wake();
     }

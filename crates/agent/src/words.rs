@@ -1,4 +1,4 @@
-//! What the agent itself has to say, on stderr.
+//! The agent's own log lines on stderr.
 
 use crate::wake::Wake;
 use nix::errno::Errno;
@@ -10,11 +10,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Lines that wait at most; of more, the newest are not said.
+/// Highest number of waiting lines. Further lines are dropped.
 const MAX_WAITING: usize = 64;
 
-/// The agent's own words. A thread says them: whoever reads stderr may not read, and whoever has something to say is often
-/// the loop that has signals to serve.
+/// The agent's log. A thread of its own writes it, because the reader of stderr may block, and the caller is often the
+/// loop that has to serve signals.
 pub struct Words {
     state: Mutex<State>,
     more: Condvar,
@@ -24,7 +24,7 @@ pub struct Words {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<String>,
-    /// The first of `waiting` is being said, or is about to be.
+    /// The first line of `waiting` is being written, or is about to be.
     has_thread: bool,
 }
 
@@ -33,7 +33,7 @@ impl Words {
         Arc::new(Self { state: Mutex::default(), more: Condvar::new(), wake })
     }
 
-    /// Says a line as the agent's. It never blocks.
+    /// Logs a line. Never blocks.
     pub fn say(self: &Arc<Self>, line: impl Display) {
         let mut state = self.state.lock();
         if state.waiting.len() >= MAX_WAITING {
@@ -44,7 +44,7 @@ impl Words {
             let words = Arc::clone(self);
             let thread = std::thread::Builder::new().name("words".to_owned()).spawn(move || words.speak());
             if thread.is_err() {
-                // Nobody will ever say it, and nobody shall wait for that.
+                // No thread will write the lines, so no caller may wait for them.
                 state.waiting.clear();
                 return;
             }
@@ -54,12 +54,12 @@ impl Words {
         self.more.notify_one();
     }
 
-    /// Says several lines as the agent's, with nothing between them. They are bounded by whoever says them.
+    /// Logs several lines with nothing between them. The caller bounds their number.
     pub fn say_lines(self: &Arc<Self>, lines: impl Iterator<Item = String>) {
         self.say(lines.collect::<Vec<_>>().join("\nagent: "));
     }
 
-    /// Whether all has been said, or the reader has gone. [`Wake`] is woken when that becomes true.
+    /// Whether all lines are written, or the reader is gone. [`Wake`] is woken when that becomes true.
     pub fn all_said(&self) -> bool {
         self.state.lock().waiting.is_empty()
     }
@@ -71,7 +71,7 @@ impl Words {
                 self.more.wait_while(&mut state, |state| state.waiting.is_empty());
                 state.waiting[0].clone()
             };
-            // Without a reader there is nobody to tell that.
+            // Without a reader, the error can't be reported.
             let _ = write_all(io::stderr().as_fd(), line.as_bytes(), |_| ());
             let mut state = self.state.lock();
             state.waiting.pop_front();
@@ -82,9 +82,9 @@ impl Words {
     }
 }
 
-/// Writes all of `bytes` and tells `on_taken` of how many the reader has taken each time.
+/// Writes all of `bytes`, and calls `on_taken` with the number of bytes that the reader has taken each time.
 ///
-/// It does not go through std, which takes a closed stream for a success and would hold a lock while it blocks.
+/// It does not use std, which treats a closed stream as a success and would hold a lock while it blocks.
 pub fn write_all(to: BorrowedFd, mut bytes: &[u8], mut on_taken: impl FnMut(usize)) -> nix::Result<()> {
     while !bytes.is_empty() {
         match nix::unistd::write(to, bytes) {
@@ -93,7 +93,7 @@ pub fn write_all(to: BorrowedFd, mut bytes: &[u8], mut on_taken: impl FnMut(usiz
                 on_taken(count);
             }
             Err(Errno::EINTR) => {}
-            // Whoever shares the open file may have made it non-blocking.
+            // Another process that shares the open file may have made it non-blocking.
             Err(Errno::EAGAIN) => {
                 let _ = poll(&mut [PollFd::new(to, PollFlags::POLLOUT)], PollTimeout::NONE);
             }

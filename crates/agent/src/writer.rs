@@ -1,4 +1,4 @@
-//! A thread that writes files for the loop of the container, which a slow disk must not hold up: it is the loop that keeps the
+//! A thread that writes files for the loop of the container. A slow disk must not block the loop, which keeps the
 //! gang's lease.
 
 use crate::survive::survive;
@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What has to be written, of which only the newest counts.
+/// Writes contents, of which only the newest counts.
 pub struct Writer<T> {
     shared: Arc<Shared<T>>,
 }
@@ -24,8 +24,8 @@ struct State<T> {
 }
 
 impl<T: Send + 'static> Writer<T> {
-    /// Starts the thread. With this value it ends, once the last of what it was given is written. `prepare` may take its time
-    /// as well.
+    /// Starts the thread. When this value is dropped, the thread ends once the last content is written. `prepare` runs
+    /// in the thread and may be slow as well.
     ///
     /// # Errors
     /// Where the kernel denies a thread.
@@ -43,13 +43,13 @@ impl<T: Send + 'static> Writer<T> {
         Ok(Self { shared })
     }
 
-    /// Has this written soon, in place of what still waits to be.
+    /// Writes `content` soon, instead of content that still waits.
     pub fn put(&self, content: T) {
         self.shared.state.lock().next = Some(content);
         self.shared.changed.notify_all();
     }
 
-    /// Waits until all is written, but not for longer than this. Returns whether it is.
+    /// Waits until everything is written, for at most `within`. Returns whether it is.
     pub fn finish(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         let mut state = self.shared.state.lock();
@@ -61,7 +61,7 @@ impl<T: Send + 'static> Writer<T> {
 }
 
 impl<T> Shared<T> {
-    /// What is to be written next; none when that was all.
+    /// The next content to write. `None` at the end.
     fn next(&self) -> Option<T> {
         let mut state = self.state.lock();
         state.is_writing = false;

@@ -101,7 +101,7 @@ pub const fn launcher(framework: Framework) -> Launcher {
     match framework {
         Framework::Pytorch => Launcher { command: &["torchrun"], args: TRAIN },
         Framework::Paddle => Launcher { command: &["python3", "-m", "paddle.distributed.launch"], args: TRAIN },
-        // MPICH's starts one process if it is not told how many, and Open MPI's one for each slot.
+        // Without a number, MPICH's launcher starts one process, and Open MPI's starts one for each slot.
         Framework::Mpi => Launcher { command: &["mpirun", "-np", "$(WORLD_SIZE)"], args: &["python3", "train.py"] },
         Framework::Tensorflow | Framework::Jax | Framework::Xgboost | Framework::Mxnet | Framework::None => {
             Launcher { command: &["python3"], args: TRAIN }

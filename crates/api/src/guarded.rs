@@ -134,7 +134,7 @@ fn read<K: DeserializeOwned>(text: &str, bounds: &Bounds) -> serde_json::Result<
     // Only an object that has a fault takes the time to find out where.
     let located = serde_path_to_error::deserialize::<_, K>(&mut serde_json::Deserializer::from_str(text)).err();
     let error = located.map_or_else(|| error.to_string(), |error| format!("{}: {}", error.path(), error.inner()));
-    // Of a text that nobody has seen.
+    // Line and column are those of a text that users never see.
     let error = error.rsplit_once(" at line ").map_or(error.as_str(), |(error, _)| error);
     unreadable(text, error, false).map(Err)
 }

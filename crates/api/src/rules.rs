@@ -58,7 +58,7 @@ impl Rule {
     pub fn message_expression(&self) -> Option<String> {
         let Entry { before, named, name, after, .. } = self.entry()?;
         let (begin, end) = named.split_once('%')?;
-        // Joining texts of a length that nobody knows is too expensive in the eyes of the API server; this is not.
+        // For CEL's cost estimate, joining texts of unknown length is too expensive. A format is not.
         let text = format!("{before}{begin}%s{end}{after}: {}", self.remedy).replace('\\', "\\\\").replace('\'', "\\'");
         Some(format!("'{text}'.format([{}])", expanded(self.at, name)))
     }

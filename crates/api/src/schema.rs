@@ -89,7 +89,7 @@ pub fn crd() -> CustomResourceDefinition {
     };
     root.properties.get_or_insert_default().insert("metadata".into(), metadata);
     for path in EMBEDDED {
-        // The first sentences of the first level are what a person who reads `kubectl explain` needs; all levels are 230 kB.
+        // Readers of `kubectl explain` need the first sentences of the first level. All levels take 230 kB.
         for_each_child(at(root, path), &mut |field| {
             keep_first_sentence(field);
             for_each_child(field, &mut forget_descriptions);
@@ -107,7 +107,7 @@ pub fn crd() -> CustomResourceDefinition {
     }
     for rule in RULES {
         let entry = rule.message_expression();
-        // What a job comes to with its template the operator has checked by these rules before anything runs.
+        // A job with a template is exempt: before it runs, the operator checks the effective spec by these rules.
         let cel = if rule.at == "spec" { format!("has(self.runtimeRef) || ({})", rule.cel()) } else { rule.cel() };
         add(
             at(root, rule.at),

@@ -22,7 +22,7 @@ pub fn link_best(root: &Folder, path: &str) -> io::Result<bool> {
     let target = format!("{OURS}{path}");
     match own_target(root)? {
         Some(known) if known == target => return Ok(true),
-        // Made anew and not replaced: a replacement could take away what a program puts there meanwhile.
+        // The link is deleted and recreated. A replacement could remove what a program puts there meanwhile.
         Some(_) => unlinkat(root, BEST, UnlinkatFlags::NoRemoveDir)?,
         None => {}
     }

@@ -1,4 +1,4 @@
-//! How much a look at a volume may cost, so that a slow file server and the training are left alone.
+//! Limits for scanning a volume, so that a scan burdens neither a slow file server nor the training.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Entries of folders that are read to find checkpoints, and to look at each.
+/// Default number of folder entries that are read to find checkpoints, and again to check each one.
 const ENTRIES: u64 = 200_000;
-/// How long a reader sleeps before it looks again whether it is to stop.
+/// How long a reader sleeps before it checks again whether it has to stop.
 const NAP: Duration = Duration::from_millis(50);
-/// What was not read for this long can't be read later all at once.
+/// Maximum time of unused rate that a reader may use later at once.
 const BURST: Duration = Duration::from_secs(1);
 
-/// What one look may cost. The flags that stop it can be set from anywhere.
+/// Limits for one scan. The flags that stop it can be set from anywhere.
 #[derive(Debug)]
 pub struct Budget {
     bytes_per_second: Option<u64>,
@@ -21,7 +21,7 @@ pub struct Budget {
     entries: u64,
     stops: Vec<Arc<AtomicBool>>,
     listed: AtomicU64,
-    /// Since when how many bytes were read.
+    /// A time, and how many bytes were read since then.
     read: Mutex<(Instant, u64)>,
     /// Bytes read under this budget and under those with the same counter.
     total: Arc<AtomicU64>,
@@ -42,30 +42,30 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Reads at most that fast; at least a byte per second.
+    /// Limits the reading rate, to no less than one byte per second.
     #[must_use]
     pub fn bytes_per_second(mut self, bytes: u64) -> Self {
         self.bytes_per_second = Some(bytes.max(1));
         self
     }
 
-    /// Ends after that time. What reads every byte of a checkpoint is not begun after it, but ends what it has begun: else it
-    /// would begin again each time.
+    /// Limits the time. A full reading of a checkpoint does not begin after it, but is completed if it has begun.
+    /// Otherwise it would begin again each time.
     #[must_use]
     pub fn time(mut self, time: Duration) -> Self {
         self.until = Instant::now().checked_add(time);
         self
     }
 
-    /// Lists at most that many entries (default 200,000) to find checkpoints and as many to look at each, of one folder at most half
-    /// of them.
+    /// Limits the entries (default 200,000) that are listed to find checkpoints, and as many again to check each one.
+    /// One folder may have at most half of them.
     #[must_use]
     pub fn entries(mut self, entries: u64) -> Self {
         self.entries = entries;
         self
     }
 
-    /// Ends everything as soon as this flag, or one that was given before, is set.
+    /// Stops everything as soon as this flag, or one that was given before, is set.
     #[must_use]
     pub fn stopped_by(mut self, stop: Arc<AtomicBool>) -> Self {
         self.stops.push(stop);
@@ -79,7 +79,7 @@ impl Budget {
         self
     }
 
-    /// The same for what has to be ended: without its time, and with nothing listed yet.
+    /// The same limits for work that must be completed: without a time limit, and with nothing listed yet.
     pub(super) fn untimed(&self) -> Self {
         Self {
             bytes_per_second: self.bytes_per_second,
@@ -106,7 +106,7 @@ impl Budget {
         (self.entries / 2).min(self.entries.saturating_sub(self.listed.load(Ordering::Relaxed)))
     }
 
-    /// Why a folder with more entries than that is given up. What is in it costs no memory then, and counts for nothing.
+    /// Error for a folder with too many entries. These entries then take no memory and do not count against the limit.
     pub(super) fn too_many(&self) -> io::Error {
         let most = self.entries / 2;
         match self.entries_of_a_folder() < most {
@@ -118,7 +118,7 @@ impl Budget {
         }
     }
 
-    /// The next look, or the next checkpoint, has all entries for itself.
+    /// Resets the count of entries for the next scan or checkpoint.
     pub(super) fn list_anew(&self) {
         self.listed.store(0, Ordering::Relaxed);
     }
@@ -147,7 +147,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Waits until what was read before was not too fast, and counts these bytes.
+    /// Waits until the bytes read before are within the rate, and counts these bytes.
     ///
     /// # Errors
     /// If it is to stop.

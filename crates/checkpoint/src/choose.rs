@@ -26,13 +26,13 @@ pub struct Candidate {
     pub found: Found,
     /// Where it is.
     pub place: Place,
-    /// This job wrote it, after `resumeFrom` was used if that is set.
+    /// Whether this job wrote it, and did so after it used `resumeFrom` if that is set.
     pub counts: bool,
-    /// A checkpoint at this path was whole once, whatever it is now.
+    /// Whether a whole checkpoint once existed at this path, whatever it is now.
     pub was_whole: bool,
-    /// Attempts that began with it and failed before real work.
+    /// Attempts that resumed from it and failed before real work.
     pub failed_starts: u32,
-    /// It could not be read, so its verdict says nothing about it.
+    /// Whether it could not be read, so that its verdict says nothing about it.
     pub unread: bool,
 }
 
@@ -44,12 +44,12 @@ pub enum Wish {
     None,
     /// No attempt has resumed from it yet.
     Unused,
-    /// An attempt has resumed from it: what the job wrote since goes before it.
+    /// An attempt has resumed from it. Checkpoints that the job wrote since take precedence over it.
     Used,
 }
 
 impl Wish {
-    /// What `resumeFrom` is to the next attempt. Of a folder that is new, or whose ledger was lost, the stores and the
+    /// State of `resumeFrom` for the next attempt. If a folder is new, or its ledger was lost, the stores and the
     /// operator know what the job did before: `is_used_elsewhere`.
     #[must_use]
     pub fn known_to(inventory: &Inventory, resume_from: Option<&str>, is_used_elsewhere: bool) -> Self {
@@ -71,16 +71,17 @@ pub enum Doubt {
     Unread(String),
 }
 
-/// What a choice rests on.
+/// Inputs of a choice.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     /// All checkpoints on the volume and in the stores.
     pub candidates: Vec<Candidate>,
     /// `resumeFrom`.
     pub wish: Wish,
-    /// Why a folder or a store could not be listed, if so: it may have checkpoints that are not among the candidates.
+    /// Why a folder or a store could not be listed, if that failed. It may have checkpoints that are not among the
+    /// candidates.
     pub unlisted: Option<String>,
-    /// The user lets the run begin at step 0 where none of its checkpoints can be used.
+    /// Whether the user lets the run begin at step 0 if none of its checkpoints can be used.
     pub may_start_over: bool,
 }
 
@@ -105,7 +106,7 @@ pub enum Start {
     ResumeFrom,
     /// Step 0: there is no checkpoint, or the user lets the run start over.
     Scratch,
-    /// Nothing yet: something that decides could not be read.
+    /// Nothing yet: something that the choice depends on could not be read.
     Unread(String),
     /// Nothing: this job has checkpoints, and none of them can be used.
     NoneUsable(String),
@@ -121,7 +122,7 @@ pub struct Choice {
 }
 
 impl Candidate {
-    /// One on the volume.
+    /// A candidate on the volume.
     #[must_use]
     pub fn on_volume(known: &Known) -> Self {
         Self {
@@ -134,7 +135,7 @@ impl Candidate {
         }
     }
 
-    /// One on the volume, for the job of this inventory.
+    /// A candidate on the volume, for the job of this inventory.
     #[must_use]
     pub fn known_to(inventory: &Inventory, known: &Known) -> Self {
         let path = &known.found.path;
@@ -142,14 +143,15 @@ impl Candidate {
         Self { counts, was_whole: inventory.was_whole(path), ..Self::on_volume(known) }
     }
 
-    /// One in a store: what has a manifest there was good. `failed_starts` are those of the same checkpoint on the volume.
+    /// A candidate in a store. A checkpoint with a manifest there was good. `failed_starts` are those of the same
+    /// checkpoint on the volume.
     #[must_use]
     pub fn in_store(found: Found, store: &str, failed_starts: u32) -> Self {
         let place = Place::Store(store.to_owned());
         Self { found, place, counts: false, was_whole: true, failed_starts, unread: false }
     }
 
-    /// As [`Found::newer`]; of two of the same step that were written at once, the one on the volume goes first.
+    /// As [`Found::newer`]. Of two with the same step that were written at once, the one on the volume comes first.
     fn better(&self, other: &Self) -> Ordering {
         let (ours, theirs) = (&self.found, &other.found);
         let epoch = |found: &Found| found.epoch.unwrap_or(f64::NEG_INFINITY);
@@ -188,8 +190,8 @@ impl Candidate {
     }
 }
 
-/// Chooses what an attempt begins with. `proof` is asked about one candidate after the other until it agrees to one: it
-/// reads every byte there ([`crate::inventory::Inventory::verify`]).
+/// Chooses what an attempt begins with. It calls `proof` for one candidate after the other until one is accepted.
+/// `proof` reads every byte of the candidate ([`crate::inventory::Inventory::verify`]).
 pub fn choose(query: Query, mut proof: impl FnMut(&Candidate) -> Result<(), Doubt>) -> Choice {
     let Query { mut candidates, wish, unlisted, may_start_over } = query;
     let mut passed = Vec::new();
@@ -204,7 +206,7 @@ pub fn choose(query: Query, mut proof: impl FnMut(&Candidate) -> Result<(), Doub
     if wish == Wish::Used && !has_own {
         return start(Start::ResumeFrom, passed);
     }
-    // What others wrote is only where this job begins: once it has written something itself, that goes on.
+    // Checkpoints of others serve only as this job's start. Once it has written its own, it resumes from those.
     candidates.retain(|candidate| candidate.counts || !has_own);
     candidates.sort_by(|a, b| b.better(a));
     for candidate in candidates {
@@ -264,7 +266,7 @@ mod tests {
         Found { format: Format::HuggingFace, step, bytes: 1, modified, ..Found::nothing_at(&path) }
     }
 
-    /// One that another job has left.
+    /// A checkpoint that another job has left.
     fn volume(found: Found) -> Candidate {
         Candidate { found, place: Place::Volume, counts: false, was_whole: false, failed_starts: 0, unread: false }
     }

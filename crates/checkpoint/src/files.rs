@@ -14,14 +14,14 @@ pub struct Member {
     pub modified: i64,
 }
 
-/// What can be read at any place.
+/// A reader that can read at any place.
 pub trait ReadSeek: Read + Seek {}
 impl<T: Read + Seek> ReadSeek for T {}
 
 /// The files of one checkpoint.
 ///
-/// Errors are those of reading: a file server that does not answer, a budget that is spent. They say nothing about the
-/// checkpoint, which is then looked at again later.
+/// Errors are those of reading, such as a file server that does not answer or a spent budget. They say nothing about
+/// the checkpoint, which is then checked again later.
 pub trait Files {
     /// All regular files, sorted by path.
     fn members(&self) -> &[Member];
@@ -29,7 +29,7 @@ pub trait Files {
     /// Opens one of them.
     ///
     /// # Errors
-    /// If it can't be opened, or is none of them.
+    /// If it can't be opened, or is not one of them.
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadSeek + '_>>;
 
     /// The one at `path`, if it is there.
@@ -37,7 +37,7 @@ pub trait Files {
         self.members().iter().find(|member| member.path == path)
     }
 
-    /// All of a file that has to be small.
+    /// The whole content of a file that has to be small.
     ///
     /// # Errors
     /// If it can't be read. [`io::ErrorKind::FileTooLarge`] if it has more than `limit` bytes.

@@ -1,7 +1,7 @@
 //! Reads and writes below a folder without ever leaving it.
 //!
-//! Paths are gone down name by name, each opened from the folder above and never through a link, so that nothing that a
-//! program puts there leads out. A FIFO is opened without waiting for its writer, and then refused.
+//! Each name of a path is opened from the folder above and never through a link, so that nothing that a program puts
+//! there leads outside. A FIFO is opened without waiting for its writer, and then refused.
 
 use crate::budget::Budget;
 use crate::files::{Files, Member, ReadSeek};
@@ -27,24 +27,25 @@ use std::thread;
 pub(super) const DEPTH: usize = 8;
 /// How deep a file may lie below its checkpoint. Tensor stores make a folder per parameter and dimension.
 const MEMBER_DEPTH: usize = 16;
-/// What is asked for at once, so that a budget is asked often.
+/// Maximum bytes requested at once, so that the budget is checked often.
 const CHUNK: usize = 1 << 20;
-/// What is summed up at once when nothing else is done with it: it stays in the processor's cache.
+/// Bytes added to a checksum at once when nothing else is done with them. They stay in the processor's cache.
 const PIECE: u64 = 256 << 10;
-/// What one of several threads sums up before it takes the next part.
+/// Bytes that one of several threads sums up before it takes the next part.
 const PART: u64 = 64 << 20;
-/// Threads that sum up at most: more gain little on one volume.
+/// Maximum number of threads that compute checksums. More gain little on one volume.
 const THREADS: usize = 4;
-/// What a reader may skip and is read nevertheless, for its checksum: the padding between a ZIP archive's entries.
+/// Maximum gap that is read for the checksum although the reader skips it: the padding between a ZIP archive's entries.
 const GAP: u64 = 1 << 20;
-/// What is read when less is asked for: formats ask for a few bytes here and there, of which a small file has all.
+/// Bytes read when fewer are requested. Formats request a few bytes here and there, and one such read covers a small
+/// file.
 const AHEAD: usize = 32 << 10;
 
 /// A folder that was opened.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
-/// What is in a folder: what is no regular file and no folder is left out, links among them.
+/// Content of a folder. Entries that are neither regular files nor folders are left out, links among them.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Entries {
     /// Names of regular files, sorted.
@@ -62,10 +63,11 @@ impl AsFd for Folder {
 }
 
 impl Folder {
-    /// Opens the folder below which all else is read. Links on the way to it are followed: it is named by who set up the job.
+    /// Opens the folder below which everything else is read. Links on the way to it are followed, because the path
+    /// comes from the job's creator.
     ///
     /// # Errors
-    /// If it is not there, or no folder.
+    /// If it is not there, or is not a folder.
     pub fn root(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
         Ok(Self(OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?.into()))
@@ -114,7 +116,7 @@ impl Folder {
         Ok(file)
     }
 
-    /// The folder at `path` below it, of which is made what is not there; itself without a path.
+    /// The folder at `path` below it, after missing folders are created. An empty path gives the folder itself.
     ///
     /// # Errors
     /// If it can't be made, or there is a link or a file on the way: the latter is [`io::ErrorKind::NotADirectory`].
@@ -136,7 +138,7 @@ impl Folder {
         Ok(file)
     }
 
-    /// Moves what has that name, be it a link itself, to another folder and name, where it replaces a file.
+    /// Moves the entry of that name, even if it is a link, to another folder and name, where it replaces a file.
     ///
     /// # Errors
     /// If it is not there, or can't be moved.
@@ -144,7 +146,8 @@ impl Folder {
         Ok(renameat(self, one_name(name)?, to, one_name(new)?)?)
     }
 
-    /// Removes what has that name: a file, a link itself, or a folder with all that is in it. That it is not there is as good.
+    /// Removes the entry of that name: a file, a link itself, or a folder with all its content. A missing entry is no
+    /// error.
     ///
     /// # Errors
     /// If something can't be removed.
@@ -155,7 +158,7 @@ impl Folder {
     fn remove_raw(&self, name: &CStr) -> io::Result<()> {
         match unlinkat(self, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-            // What it is for a folder differs by file system.
+            // The error for a folder differs by file system.
             Err(Errno::EISDIR | Errno::EPERM) => {}
             Err(error) => return Err(error.into()),
         }
@@ -221,7 +224,7 @@ impl Folder {
         }
     }
 
-    /// What is known of the entry of that name, which may be a link.
+    /// Metadata of the entry of that name, which may be a link.
     pub(super) fn stat(&self, name: &str) -> io::Result<FileStat> {
         Ok(fstatat(self, name, AtFlags::AT_SYMLINK_NOFOLLOW)?)
     }
@@ -273,17 +276,17 @@ impl Folder {
         Ok(entries)
     }
 
-    /// The first names in it, whatever they are and whatever they name.
+    /// The first `limit` names in it, in any encoding and for any kind of entry.
     pub(super) fn raw(&self, limit: usize) -> io::Result<Vec<CString>> {
         let mut dir = Dir::from_fd(self.child(".")?.0)?;
         let names = dir.iter().map(|entry| Ok(entry?.file_name().to_owned()));
         names.filter(|name| !matches!(name, Ok(name) if matches!(name.to_bytes(), b"." | b".."))).take(limit).collect()
     }
 
-    /// All regular files below it, sorted by path; at its top without what is called `but_not`.
+    /// All regular files below it, sorted by path. Entries at its top level with a name in `but_not` are skipped.
     ///
     /// # Errors
-    /// If any folder can't be listed, or lies too deep: half a list is worse than none.
+    /// If any folder can't be listed, or lies too deep. Half a list is worse than none.
     pub(super) fn members(&self, budget: &Budget, but_not: &[&str]) -> io::Result<Vec<Member>> {
         let mut members = Vec::new();
         self.gather("", 0, budget, but_not, &mut members)?;
@@ -363,12 +366,12 @@ pub struct OnVolume<'a> {
     folder: Folder,
     members: Vec<Member>,
     budget: &'a Budget,
-    /// Of the files that are read for good: how far from the beginning on they were read, and what the CRC32C is so far.
+    /// For each file read so far: how many bytes were read from its beginning, and their CRC32C.
     sums: Option<Mutex<BTreeMap<String, Sum>>>,
 }
 
-/// Which file it is and when it was last changed: as long as these are the same, so are its bytes. The time of change can't be set
-/// by a program, as the time of writing can.
+/// Identity of a file, and the time of its last change. While these stay the same, so do its bytes. A program can set
+/// the time of writing, but not the time of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
@@ -399,12 +402,12 @@ struct Sum {
 }
 
 impl<'a> OnVolume<'a> {
-    /// `members` (sorted by path) of `folder`. With `sums` what is read for good is summed up as it passes.
+    /// The files `members` (sorted by path) of `folder`. With `sums`, checksums are computed as the files are read.
     pub(super) fn new(folder: Folder, members: Vec<Member>, budget: &'a Budget, sums: bool) -> Self {
         Self { folder, members, budget, sums: sums.then(Default::default) }
     }
 
-    /// When the last of its files was written, or else the folder, in nanoseconds since 1970.
+    /// When the last of its files was written, or the folder if it has no files, in nanoseconds since 1970.
     pub(super) fn modified(&self) -> io::Result<i64> {
         match self.members.iter().map(|member| member.modified).max() {
             Some(newest) => Ok(newest),
@@ -412,8 +415,8 @@ impl<'a> OnVolume<'a> {
         }
     }
 
-    /// The CRC32C of each file, in their order. Reads what nobody has read before; where it need not be slow in several threads,
-    /// and large files in parts.
+    /// The CRC32C of each file, in their order. Bytes that were not read before are read now, large files in parts.
+    /// Several threads read unless the budget limits the rate.
     ///
     /// # Errors
     /// If one can't be read, or is not as long as it was.
@@ -499,14 +502,15 @@ impl<'a> OnVolume<'a> {
         Ok(sum)
     }
 
-    /// What is read beside the training leaves its pages to the training.
+    /// Drops the file from the page cache if the budget limits the rate, so that the training keeps its pages.
     fn is_read(&self, file: &File) {
         if self.budget.is_paced() {
             let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         }
     }
 
-    /// Of each file, in their order. They are opened, for a file server then says how they are now.
+    /// The stamp of each file, in their order. The files are opened, because a file server then reports their current
+    /// state.
     ///
     /// # Errors
     /// If one can't be opened.
@@ -547,7 +551,7 @@ impl Files for OnVolume<'_> {
     }
 }
 
-/// Reads within a budget, and sums up what passes as long as it passes in order.
+/// Reads within a budget, and computes a checksum as long as bytes are read in order.
 struct Reader<'a> {
     file: File,
     position: u64,
@@ -574,7 +578,7 @@ impl Reader<'_> {
         Ok(read)
     }
 
-    /// Adds what was read at `self.position`, if it goes on from what was read before.
+    /// Adds the bytes read at `self.position` to the checksum, if they continue the bytes read before.
     fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         let missing = self.position.saturating_sub(self.sum.bytes);
         if bytes.is_empty() || missing > GAP {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Who writes checkpoints of this shape.
+/// Checkpoint format, named after the framework that writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
@@ -30,14 +30,14 @@ pub enum Format {
     Tensorflow,
     /// Keras: a file `*.keras`.
     Keras,
-    /// Tensors in `*.safetensors` and nothing else that is known here.
+    /// Tensors in `*.safetensors`, without the files of any other format.
     Safetensors,
     /// Any other folder that has a file `.complete`.
     Marked,
 }
 
 impl Format {
-    /// As people call it.
+    /// Display name of the format.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -57,25 +57,26 @@ impl Format {
     }
 }
 
-/// Whether a checkpoint can be gone on from.
+/// Whether a run can resume from a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is")]
 pub enum Verdict {
-    /// Something is still missing: it is being written, or who wrote it died.
+    /// Something is missing: the checkpoint is still being written, or its writer died.
     Incomplete {
         /// What is missing.
         why: String,
     },
-    /// All is written and nothing speaks against it, as deep as it was looked at; but something that its library needs to load it
-    /// has no checksum and is not told twice, so that damage there may be unseen. It is gone on from as a valid one is.
+    /// Everything is written, and no fault was found at the depth of the check. Something that the library needs for
+    /// loading has neither a checksum nor a redundant copy, so damage there may be undetected. A run resumes from it as
+    /// from a valid checkpoint.
     Complete {
-        /// Why damage may be unseen.
+        /// Why damage may be undetected.
         why: String,
     },
-    /// As deep as it was looked at, nothing speaks against it; and no damage by which its library could not load it would be
-    /// unseen when every byte is read.
+    /// No fault was found at the depth of the check. Once every byte is read, no damage that prevents loading can be
+    /// undetected.
     Valid,
-    /// All seems written, and it can't be loaded or is not what was written.
+    /// Everything seems to be written, but it can't be loaded or is not what was written.
     Corrupted {
         /// The file, relative to the checkpoint; empty for the checkpoint itself.
         file: String,
@@ -85,14 +86,14 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether nothing speaks against it: a run may go on from it.
+    /// Whether no fault was found, so that a run may resume from it.
     #[must_use]
     pub fn is_good(&self) -> bool {
         matches!(self, Self::Valid | Self::Complete { .. })
     }
 }
 
-/// How deep a checkpoint is looked at.
+/// How thoroughly a checkpoint is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Depth {
     /// Names, lengths, headers, end records.
@@ -101,7 +102,7 @@ pub enum Depth {
     Content,
 }
 
-/// What a look at a checkpoint has brought.
+/// Result of checking a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// Whether it is good.
@@ -117,25 +118,25 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// A verdict, and nothing else known.
+    /// A judgement with only a verdict.
     #[must_use]
     pub fn of(verdict: Verdict) -> Self {
         Self { verdict, step: None, epoch: None, metrics: BTreeMap::new(), needs: Vec::new() }
     }
 
-    /// Nothing speaks against it.
+    /// No fault was found.
     #[must_use]
     pub fn valid() -> Self {
         Self::of(Verdict::Valid)
     }
 
-    /// All is written, but damage of it may be unseen.
+    /// Everything is written, but damage may be undetected.
     #[must_use]
     pub fn complete(why: impl Into<String>) -> Self {
         Self::of(Verdict::Complete { why: why.into() })
     }
 
-    /// The same, but [`Verdict::Complete`] where it was valid and there is something by which damage may be unseen.
+    /// Changes a valid verdict to [`Verdict::Complete`] if `unseen` says why damage may be undetected.
     #[must_use]
     pub fn but(mut self, unseen: Option<String>) -> Self {
         if let (Verdict::Valid, Some(why)) = (&self.verdict, unseen) {
@@ -166,7 +167,7 @@ pub struct Found {
     /// Whether it is a folder with everything below it; else it is a file, or the files that begin with `path`.
     #[serde(default)]
     pub folder: bool,
-    /// Who wrote it.
+    /// Format in which it was written.
     pub format: Format,
     /// Optimiser steps done, over the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -179,18 +180,18 @@ pub struct Found {
     pub metrics: BTreeMap<String, f64>,
     /// Bytes of all its files.
     pub bytes: u64,
-    /// When the last of its files was written, by the file system's clock. It is no order of writing: copied and restored
-    /// files have any time.
+    /// When the last of its files was written, by the file system's clock. This is not the order of writing, because
+    /// copied and restored files may have any time.
     pub modified: Timestamp,
-    /// Its place in the order of writing: the number of the look that first saw this content. 0 if that is not known.
+    /// Its place in the order of writing: the number of the scan that first saw this content. 0 if that is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub order: u64,
-    /// The earliest place that is possible: a file whose time alone has changed was perhaps not written again.
+    /// The earliest possible place. A file with only its time changed was perhaps not rewritten.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub earliest: u64,
     /// Whether it is good.
     pub verdict: Verdict,
-    /// How deep it was looked at.
+    /// How thoroughly it was checked.
     pub depth: Depth,
     /// The files that it is made of, by path relative to the checkpoint (for a file or a prefix: to its folder).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -206,7 +207,7 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl Found {
-    /// A folder of which nothing is known but its path.
+    /// A folder of which only the path is known.
     #[must_use]
     pub fn nothing_at(path: &str) -> Self {
         Self {
@@ -227,14 +228,15 @@ impl Found {
         }
     }
 
-    /// Whether a run may go on from it.
+    /// Whether a run may resume from it.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.verdict.is_good()
     }
 
-    /// What is newer compares greater: a total order. By order of writing, then by step, epoch, time, and path. A
-    /// checkpoint that reports neither step nor epoch is older than all that do: it may be a final model.
+    /// Total order in which newer checkpoints compare greater. It compares the order of writing, then step, epoch,
+    /// time, and path. A checkpoint that reports neither step nor epoch is older than all that do, because it may be a
+    /// final model.
     #[must_use]
     pub fn newer(&self, other: &Self) -> Ordering {
         self.age().newer(&other.age())
@@ -245,7 +247,7 @@ impl Found {
     }
 }
 
-/// By what one checkpoint is newer than another, wherever it is; see [`Found::newer`].
+/// Values that decide which of two checkpoints is newer, wherever they are stored; see [`Found::newer`].
 pub struct Age<'a> {
     pub order: u64,
     pub step: Option<u64>,
@@ -255,7 +257,7 @@ pub struct Age<'a> {
 }
 
 impl Age<'_> {
-    /// What is newer compares greater.
+    /// Newer checkpoints compare greater.
     pub fn newer(&self, other: &Self) -> Ordering {
         let epoch = |age: &Self| age.epoch.unwrap_or(f64::NEG_INFINITY);
         let is_told = |age: &Self| age.step.is_some() || age.epoch.is_some();

@@ -1,8 +1,8 @@
-//! Histories of folders with checkpoints, made at random, and what the rules C, K, U of docs/checkpoints.md promise of each.
+//! Random histories of checkpoint folders, checked against the rules C, K, U of docs/checkpoints.md.
 //!
-//! Programs save into real folders; an inventory looks, proves, deletes, and chooses as the agent does. The oracle knows in
-//! which order everything was really written, which the inventory never does. `HISTORIES=20000 cargo test -p checkpoint histories`
-//! tries more of them; with `-- --nocapture` it prints how often each rule decided.
+//! Programs save into real folders; an inventory scans, proves, deletes, and chooses as the agent does. The oracle
+//! knows the true order of writing, which the inventory never does. `HISTORIES=20000 cargo test -p checkpoint
+//! histories` tries more histories; with `-- --nocapture` it prints how often each rule decided.
 
 use crate::budget::Budget;
 use crate::choose::{Candidate, Choice, Doubt, Query, SUSPECT, Start, Wish, choose};
@@ -75,9 +75,9 @@ impl Dice {
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 struct Truth {
-    /// Which writing it was, of all in this history.
+    /// Number of this write among all writes in this history.
     written: u64,
-    /// The look that first saw it.
+    /// Number of the scan that first saw it.
     seen: Option<u64>,
     folder: String,
     kind: &'static str,
@@ -85,13 +85,13 @@ struct Truth {
     is_epoch: bool,
     is_whole: bool,
     is_good: bool,
-    /// This job's program wrote it, and nothing makes that doubtful.
+    /// Whether this job's program wrote it, without doubt.
     is_own: bool,
-    /// Nothing can tell for sure who wrote it, or when.
+    /// Whether its writer or its time of writing is uncertain.
     is_doubtful: bool,
-    /// Something was at this path before.
+    /// Whether something was at this path before.
     is_rewritten: bool,
-    /// Attempts that began with it and failed before real work.
+    /// Attempts that resumed from it and failed before real work.
     failed: u32,
     needs: Option<String>,
 }
@@ -102,7 +102,7 @@ impl Truth {
         self.is_whole && self.is_good && self.failed < SUSPECT
     }
 
-    /// Which save it is part of: what has one position in one folder.
+    /// The save that it belongs to: all files with one position in one folder.
     fn save(&self) -> Option<(&str, u64, bool)> {
         self.position.map(|at| (self.folder.as_str(), at, self.is_epoch))
     }
@@ -125,7 +125,7 @@ struct Phase {
     by: u64,
 }
 
-/// The kinds of names of one save. `final` has no position. What no format claims is saved with a checkpoint.
+/// The kinds of names in one save. `final` has no position. Files that no format claims are saved with a checkpoint.
 const KINDS: [&[&str]; 6] = [
     &["step-#.one"],
     &["G_#.one", "D_#.one"],
@@ -151,15 +151,15 @@ struct History {
     /// `resumeFrom`, and whether an attempt has resumed from it.
     wish: Option<&'static str>,
     is_wish_used: bool,
-    /// The ledger that said so was lost.
+    /// Whether the ledger that recorded this was lost.
     is_wish_forgotten: bool,
-    /// How many looks there were.
+    /// Number of scans so far.
     looks: u64,
     /// The folder that can't be read at present; empty for the root.
     blocked: Option<String>,
-    /// What the attempt of now began with.
+    /// The checkpoint that the current attempt resumed from.
     begun: Option<String>,
-    /// Until when another job is there.
+    /// Time until which another job uses the root.
     other_until: Option<Timestamp>,
     decided: BTreeMap<&'static str, u64>,
     deleted: u64,
@@ -195,7 +195,7 @@ impl History {
             deleted: 0,
         };
         if history.dice.one_in(3) {
-            // An earlier job had left by the time that this one came (C8).
+            // An earlier job had left before this one started (C8).
             history.now -= SignedDuration::from_secs(60);
             for _ in 0..3 {
                 history.save(false, false);
@@ -239,7 +239,7 @@ impl History {
             let name = kind.replace('#', &next.to_string());
             let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
             let position = kind.contains('#').then_some(next);
-            // It calls for one of its own that is there: its best.
+            // It requires one of its existing checkpoints: its best one.
             let is_near = |path: &&String| path.starts_with(folder) && is_checkpoint(path);
             let all: Vec<&String> = self.truth.keys().filter(is_near).collect();
             let needs = if all.is_empty() { None } else { Some(self.dice.pick(&all).clone()) };
@@ -282,7 +282,7 @@ impl History {
         }
     }
 
-    /// Copied, restored, or written on a node whose clock is wrong.
+    /// Sets a wrong time, as if the file was copied, restored, or written on a node with a wrong clock.
     fn skew(&mut self) {
         let Some(path) = self.any() else { return };
         let seconds = self.dice.below(4_000_000);
@@ -313,7 +313,7 @@ impl History {
         self.truth.insert(to, copy);
     }
 
-    /// Nothing can be read there until it is let go.
+    /// Makes a folder unreadable until `unblock` is called.
     fn block(&mut self, folder: &str) {
         fs::set_permissions(self.path(folder), Permissions::from_mode(0o000)).unwrap();
         self.blocked = Some(folder.to_owned());
@@ -401,10 +401,10 @@ impl History {
                 self.count(if self.is_wish_used { "C2" } else { "C1" });
                 let is_remembered = self.inventory.has_used(WISH);
                 self.inventory.use_wish(WISH);
-                // What was written before does not count any more. With a ledger that was lost nothing says what was.
+                // Earlier checkpoints no longer count. Without the ledger nothing records which those are.
                 let is_doubtful = self.is_wish_used;
                 for truth in self.truth.values_mut().filter(|_| !is_remembered) {
-                    // What no look has seen yet will be seen as written since.
+                    // Checkpoints that no scan has seen yet will count as written since.
                     truth.is_own &= truth.seen.is_none();
                     truth.is_doubtful = is_doubtful;
                 }
@@ -420,20 +420,20 @@ impl History {
         Ok(())
     }
 
-    /// What the rules C promise.
+    /// Checks a choice against the rules C.
     fn judge_choice(&self, choice: &Choice, blocked: Option<&str>) -> Result<(), String> {
         let checkpoints = || self.truth.iter().filter(|(path, _)| is_checkpoint(path)).map(|(_, truth)| truth);
-        // A save of which files of another job are left, for the program died before it wrote them, is nobody's.
+        // A save has no owner if it still has another job's files because the program died before it wrote them.
         let others: BTreeSet<_> = self.truth.values().filter(|truth| !truth.is_own).filter_map(Truth::save).collect();
         let is_mixed = |truth: &Truth| truth.save().is_some_and(|save| others.contains(&save));
         let is_own = |truth: &&Truth| truth.is_own && !truth.is_doubtful && truth.seen.is_some() && !is_mixed(truth);
         let own = || checkpoints().filter(is_own);
         let has_own = own().any(|truth| truth.is_whole);
-        // What was written anew with the same length looks as if touched, which is no sign of an attempt.
+        // A file rewritten with the same length looks as if it was only touched. That is no sign of an attempt.
         let has_written = own().any(|truth| truth.is_whole && !(self.is_wish_forgotten && truth.is_rewritten));
         let is_doubtful = checkpoints().any(|truth| truth.is_doubtful);
         let usable = || own().filter(|truth| truth.is_usable());
-        // What reports a position goes before what reports none.
+        // Checkpoints that report a position take precedence over those that report none.
         let newest = usable().max_by_key(|truth| (truth.position.is_some(), truth.seen));
         let is_wished = self.wish.is_some() && !self.is_wish_used;
         let is_after = |truth: &Truth, other: &Truth| (truth.seen, truth.written) > (other.seen, other.written);
@@ -445,7 +445,7 @@ impl History {
             if let Some(newest) = newest.filter(|newest| newest.seen.is_some() && is_hidden(newest))
                 && !is_wished
                 && !is_doubtful
-                // A later one that only has its number in common with another job's may be its own (K3).
+                // A later checkpoint that shares only its number with another job's may be this job's own (K3).
                 && !matches!(&choice.start, Start::From(found, _) if is_after(&self.truth[&found.path], newest))
             {
                 return Err(format!("C5: the newest can't be read: {newest:?}"));
@@ -479,7 +479,7 @@ impl History {
                 if !chosen.is_own && !chosen.is_doubtful && has_own {
                     return Err("C2, C3: the job has one of its own".into());
                 }
-                // Of what one look saw first, what was written anew with the same length counts as its last.
+                // Of the checkpoints that one scan saw first, one rewritten with the same length counts as the last.
                 let is_later = |other: &Truth| {
                     let is_past = other.series() == chosen.series() && other.position > chosen.position;
                     other.seen > chosen.seen
@@ -496,7 +496,7 @@ impl History {
         }
     }
 
-    /// What lies beside a checkpoint and is none is copied with it.
+    /// Checks that unclaimed files beside a checkpoint are copied with it.
     fn judge_beside(&self, scan: &Scan) -> Result<(), String> {
         for known in scan.found.iter().filter(|known| known.own && known.found.is_good()) {
             let Some(truth) = self.truth.get(&known.found.path).filter(|truth| truth.is_own) else { continue };
@@ -518,7 +518,7 @@ impl History {
         Ok(())
     }
 
-    /// Looks, proves, and deletes; the oracle watches.
+    /// Scans, proves, and deletes, and compares the result with the oracle.
     fn look(&mut self, rule: Rule) -> Result<(), String> {
         let mut scan = self.scan();
         if !self.dice.one_in(4) {
@@ -547,7 +547,7 @@ impl History {
         self.judge(&before, &gone, &keep)
     }
 
-    /// What the rules promise.
+    /// Checks what was deleted against the rules.
     fn judge(&self, before: &BTreeMap<String, Truth>, gone: &[String], keep: &Keep) -> Result<(), String> {
         if !gone.is_empty() && (keep.retention == 0 || keep.is_shared) {
             return Err(format!("K1, K2: {gone:?} of all"));
@@ -561,7 +561,7 @@ impl History {
         for path in gone {
             let truth = &before[path];
             let Some(position) = truth.position else { return Err(format!("K4: {path} has no position")) };
-            // Of what lies beside a checkpoint nothing is remembered: its time alone says whether it is this job's.
+            // The ledger does not record files beside a checkpoint. Only their times show whether they are this job's.
             if !truth.is_own && (is_checkpoint(path) || !truth.is_doubtful) {
                 return Err(format!("K3: {path} is not own"));
             }
@@ -582,7 +582,7 @@ impl History {
             };
             let count = before.values().filter(supersedes).count();
             let needed = if truth.is_whole { keep.retention } else { 1 };
-            // What no format claims goes with its checkpoint.
+            // Files that no format claims are deleted with their checkpoint.
             if count < needed && is_checkpoint(path) {
                 return Err(format!("K11, K12: {count} later ones of {path}: {truth:?}"));
             }
@@ -590,7 +590,7 @@ impl History {
                 return Err(format!("K13: {path} is gone, and {left} of the same save is left"));
             }
         }
-        // What the newest of each series calls for is there.
+        // Checkpoints that the newest of each series requires still exist.
         for truth in before.values().filter(|truth| truth.is_own && truth.is_whole && truth.is_good) {
             let is_newest = before.values().all(|other| {
                 (&other.folder, other.kind) != (&truth.folder, truth.kind) || other.written <= truth.written
@@ -620,7 +620,7 @@ impl History {
             17 => self.copy(),
             18 if self.dice.one_in(2) => {
                 self.other_until = Some(self.now + SignedDuration::from_secs(30));
-                // The next look can't tell which of the two has written it.
+                // The next scan can't determine which of the two jobs wrote it.
                 self.truth.values_mut().for_each(|truth| truth.is_doubtful |= truth.seen.is_none());
                 self.scan();
             }
@@ -673,7 +673,7 @@ impl History {
     }
 }
 
-/// Of one history: by which rules what was decided how often, and how many files were deleted.
+/// Runs one history. It counts how often each rule decided and how many files were deleted.
 fn live(seed: u64, rule: Rule) -> Result<History, String> {
     let mut history = History::new(seed).map_err(|why| format!("history {seed}: {why}"))?;
     for _ in 0..25 {
@@ -682,7 +682,7 @@ fn live(seed: u64, rule: Rule) -> Result<History, String> {
     Ok(history)
 }
 
-/// As it was: the newest of the whole tree by step, file by file.
+/// The former rule: keep the newest of the whole tree by step, file by file.
 fn rule_by_steps<'a>(found: &'a [Known], keep: &Keep, _: Timestamp) -> Decided<'a> {
     let mut all: Vec<&Known> = found.iter().filter(|known| known.own && known.found.step.is_some()).collect();
     all.sort_by_key(|known| std::cmp::Reverse(known.found.step));
@@ -732,7 +732,7 @@ fn no_history_loses_work() {
     assert!(deleted > count, "too little is deleted for a volume of any size");
 }
 
-/// The oracle is no rubber stamp: it finds the rule out that was there before.
+/// The oracle is effective: it finds the fault of the former rule.
 #[test]
 fn the_rule_by_steps_is_found_out() {
     as_nobody();

@@ -17,54 +17,56 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What has not changed for this long is not being written: then a fault is one, and every byte may be read.
+/// A checkpoint unchanged for this long is not being written. A fault in it then counts as damage, and every byte may
+/// be read.
 const QUIET: SignedDuration = SignedDuration::from_secs(5);
-/// What is incomplete and has not changed for this long has no writer any more.
+/// An incomplete checkpoint that has not changed for this long no longer has a writer.
 const GRACE: SignedDuration = SignedDuration::from_mins(10);
-/// Never looked into: ours, the file system's, and the snapshots of file servers, in which everything is once more.
+/// Folders that a scan skips: this crate's own, the file system's, and file server snapshots, which repeat every file.
 const NOT_OURS: &[&str] = &[OURS, "lost+found", ".snapshot", ".snapshots", ".zfs"];
-/// How far the clock of a file system may be from ours.
+/// Maximum difference between the file system's clock and the local clock.
 const CLOCK: SignedDuration = SignedDuration::from_mins(1);
-/// How often a job says that it uses the root.
+/// Interval at which a job records that it uses the root.
 const HEARTBEAT: SignedDuration = SignedDuration::from_mins(1);
-/// How many other checkpoints one checkpoint may call for, and how long their paths may be.
+/// Maximum number of other checkpoints that one checkpoint may require, and the maximum length of their paths.
 const NEEDS: usize = 16;
 const LONGEST_NEED: usize = 4096;
-/// What a program writes beside a checkpoint with the same number. A data set's shards have other names.
+/// Extensions of files that a program writes beside a checkpoint with the same number. A data set's shards have other
+/// names.
 const COMPANIONS: [&str; 12] =
     ["pt", "pth", "bin", "pkl", "json", "safetensors", "npz", "npy", "yaml", "yml", "txt", "ckpt"];
-/// How many files may lie beside the checkpoints of one folder, to be copied with them.
+/// Maximum number of files beside the checkpoints of one folder that are copied with them.
 const BESIDE: usize = 1000;
-/// What is told of one scan.
+/// Maximum number of notes that one scan reports.
 const NOTES: usize = 50;
 
-/// Where a checkpoint is in its life.
+/// Lifecycle stage of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
-    /// Written: its verdict stands.
+    /// Writing has ended, and the verdict applies.
     Written,
     /// Being written.
     Writing,
-    /// Incomplete, and its writer is dead.
+    /// Incomplete, and its writer has died.
     Abandoned,
-    /// It could not be looked at; its verdict says why, and nothing more.
+    /// The scan could not read it. Its verdict gives only the reason.
     Unread,
 }
 
-/// A checkpoint on the volume, with what is remembered of it.
+/// A checkpoint on the volume, with what the ledger records of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Known {
     /// What it is.
     #[serde(flatten)]
     pub found: Found,
-    /// Where it is in its life.
+    /// Its lifecycle stage.
     pub stage: Stage,
     /// Whether this job, and no other, has written it.
     pub own: bool,
-    /// Since when it was seen unchanged, by the caller's clock.
+    /// Time since which it was seen unchanged, by the caller's clock.
     pub since: Timestamp,
-    /// Attempts that began with it and failed before their first progress.
+    /// Attempts that resumed from it and failed before their first progress.
     pub failed_starts: u32,
     /// CRC32C of each of its members, in their order, if every byte was once read and found good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,13 +74,14 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether it has not changed for so long that its writer has likely done with it.
+    /// Whether it has been unchanged for so long that its writer has probably finished.
     #[must_use]
     pub fn is_quiet(&self, now: Timestamp) -> bool {
         is_past(self.since, QUIET, now)
     }
 
-    /// Whether every byte of it was read and found good, and no attempt has failed with it: what is older may go.
+    /// Whether every byte was read and found good and no attempt has failed with it. Older checkpoints may then be
+    /// deleted.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         self.stage == Stage::Written
@@ -88,26 +91,27 @@ impl Known {
     }
 }
 
-/// What a look at a root has brought.
+/// Result of scanning a root.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// The checkpoints, the newest first.
     pub found: Vec<Known>,
-    /// What could not be looked at, in words.
+    /// Descriptions of what the scan could not read.
     pub notes: Vec<String>,
-    /// Other jobs that use the root: then nothing is deleted.
+    /// Other jobs that use the root. If there are any, nothing is deleted.
     pub others: Vec<String>,
-    /// It can't be told who else uses the root, nor whose is what is new: nothing of this look is remembered.
+    /// Whether the other jobs that use the root could not be listed. The owner of new checkpoints is then unknown, and
+    /// the ledger records nothing of this scan.
     pub untold: bool,
-    /// Whether the scan came to its end.
+    /// Whether the scan finished.
     pub whole: bool,
-    /// What no format claims, by the folder in which it lies beside a checkpoint of this job's own: configurations,
-    /// tokenizers, states of random numbers.
+    /// Files that no format claims, by the folder in which they lie beside one of this job's own checkpoints. Examples
+    /// are configurations, tokenizers and states of random numbers.
     pub beside: BTreeMap<String, Vec<Member>>,
 }
 
 impl Scan {
-    /// Why it did not come to its end, if so: there may be checkpoints that it has not found.
+    /// Why the scan did not finish, if it did not. It may then have missed checkpoints.
     #[must_use]
     pub fn unlisted(&self) -> Option<String> {
         let of_the_folder = || self.notes.iter().find(|note| !note.starts_with(OURS)).or(self.notes.first());
@@ -115,27 +119,28 @@ impl Scan {
         (!self.whole).then(|| of_the_folder().cloned().unwrap_or_else(unknown))
     }
 
-    /// How many of the checkpoints are worth that.
+    /// Number of checkpoints whose verdict satisfies `is`.
     #[must_use]
     pub fn count(&self, is: impl Fn(&Verdict) -> bool) -> u32 {
         u32::try_from(self.found.iter().filter(|known| is(&known.found.verdict)).count()).unwrap_or(u32::MAX)
     }
 
-    /// Which of the checkpoints are to be read next, the newest first: those of the `most` newest good saves of each series
-    /// of which nobody has read every byte yet.
+    /// Indices of the checkpoints to read next, the newest first. They belong to the `most` newest good saves of each
+    /// series, and some of their bytes have not been read yet.
     #[must_use]
     pub fn to_read(&self, most: usize, now: Timestamp) -> Vec<usize> {
         if self.untold {
             return Vec::new();
         }
-        // A program may save so often that the newest have never been quiet for long: then the newest that have count.
+        // A program may save so often that its newest checkpoints are never quiet. The newest quiet ones then count
+        // instead.
         let can_be =
             |known: &Known| known.found.is_good() && (known.found.depth == Depth::Content || known.is_quiet(now));
         let all: Vec<(usize, &Known)> = self.found.iter().enumerate().collect();
         let mut counts: BTreeMap<Series, usize> = BTreeMap::new();
         let mut next = Vec::new();
         for save in saves(&all, |(_, known)| &known.found) {
-            // Of what others have written nothing is copied or deleted: it is one series, whatever it is.
+            // Checkpoints that others have written are neither copied nor deleted, so they all form one series.
             let is_own = save.items.iter().any(|(_, known)| known.own);
             let series = if is_own { save.series } else { BTreeSet::from([Series::default()]) };
             let is_one = |series: &Series| counts.get(series).is_none_or(|count| *count < most);
@@ -151,7 +156,7 @@ impl Scan {
         next
     }
 
-    /// Takes in what lies beside this job's own checkpoints.
+    /// Collects the files beside this job's own checkpoints.
     fn see_beside(&mut self, root: &Folder, mut left: BTreeMap<String, Vec<String>>) {
         let own = self.found.iter().filter(|known| known.own && known.found.path != ".");
         let folders: BTreeSet<String> =
@@ -186,31 +191,32 @@ pub struct Inventory {
     formats: &'static [&'static Rules],
     ledger: Ledger,
     is_saved: bool,
-    /// When this job last said that it is here, by our clock.
+    /// Time of this job's last heartbeat, by the local clock.
     said: Option<Timestamp>,
-    /// Nothing was remembered of the root when this job came.
+    /// Whether the ledger had no record of this job at its first scan.
     was_new: bool,
     /// Whether this job uses the root or waits for it.
     turn: Turn,
-    /// When the last look that saw all but `unseen` was, by our clock.
+    /// Time of the last scan that covered everything but `unseen`, by the local clock.
     looked: Option<Timestamp>,
-    /// Folders that this look could not look into, and when the last one was that did.
+    /// Folders that the last scan could not read, each with the time of the last scan that could.
     unseen: BTreeMap<String, Option<Timestamp>>,
-    /// What this process has read itself.
+    /// Checkpoints that this process has read itself.
     proofs: Option<Proofs>,
 }
 
-/// When a checkpoint is looked at.
+/// Circumstances in which a checkpoint is inspected.
 struct Moment {
     now: Timestamp,
     attempt: Option<Timestamp>,
-    /// What is new and was written since then is this job's own; None if nothing can be.
+    /// New checkpoints written since then are this job's own; None if there can be none.
     own_since: Option<Timestamp>,
     /// Whether other jobs use the root.
     is_shared: bool,
-    /// What is valid by its structure is about to be read whole, so that its structure need not be looked at again.
+    /// Whether a checkpoint with a valid structure is about to be read in full, so that its structure need not be
+    /// checked again.
     is_read_next: bool,
-    /// Every byte is read of what nothing is known of.
+    /// Whether every byte of an unknown checkpoint is read.
     reads_new: bool,
 }
 
@@ -219,14 +225,15 @@ struct Moment {
 struct Claimed {
     path: String,
     folder: bool,
-    /// The files of what is no folder.
+    /// Names of the files, if the checkpoint is not a folder.
     names: Vec<String>,
     rules: &'static Rules,
 }
 
 impl Inventory {
-    /// For the job of that UID and name, which begins to use the root with its first scan: what is there before is not its
-    /// own. With an empty UID for who only looks: then nothing is written below the root, and nothing is anybody's own.
+    /// Inventory for the job with this UID and name, which begins to use the root with its first scan. Checkpoints that
+    /// exist before are not its own. A caller that only reads passes an empty UID. Then nothing is written below the
+    /// root, and no checkpoint counts as own.
     #[must_use]
     pub fn new(root: &Path, uid: &str, name: &str) -> Self {
         Self::with_formats(root, uid, name, FORMATS)
@@ -252,21 +259,21 @@ impl Inventory {
         }
     }
 
-    /// As it is, with what this process has read of checkpoints before: that need not be read again.
+    /// Adds the checkpoints that this process has already read, so that they are not read again.
     #[must_use]
     pub fn with_proofs(mut self, proofs: &Proofs) -> Self {
         self.proofs = Some(proofs.clone());
         self
     }
 
-    /// Lists the checkpoints and judges by their structure those that have changed. `attempt` is when this attempt began: what
-    /// is older and incomplete has no writer. Fails never; what could not be looked at stands in the notes.
+    /// Lists the checkpoints and judges those that have changed by their structure. `attempt` is the start of this
+    /// attempt: an older incomplete checkpoint has no writer. It never fails; the notes report what could not be read.
     pub fn scan(&mut self, now: Timestamp, attempt: Option<Timestamp>, budget: &Budget) -> Scan {
         self.scan_and(now, attempt, false, budget)
     }
 
-    /// As [`Inventory::scan`], and reads every byte of what is good by its structure, also if that was done before. What nothing
-    /// is known of is gone through once for both.
+    /// As [`Inventory::scan`], and reads every byte of each checkpoint with a good structure, even if it was read
+    /// before. An unknown checkpoint is read only once for both.
     pub fn read(&mut self, now: Timestamp, budget: &Budget) -> Scan {
         self.scan_and(now, None, true, budget)
     }
@@ -319,7 +326,7 @@ impl Inventory {
             budget.list_anew();
             let mut looked = self.look(&root, claim, &moment, budget);
             if reads_all && looked.is_err() {
-                // It changed before the last byte was read: its structure takes no time.
+                // It changed before the last byte was read. Checking only its structure is quick.
                 looked = self.look(&root, claim, &moment, budget);
             }
             match looked {
@@ -348,7 +355,8 @@ impl Inventory {
         if let Some(before) = before {
             (self.ledger.book, self.is_saved) = before;
         } else if scan.whole {
-            // What the next look finds new was written after what this one found, which a look that saw less cannot say.
+            // Checkpoints that are new to the next scan were written after those that this scan found. An incomplete
+            // scan can't establish that.
             self.order_new(&mut scan);
             let seen_at = |path: &String| self.unseen.get(path).copied().unwrap_or(self.looked);
             self.unseen = given_up.iter().map(|(path, _)| (path.clone(), seen_at(path))).collect();
@@ -365,8 +373,8 @@ impl Inventory {
         scan
     }
 
-    /// Reads every byte of those that [`Scan::to_read`] names, and puts what it finds into the scan. When the budget's time is
-    /// over no other one is begun; being stopped ends it at once.
+    /// Reads every byte of the checkpoints that [`Scan::to_read`] names, and puts the results into the scan. After the
+    /// budget's time it begins no further checkpoint; a stop ends it at once.
     pub fn prove(&mut self, scan: &mut Scan, most: usize, now: Timestamp, budget: &Budget) {
         for index in scan.to_read(most, now) {
             if budget.in_time().is_err() {
@@ -382,12 +390,13 @@ impl Inventory {
         }
     }
 
-    /// Reads every byte of a checkpoint that a scan has found, if that was not done since its lengths and times of writing last
-    /// changed. With `again` also if it was, as before a run resumes from it: then damage shows that has left no trace in those.
-    /// What this process itself has read ([`Inventory::with_proofs`]) is not read again.
+    /// Reads every byte of a checkpoint that a scan has found, unless it was read since its lengths and times of
+    /// writing last changed. With `again` it is read in any case, as before a run resumes from it. That finds damage
+    /// that left lengths and times unchanged. Checkpoints that this process has read itself
+    /// ([`Inventory::with_proofs`]) are not read again.
     ///
     /// # Errors
-    /// If it could not be read to its end, or changes meanwhile: that says nothing about it.
+    /// If it could not be read to its end, or changed meanwhile. The error does not mean that the checkpoint is bad.
     pub fn verify(&mut self, found: &Found, again: bool, now: Timestamp, budget: &Budget) -> io::Result<Known> {
         let (known, reading) = self.begin_reading(found, again, now, budget)?;
         match reading {
@@ -399,7 +408,7 @@ impl Inventory {
         }
     }
 
-    /// Judges a checkpoint by its structure, and by what was read of it before if its files have not changed since.
+    /// Judges a checkpoint by its structure, and by an earlier reading if its files have not changed since.
     ///
     /// # Errors
     /// If its files could not be listed.
@@ -407,8 +416,8 @@ impl Inventory {
         self.begin_reading(found, false, now, budget).map(|(known, _)| known)
     }
 
-    /// The first third of [`Inventory::verify`], for who reads in another thread, so that looks go on meanwhile. Gives what
-    /// is known, and what there is to read.
+    /// First step of [`Inventory::verify`], for a caller that reads in another thread, so that scans continue
+    /// meanwhile. Returns the known state, and what there is to read.
     ///
     /// # Errors
     /// If its files could not be listed.
@@ -435,10 +444,10 @@ impl Inventory {
         Ok((known, Some(Reading { root: self.root.clone(), claim, members, sums, proofs })))
     }
 
-    /// The last third: takes in what was read.
+    /// Last step of [`Inventory::verify`]: records what was read.
     ///
     /// # Errors
-    /// If the checkpoint has changed meanwhile: then nothing is known.
+    /// If the checkpoint has changed meanwhile. Its state is then unknown.
     pub fn end_reading(&mut self, read: Read, now: Timestamp) -> io::Result<Known> {
         let Read { claim, members, judgement, verdict, crc32c } = read;
         let entry = self.ledger.book.checkpoints.get_mut(&claim.path);
@@ -466,11 +475,12 @@ impl Inventory {
         Ok(known)
     }
 
-    /// Why a checkpoint is not whole whose files `all` lie in the folders of several workers, this one's among them. Of what
-    /// lies elsewhere names and lengths are looked at: where a format would open it, what is here decides.
+    /// Why a checkpoint is not whole. Its files `all` lie in the folders of several workers, this one's among them. For
+    /// files of other workers only names and lengths are checked. Where a format would open one of those, the local
+    /// files decide.
     ///
     /// # Errors
-    /// If what is here could not be read.
+    /// If the local files could not be read.
     pub fn lacks(&self, found: &Found, all: &[Member], budget: &Budget) -> io::Result<Option<String>> {
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
@@ -484,19 +494,19 @@ impl Inventory {
         }
     }
 
-    /// An attempt that began with this checkpoint has failed before its first progress. Gives how often that has happened since
-    /// the checkpoint was written.
+    /// Records that an attempt that resumed from this checkpoint failed before its first progress. Returns how often
+    /// that has happened since the checkpoint was written.
     pub fn failed_start(&mut self, path: &str) -> u32 {
         self.set_failed_starts(path, |count| count.saturating_add(1))
     }
 
-    /// An attempt that began with this checkpoint has made progress.
+    /// Records that an attempt that resumed from this checkpoint has made progress.
     pub fn good_start(&mut self, path: &str) {
         self.set_failed_starts(path, |_| 0);
     }
 
-    /// What is written from now on comes after `order`, which a store has given to one of its checkpoints. The ledger of a
-    /// new volume knows nothing of what was written to another one.
+    /// Orders checkpoints written from now on after `order`, which a store has given to one of its checkpoints. The
+    /// ledger of a new volume knows nothing of checkpoints on another one.
     pub fn continue_after(&mut self, order: u64) {
         if order > self.ledger.book.looks {
             self.ledger.book.looks = order;
@@ -504,21 +514,22 @@ impl Inventory {
         }
     }
 
-    /// From now on this job waits until no other one uses the root, unless it uses it already.
+    /// Makes this job wait until no other job uses the root, unless this job already uses it.
     pub fn await_turn(&mut self, now: Timestamp) {
         let holds = Folder::root(&self.root).is_ok_and(|root| ledger::holds(&root, &self.uid, now));
         (self.turn, self.said) = (if holds { Turn::Holds } else { Turn::Waits }, None);
     }
 
-    /// From now on this job uses the root. Gives the names of jobs that came first, if there are any: then it waits on.
+    /// Makes this job use the root. If other jobs came first, it returns their names, and this job keeps waiting.
     ///
-    /// Each says that it uses the root before it looks for others, so that of two that come at once at most one goes on.
+    /// Each job records that it uses the root before it looks for others. So at most one of two simultaneous jobs
+    /// proceeds.
     pub fn take_turn(&mut self, now: Timestamp) -> Vec<String> {
         let Ok(root) = Folder::root(&self.root) else { return Vec::new() };
         if self.turn == Turn::Holds {
             return Vec::new();
         }
-        // Where nothing can be written no other job can be told of this one either.
+        // If the root can't be written, this job can't announce itself to other jobs either.
         let _ = ledger::heartbeat(&root, &self.uid, &self.name, Turn::Holds, now);
         let others = ledger::others(&root, &self.uid, Turn::Holds, now).unwrap_or_default();
         match others.is_empty() {
@@ -534,31 +545,32 @@ impl Inventory {
         self.is_used_by(&self.uid, wish)
     }
 
-    /// Whether the job of that UID has used this `resumeFrom`.
+    /// Whether the job with this UID has used this `resumeFrom`.
     #[must_use]
     pub fn is_used_by(&self, uid: &str, wish: &str) -> bool {
         match self.ledger.book.wishes.get(uid) {
             Some(used) => used.from == wish,
-            // In a ledger of before this was noted the first attempt has used it.
+            // An older ledger does not record this. There the job's first attempt has used its `resumeFrom`.
             None if uid == self.uid && self.was_new => false,
             None => self.ledger.book.checkpoints.values().any(|entry| entry.owner == uid),
         }
     }
 
-    /// Whether the job of that UID has written the checkpoint at this path, perhaps anew with names and sizes as before.
+    /// Whether the job with this UID has written the checkpoint at this path, or rewritten it with the same names and
+    /// sizes.
     #[must_use]
     pub fn is_written_by(&self, uid: &str, path: &str) -> bool {
         let entry = self.ledger.book.checkpoints.get(path);
         entry.is_some_and(|entry| !uid.is_empty() && (entry.owner == uid || entry.renewed_by == uid))
     }
 
-    /// Whether this job has written the checkpoint at this path, perhaps anew with names and sizes as before.
+    /// Whether this job has written the checkpoint at this path, or rewritten it with the same names and sizes.
     #[must_use]
     pub fn has_written(&self, path: &str) -> bool {
         self.is_written_by(&self.uid, path)
     }
 
-    /// This job resumes from no `resumeFrom`: one that it is given later is another matter.
+    /// Records that this job resumes from no `resumeFrom`, so that one given later counts as unused.
     pub fn use_no_wish(&mut self) {
         let none = UsedWish { from: String::new(), look: 0 };
         if !self.uid.is_empty() && !self.ledger.book.wishes.contains_key(&self.uid) {
@@ -570,7 +582,7 @@ impl Inventory {
         }
     }
 
-    /// This job uses this `resumeFrom`: what it has written before does not count any more.
+    /// Records that this job uses this `resumeFrom`: its earlier checkpoints no longer count.
     pub fn use_wish(&mut self, wish: &str) {
         if self.has_used(wish) {
             return;
@@ -590,13 +602,14 @@ impl Inventory {
         }
     }
 
-    /// Whether something of this order was written after this job has used its `resumeFrom`, if it has one.
+    /// Whether a checkpoint with this order was written after this job used its `resumeFrom`. Also true if it has used
+    /// none.
     #[must_use]
     pub fn is_since_wish(&self, order: u64) -> bool {
         self.ledger.book.wishes.get(&self.uid).is_none_or(|used| order == 0 || order > used.look)
     }
 
-    /// Whether a checkpoint at this path was whole once.
+    /// Whether a whole checkpoint once existed at this path.
     #[must_use]
     pub fn was_whole(&self, path: &str) -> bool {
         self.ledger.book.checkpoints.get(path).is_some_and(|entry| entry.was_whole)
@@ -609,13 +622,13 @@ impl Inventory {
         entry.is_some_and(|entry| !entry.owner.is_empty() && entry.owner != self.uid)
     }
 
-    /// Whether nothing was remembered of this root when this job came: it is new, or its ledger was lost.
+    /// Whether the ledger had no record of this job at its first scan: the root is new to it, or its ledger was lost.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.was_new
     }
 
-    /// What is remembered at or below a path that could not be looked into.
+    /// Known checkpoints at or below a path that the scan could not read.
     fn known_below(&self, path: &str) -> Vec<Claimed> {
         let known = self.ledger.book.checkpoints.iter().filter(|(known, _)| is_at_or_below(known, path));
         let claimed = |(path, entry): (&String, &Entry)| {
@@ -625,7 +638,7 @@ impl Inventory {
         known.filter_map(claimed).collect()
     }
 
-    /// Says that the job does not use the root any more.
+    /// Records that the job no longer uses the root.
     ///
     /// # Errors
     /// If the root can't be written.
@@ -647,7 +660,8 @@ impl Inventory {
         count
     }
 
-    /// Says that this job is here and who else is. Gives since when what is written may be its own; None if nothing can be.
+    /// Writes this job's heartbeat and lists the other jobs. Returns the time since which new checkpoints may be this
+    /// job's own; None if there can be none.
     fn arrive(&mut self, root: &Folder, now: Timestamp, scan: &mut Scan) -> Option<Timestamp> {
         if self.uid.is_empty() {
             return None;
@@ -666,7 +680,7 @@ impl Inventory {
             vec!["(jobs that can't be listed)".to_owned()]
         });
         let first = self.ledger.book.jobs.get(&self.uid).copied();
-        // Times of files may be whole seconds.
+        // File times may have a resolution of whole seconds.
         first.or_else(|| Timestamp::from_second(clock.as_second()).ok())
     }
 
@@ -692,14 +706,15 @@ impl Inventory {
             return Ok(tell(claim, entry, &self.uid, at.attempt, now));
         }
 
-        // What is good with every byte read is so by its structure; of what is not, its structure says whether it is being written.
+        // A checkpoint whose bytes are all good also has a good structure. For any other one the structure shows
+        // whether it is still being written.
         let whole = if reads { read_whole(claim, &files).ok() } else { None };
         let (judgement, depth, crc32c) = match whole {
             Some((judgement, Some(sums))) => (Ok(judgement), Depth::Content, Some(sums)),
             _ => (judge(claim, &files, Depth::Structure), Depth::Structure, None),
         };
         let judgement = if claim.members(root, budget)? == files.members() {
-            judgement.map_err(|error| io::Error::other(error.to_string())) // none that says that it is gone
+            judgement.map_err(|error| io::Error::other(error.to_string())) // never NotFound, which would mean deleted
         } else {
             Err(changes())
         };
@@ -710,7 +725,7 @@ impl Inventory {
         match known {
             Some(known) if is_same => entry.carry_over(known),
             Some(known) if is_alike(&known.members, &entry.members) => {
-                // Written again, or only touched: reading it tells which.
+                // Rewritten, or only touched: reading it shows which.
                 entry.owner.clone_from(&known.owner);
                 entry.earliest = known.earliest;
                 entry.earlier = known.crc32c.clone().or_else(|| known.earlier.clone());
@@ -718,14 +733,14 @@ impl Inventory {
                 let is_renewed = is_anew(files.members());
                 entry.renewed_by.clone_from(if is_renewed { &self.uid } else { &known.renewed_by });
             }
-            // What an earlier job has left, and this one has written over, is this one's. Where that can't be told it stays
-            // whose it was.
+            // A checkpoint that this job has overwritten belongs to this job. If that is not certain, it keeps its
+            // owner.
             Some(known) => {
                 entry.owner.clone_from(if is_anew(files.members()) { &self.uid } else { &known.owner });
             }
             None => {
-                // What came while others could have written it, or was there before, is nobody's. Files that stand beside one
-                // another are so only together.
+                // A checkpoint has no owner if it existed before, or if others could have written it. Separate files
+                // belong to this job only together.
                 let oldest = files.members().iter().map(|member| member.modified).min();
                 let written = if claim.folder { files.modified()? } else { oldest.unwrap_or_default() };
                 if is_since(written) {
@@ -733,7 +748,7 @@ impl Inventory {
                 }
             }
         }
-        // While another job is there it may have written over it.
+        // Another job that uses the root may have overwritten it.
         if known.is_some() && !is_same && at.is_shared {
             entry.owner.clear();
         }
@@ -752,14 +767,14 @@ impl Inventory {
         result
     }
 
-    /// When it was last looked at what is at this path.
+    /// Time of the last scan that covered this path.
     fn looked_at(&self, path: &str) -> Option<Timestamp> {
         let unseen = self.unseen.iter().find(|(folder, _)| is_at_or_below(path, folder));
         unseen.map_or(self.looked, |(_, looked)| *looked)
     }
 
-    /// Gives places in the order of writing to what is new. Files whose times fit to when they were first seen are ordered by
-    /// them; any other may have been written at any moment since the look before.
+    /// Assigns places in the order of writing to new checkpoints. Files with times that fit when they were first seen
+    /// are ordered by those times. Any other may have been written at any moment since the previous scan.
     fn order_new(&mut self, scan: &mut Scan) {
         let book = &mut self.ledger.book;
         let next = book.looks + 1;
@@ -774,7 +789,7 @@ impl Inventory {
             let at = times.iter().position(|time| *time == newest(&entry.members)).filter(|_| entry.timed);
             let (earliest, order) = at.map_or((next, last), |before| (next + before as u64, next + before as u64));
             if entry.earliest < next {
-                // Perhaps no more than touched, and if not, perhaps when it was changed before.
+                // It was perhaps only touched. If it was rewritten, that may have happened at an earlier change.
                 entry.order = last;
                 entry.anew = Some((entry.anew.map_or(earliest, |(before, _)| before.min(earliest)), order));
             } else {
@@ -803,7 +818,7 @@ impl Inventory {
         }
     }
 
-    /// The claim that a checkpoint was found by.
+    /// The claim by which a checkpoint was found.
     fn claim_at(&self, root: &Folder, found: &Found, budget: &Budget) -> io::Result<Claimed> {
         let (listed, listed_path) = if found.folder {
             (root.folder(&found.path)?, found.path.as_str())
@@ -826,7 +841,7 @@ impl Inventory {
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} is no checkpoint", shown(&found.path))))
     }
 
-    /// Gives what hinders it.
+    /// Saves the ledger. Returns the reason if that fails.
     fn save(&mut self, root: &Folder) -> Option<String> {
         if self.is_saved || self.uid.is_empty() {
             return None;
@@ -844,7 +859,7 @@ impl Inventory {
 }
 
 impl Entry {
-    /// What was first seen now, at this place in the order of writing.
+    /// An entry for a checkpoint first seen now, at this place in the order of writing.
     fn unjudged(format: Format, members: &[Member], place: u64, timed: bool, now: Timestamp) -> Self {
         Self {
             format,
@@ -872,7 +887,7 @@ impl Entry {
         }
     }
 
-    /// Takes over what holds as long as the files stay the same, whatever they are judged to be.
+    /// Copies the values that hold while the files stay the same, whatever their verdict.
     fn carry_over(&mut self, known: &Self) {
         self.owner.clone_from(&known.owner);
         (self.since, self.whole, self.failed_starts) = (known.since, known.whole, known.failed_starts);
@@ -884,17 +899,17 @@ impl Entry {
         self.renewed_by.clone_from(&known.renewed_by);
     }
 
-    /// Attempts of this job that began with it and failed before real work.
+    /// Attempts of this job that resumed from it and failed before real work.
     fn failed_starts_of(&self, uid: &str) -> u32 {
-        // Who only looks, and a ledger of before, have no UID.
+        // Callers that only read, and older ledgers, have no UID.
         let is_of = uid.is_empty() || self.failed_by.is_empty() || self.failed_by == uid;
         if is_of { self.failed_starts } else { 0 }
     }
 
-    /// Takes in what a format says.
+    /// Records the judgement of a format.
     fn learn(&mut self, judgement: Judgement) {
         self.step = judgement.step;
-        // What is not a number can't be written down.
+        // JSON has no NaN or infinity.
         self.epoch = judgement.epoch.filter(|epoch| epoch.is_finite());
         self.metrics = judgement.metrics.into_iter().filter(|(_, value)| value.is_finite()).collect();
         let needs = judgement.needs.into_iter().filter(|path| !path.is_empty() && path.len() <= LONGEST_NEED);
@@ -908,7 +923,7 @@ pub struct Reading {
     root: PathBuf,
     claim: Claimed,
     members: Vec<Member>,
-    /// What its bytes once were.
+    /// CRC32C of each member from an earlier reading, if known.
     sums: Option<Vec<u32>>,
     proofs: Option<Proofs>,
 }
@@ -923,8 +938,8 @@ pub struct Read {
     crc32c: Option<Vec<u32>>,
 }
 
-/// What this process has read of checkpoints and found good, and what their files were then. It is kept in memory alone: a
-/// container that was started anew, perhaps on another node, reads again.
+/// Checkpoints that this process has read and found good, with the state of their files at that time. They are kept
+/// only in memory: a restarted container, perhaps on another node, reads them again.
 #[derive(Clone, Default)]
 pub struct Proofs(Arc<Mutex<VecDeque<Proof>>>);
 
@@ -934,9 +949,9 @@ struct Proof {
     read: Read,
 }
 
-/// How many are remembered: a run resumes from the newest, or from one that was named.
+/// Number of checkpoints remembered. A run resumes from the newest one, or from a named one.
 const PROOFS: usize = 16;
-/// A file that changes twice within this time may show one time of change for both.
+/// A file that changes twice within this time may show the same change time for both.
 const TICK: Duration = Duration::from_millis(100);
 
 impl Proofs {
@@ -963,7 +978,7 @@ impl Proofs {
     }
 }
 
-/// How long ago the last of the files has changed; none if that was later than now, by another clock.
+/// Time since the last change of any of the files. None if another clock puts that change in the future.
 fn unchanged_for(stamps: &[Stamp]) -> Option<Duration> {
     let last = stamps.iter().map(Stamp::changed).max().unwrap_or_default();
     let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
@@ -974,7 +989,7 @@ fn is_settled(stamps: &[Stamp]) -> bool {
     unchanged_for(stamps).is_some_and(|time| time >= TICK)
 }
 
-/// Waits until another change would show another time.
+/// Waits until another change would show a different change time.
 fn settle(stamps: &[Stamp]) {
     if let Some(time) = unchanged_for(stamps) {
         std::thread::sleep(TICK.saturating_sub(time));
@@ -988,10 +1003,11 @@ impl Reading {
         &self.claim.path
     }
 
-    /// Reads every byte, however long that takes, unless this process has done so and none has changed since.
+    /// Reads every byte, without a time limit. It reads nothing if this process has done so and no byte has changed
+    /// since.
     ///
     /// # Errors
-    /// If it could not be read to its end, or changes meanwhile: that says nothing about it.
+    /// If it could not be read to its end, or changed meanwhile. The error does not mean that the checkpoint is bad.
     pub fn read(self, budget: &Budget) -> io::Result<Read> {
         let Self { root, claim, members, sums, proofs } = self;
         let budget = &budget.untimed();
@@ -1011,7 +1027,7 @@ impl Reading {
         };
         let (judgement, verdict, crc32c) = match sums {
             Some(sums) => {
-                // The same bytes are worth what they were worth.
+                // If the bytes are unchanged, checking the structure is enough.
                 let verdict = match changed(&files, &sums)? {
                     Some(verdict) => verdict,
                     None => judge(&claim, &files, Depth::Structure)?.verdict,
@@ -1059,7 +1075,7 @@ impl Claimed {
     }
 }
 
-/// The files of a checkpoint: those of the folder, or those of these names beside `path`.
+/// The files of a checkpoint: those in its folder, or those with these names beside `path`.
 pub(super) fn members(root: &Folder, path: &str, names: Option<&[String]>, budget: &Budget) -> io::Result<Vec<Member>> {
     let Some(names) = names else {
         return root.folder(path)?.members(budget, if path == "." { NOT_OURS } else { &[] });
@@ -1074,7 +1090,7 @@ pub(super) fn members(root: &Folder, path: &str, names: Option<&[String]>, budge
     if members.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(members) }
 }
 
-/// Files of which only some are here.
+/// Files of a checkpoint of which only some are on this volume.
 struct Gathered<'a> {
     here: OnVolume<'a>,
     all: &'a [Member],
@@ -1093,14 +1109,14 @@ impl Files for Gathered<'_> {
     }
 }
 
-/// A scan on its way down, level by level: a data set deep below must not keep it from what lies beside.
+/// A scan that descends level by level, so that a deep data set does not keep it from the folders beside it.
 struct Walk<'s> {
     formats: &'static [&'static Rules],
     budget: &'s Budget,
     scan: &'s mut Scan,
     claims: Vec<Claimed>,
     paths: BTreeSet<String>,
-    /// Folders that could not be looked into, and why.
+    /// Folders that could not be read, and why.
     given_up: Vec<(String, String)>,
     /// The files of each folder that no format claims.
     left: BTreeMap<String, Vec<String>>,
@@ -1125,7 +1141,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Claims what lies in a folder, and leaves the folders in it for later. Gives whose the root itself is.
+    /// Claims the checkpoints in a folder and queues its subfolders. Returns the format that claims the root itself.
     fn look(
         &mut self,
         folder: &Folder,
@@ -1199,13 +1215,13 @@ impl Walk<'_> {
         if !path.is_empty() {
             self.given_up.push((path.to_owned(), error.to_string()));
         }
-        // Of what is not seen at all nothing is forgotten.
+        // After an incomplete scan the ledger forgets nothing.
         self.scan.whole &= !path.is_empty() && !ends_all(error, self.budget);
         self.scan.note(format!("{}: not looked into: {error}", place(path)));
     }
 }
 
-/// Whether a scan broke off, rather than one folder being what it is.
+/// Whether the error ended the whole scan and does not concern one folder only.
 fn ends_all(error: &io::Error, budget: &Budget) -> bool {
     let is_the_folders = matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::FileTooLarge);
     budget.in_time().is_err() || !is_the_folders
@@ -1218,7 +1234,8 @@ fn listing(folder: &Folder, name: &str, is_root: bool, budget: &Budget) -> io::R
     Ok((Listing { name: name.to_owned(), files: entries.files, folders: entries.folders }, entries.unreadable))
 }
 
-/// Who claims what: the folder itself goes before its files, which are the first's that claims them.
+/// Claims of the formats on a folder. A claim on the folder itself takes precedence over claims on its files. Each file
+/// belongs to the first format that claims it.
 fn claims(listing: &Listing, formats: &'static [&'static Rules]) -> Vec<(Claim, &'static Rules)> {
     let folder = formats.iter().find(|rules| (rules.claim)(listing).contains(&Claim::Folder));
     let folder = folder.map(|rules| (Claim::Folder, *rules));
@@ -1243,8 +1260,8 @@ fn claims(listing: &Listing, formats: &'static [&'static Rules]) -> Vec<(Claim, 
     all
 }
 
-/// Adds to each checkpoint of files what no format claims and has its number: `optimizer_100.pt` is part of what
-/// `model_100.pt` is, and is copied, restored, and deleted with it.
+/// Adds unclaimed files with the same number to each checkpoint that consists of files. For example, `optimizer_100.pt`
+/// is part of `model_100.pt`, and is copied, restored, and deleted with it.
 fn gather_companions(all: &mut [(Claim, &'static Rules)], left: Vec<String>) {
     let mut by_number: BTreeMap<String, usize> = BTreeMap::new();
     for (index, (claim, _)) in all.iter().enumerate() {
@@ -1264,7 +1281,7 @@ fn gather_companions(all: &mut [(Claim, &'static Rules)], left: Vec<String>) {
     }
 }
 
-/// The last number of a name that stands apart: `100` of `optimizer_100.pt`, none of `v2.pt`. Without leading zeros.
+/// The last separate number in a name, without leading zeros: `100` in `optimizer_100.pt`, none in `v2.pt`.
 fn last_number(name: &str) -> Option<String> {
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let mut last = None;
@@ -1276,13 +1293,14 @@ fn last_number(name: &str) -> Option<String> {
     last.map(|number| number.to_string())
 }
 
-/// A format's own fault is no reason to stop.
+/// Judges a checkpoint. A panic in a format's reader becomes an error.
 fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     let name = if claim.path == "." { "" } else { base(&claim.path) };
     let judged = catch_unwind(AssertUnwindSafe(|| (claim.rules.judge)(name, files, depth))).unwrap_or_else(|_| {
         Err(io::Error::other(format!("the reader of {} checkpoints failed", claim.rules.format.as_str())))
     });
-    // Of what is not whole its name says how far it would be: whoever passes over it is to be told.
+    // The name of a checkpoint that is not good gives its step and epoch, so that a report about skipping it can show
+    // them.
     judged.map(|it| match it.verdict {
         Verdict::Valid | Verdict::Complete { .. } => it,
         _ => Judgement {
@@ -1293,14 +1311,14 @@ fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgeme
     })
 }
 
-/// Judges by every byte; the CRC32C of each file where that is good.
+/// Judges a checkpoint by every byte. If it is good, also returns the CRC32C of each file.
 fn read_whole(claim: &Claimed, files: &OnVolume<'_>) -> io::Result<(Judgement, Option<Vec<u32>>)> {
     let judgement = judge(claim, files, Depth::Content)?;
     let sums = if judgement.verdict.is_good() { Some(files.crc32c()?) } else { None };
     Ok((judgement, sums))
 }
 
-/// Which file's bytes are not those that were once found good.
+/// Verdict about the first file with bytes that differ from those once found good, if there is one.
 fn changed(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Option<Verdict>> {
     for ((member, sum), now) in files.members().iter().zip(sums).zip(files.crc32c()?) {
         if now != *sum {
@@ -1316,7 +1334,7 @@ fn changed(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Option<Verdict>> {
     Ok(None)
 }
 
-/// What is known by an entry whose members are there.
+/// State of a checkpoint by its ledger entry, if its members exist.
 fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, now: Timestamp) -> Known {
     let modified = newest(&entry.members).unwrap_or(entry.since);
     let is_old = is_past(modified, GRACE, now) || is_past(entry.since, GRACE, now);
@@ -1327,7 +1345,7 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
             let stage = if is_dead { Stage::Abandoned } else { Stage::Writing };
             (Verdict::Incomplete { why: why.clone() }, stage)
         }
-        // Half a file looks like a bad one.
+        // A half-written file looks corrupted.
         Some(Verdict::Corrupted { file, why }) if !entry.settled && !is_old => {
             let why = if file.is_empty() { why.clone() } else { format!("{file}: {why}") };
             (Verdict::Incomplete { why }, Stage::Writing)
@@ -1359,12 +1377,12 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
     }
 }
 
-/// Whether files that a look saw first have times since the look before, by a clock that is right but for a minute.
+/// Whether newly seen files have times between the previous scan and now, allowing one minute of clock difference.
 fn fits(members: &[Member], looked: Timestamp, now: Timestamp) -> bool {
     newest(members).is_some_and(|time| time >= looked - CLOCK && time <= now + CLOCK)
 }
 
-/// Whether no more than times differ.
+/// Whether only times differ.
 fn is_alike(ours: &[Member], theirs: &[Member]) -> bool {
     let same = |(ours, theirs): (&Member, &Member)| (&ours.path, ours.size) == (&theirs.path, theirs.size);
     ours.len() == theirs.len() && ours.iter().zip(theirs).all(same)
@@ -1380,7 +1398,7 @@ fn newest(members: &[Member]) -> Option<Timestamp> {
     Timestamp::from_nanosecond(i128::from(newest)).ok()
 }
 
-/// Whether something was that long ago.
+/// Whether `time` lies at least `ago` before `now`.
 pub(super) fn is_past(time: Timestamp, ago: SignedDuration, now: Timestamp) -> bool {
     now.duration_since(time) >= ago
 }

@@ -11,30 +11,30 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long the leftovers of a dead writer stay.
+/// How long the leftovers of a dead writer are kept.
 const LEFTOVERS: SignedDuration = SignedDuration::from_hours(1);
 
-/// Which way a metric is better.
+/// Whether lower or higher values of a metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
-    /// Less is better.
+    /// Lower values are better.
     Min,
-    /// More is better.
+    /// Higher values are better.
     Max,
 }
 
-/// What is kept.
+/// Which checkpoints are kept.
 #[derive(Clone, Debug, Default)]
 pub struct Keep {
     /// How many of the newest proven saves of each series; 0 for all.
     pub retention: usize,
     /// The best by this metric, as the program names it, with or without `eval_` before it.
     pub best: Option<(String, Mode)>,
-    /// What the run has resumed from, or is about to.
+    /// The checkpoint that the run has resumed from, or is about to resume from.
     pub resumed_from: Option<String>,
-    /// With a backup: the paths that it has. What it has not yet stays.
+    /// Paths that the backup has, if there is one. Checkpoints that it does not have yet are kept.
     pub backup: Option<BTreeSet<String>>,
-    /// Whether other jobs use the root: then nothing is deleted.
+    /// Whether other jobs use the root. If so, nothing is deleted.
     pub is_shared: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum Rule {
     SharedFolder,
     /// Another job or a person has written it.
     NotOwn,
-    /// Nothing says where it stands in the run.
+    /// Its position in the run is unknown.
     NoPosition,
     /// It is the root itself.
     Root,
@@ -57,7 +57,7 @@ pub enum Rule {
     Best,
     /// The program itself will load it.
     Needed,
-    /// The look could not read it.
+    /// The scan could not read it.
     Unread,
     /// It is being written.
     Writing,
@@ -144,7 +144,7 @@ pub fn saves_to_delete<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> V
     deleted.map(|save| save.into_iter().map(|(known, _)| known).collect()).collect()
 }
 
-/// The paths of those that are deleted.
+/// The paths of the deleted checkpoints.
 #[must_use]
 pub fn to_delete(found: &[Known], keep: &Keep, now: Timestamp) -> Vec<String> {
     saves_to_delete(found, keep, now).into_iter().flatten().map(|known| known.found.path.clone()).collect()
@@ -156,7 +156,7 @@ pub fn fates<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<(&'a Kn
     decide(found, keep, now).into_iter().flatten().collect()
 }
 
-/// The same, save by save. All of a save have the fate of those that stay, if any stays.
+/// The same, save by save. If any checkpoint of a save stays, all of them stay.
 pub(crate) fn decide<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<Vec<(&'a Known, Fate)>> {
     let saves = saves(found, |known| &known.found);
     let newest_first: Vec<&Known> = saves.iter().flat_map(|save| save.items.iter().copied()).collect();
@@ -236,7 +236,7 @@ impl Context<'_> {
     }
 }
 
-/// Whether a save is one of those that are counted: all of it is this job's own, and proven.
+/// Whether a save is counted: all of it is this job's own, and proven.
 fn is_proven(save: &Save<'_, Known>) -> bool {
     save.position.is_some() && save.items.iter().all(|known| known.own && known.is_proven())
 }
@@ -270,7 +270,7 @@ fn base(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, base)| base)
 }
 
-/// The path of the best of this job's own good ones; of equals that of the newest.
+/// The path of the best of this job's own good checkpoints. Among equals it is the newest.
 fn best<'a>(newest_first: &[&'a Known], metric: &str, mode: Mode) -> Option<&'a str> {
     let value = |known: &Known| {
         let metrics = &known.found.metrics;
@@ -300,7 +300,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-    /// An own one, proven, long ago.
+    /// A proven checkpoint of this job, written long ago.
     fn known(step: u64) -> Known {
         let then = NOW - SignedDuration::from_hours(24) + SignedDuration::from_secs(step as i64);
         Known {
@@ -463,7 +463,7 @@ mod tests {
         let pair = |step: u64| ["D", "G"].map(|it| with(step, |known| known.found.path = format!("{it}_{step}.pth")));
         let mut all: Vec<Known> = (1..=3).flat_map(pair).collect();
         assert_eq!(deleted(&all, &newest(2)), ["D_1.pth", "G_1.pth"]);
-        // Half of the newest is not proven yet: it stands for nothing.
+        // Half of the newest save is not proven yet, so that it supersedes nothing.
         all[5].found.depth = Depth::Structure;
         assert_eq!(deleted(&all, &newest(2)), [""; 0]);
         // One file of a save is not this job's own, or needed: the other stays with it.

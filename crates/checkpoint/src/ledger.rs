@@ -1,7 +1,7 @@
-//! What is remembered of a root's checkpoints, in `.trainingjob/ledger.json` below it, and which jobs share the root.
+//! Record of a root's checkpoints, in `.trainingjob/ledger.json` below it, and of the jobs that share the root.
 //!
-//! It saves work, and says whose a checkpoint is and in which order checkpoints were written. It is never needed: a root
-//! without one, or with a damaged one, is looked at again, and what was there before then belongs to no job and stays.
+//! It saves work, and records the owner of each checkpoint and the order of writing. It is never required. A root with
+//! a missing or damaged ledger is scanned again. Checkpoints that exist by then belong to no job and stay.
 
 use crate::budget::Budget;
 use crate::files::Member;
@@ -20,22 +20,22 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::time::SystemTime;
 
-/// The folder below a root that is ours.
+/// Name of this crate's own folder below a root.
 pub const OURS: &str = ".trainingjob";
 pub(super) const TRASH: &str = "trash";
-/// How a file is named that is not yet whole.
+/// Suffix of a file that is not complete yet.
 pub(super) const BESIDE: &str = ".tmp";
 const LEDGER: &str = "ledger.json";
 const JOBS: &str = "jobs";
 const LIMIT: u64 = 64 << 20;
 const VERSION: u32 = 1;
-/// A job that has not said so for this long does not use the root any more.
+/// A job without a heartbeat for this long no longer uses the root.
 const ALIVE: SignedDuration = SignedDuration::from_mins(5);
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(24);
 const HEARTBEAT_LIMIT: u64 = 4096;
 /// As long as the name of a Kubernetes object.
 const NAME_LIMIT: usize = 253;
-/// Jobs whose first look is remembered.
+/// Maximum number of jobs with a recorded first scan.
 const JOBS_LIMIT: usize = 1000;
 
 /// The ledger in memory.
@@ -46,12 +46,12 @@ pub(super) struct Ledger {
     stamp: Option<(u64, u64, u64, i64, i64)>,
 }
 
-/// What stands in it.
+/// Content of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Book {
-    /// When each job first looked, by the file system's clock: what is older is not its own.
+    /// Time of each job's first scan, by the file system's clock. Older checkpoints are not its own.
     pub jobs: BTreeMap<String, Timestamp>,
-    /// Number of the last look that found something new: the order of writing, which times of files are not.
+    /// Number of the last scan that found something new. It defines the order of writing, because file times do not.
     #[serde(default)]
     pub looks: u64,
     /// By UID: the `resumeFrom` that the job has used.
@@ -60,23 +60,23 @@ pub(super) struct Book {
     pub checkpoints: BTreeMap<String, Entry>,
 }
 
-/// A `resumeFrom` that a job has used: what it wrote since goes before it.
+/// A `resumeFrom` that a job has used. Checkpoints that the job wrote since take precedence over it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UsedWish {
     /// Its text.
     pub from: String,
-    /// The last look before: what the job wrote since was first seen by a later one.
+    /// The last scan before. A later scan first saw the checkpoints that the job wrote since.
     pub look: u64,
 }
 
-/// What is remembered of a checkpoint.
+/// Record of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub format: Format,
     /// None if it could not be read.
     pub verdict: Option<Verdict>,
     pub depth: Depth,
-    /// Whether nothing changed any more when it was judged.
+    /// Whether its files no longer changed when it was judged.
     pub settled: bool,
     pub step: Option<u64>,
     pub epoch: Option<f64>,
@@ -84,39 +84,40 @@ pub(super) struct Entry {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
     pub members: Vec<Member>,
-    /// Of each member, in their order, if every byte was once read and found good.
+    /// CRC32C of each member, in their order, if every byte was once read and found good.
     pub crc32c: Option<Vec<u32>>,
     /// When these members were first seen.
     pub since: Timestamp,
-    /// Number of the look that first saw them; 0 in a ledger of before looks were counted.
+    /// Number of the scan that first saw them; 0 in a ledger from before scans were counted.
     #[serde(default)]
     pub order: u64,
-    /// The earliest place in that order that is possible.
+    /// The earliest possible place in that order.
     #[serde(default)]
     pub earliest: u64,
-    /// Whether its time fits to when it was first seen: then it says in which order the same look's were written.
+    /// Whether its time fits when it was first seen. Then the time orders it among the checkpoints that the same scan
+    /// first saw.
     #[serde(default)]
     pub timed: bool,
-    /// What its bytes were before only its times changed.
+    /// CRC32C of each member before only its times changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<Vec<u32>>,
-    /// The earliest and the last place in the order of writing that are possible if these bytes are others than before.
+    /// The earliest and the last possible place in the order of writing, if these bytes differ from the earlier ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anew: Option<(u64, u64)>,
     /// When it was first seen whole.
     pub whole: Option<Timestamp>,
-    /// The UID of the job that saw it come; empty if it was there before, or if several could have written it.
+    /// UID of the job that saw it appear; empty if it existed before, or if several jobs could have written it.
     pub owner: String,
-    /// Attempts that began with it and failed before real work.
+    /// Attempts that resumed from it and failed before real work.
     pub failed_starts: u32,
-    /// The UID of the job whose attempts those are: another one has another program.
+    /// UID of the job that made those attempts. Another job has another program.
     #[serde(default)]
     pub failed_by: String,
-    /// A checkpoint at this path was whole once, whatever was written there since.
+    /// Whether a whole checkpoint once existed at this path, whatever was written there since.
     #[serde(default)]
     pub was_whole: bool,
-    /// UID of the job that was alone when its files were last written, or touched: their names and sizes stayed. It may be
-    /// resumed from as that job's own, and is not deleted as such.
+    /// UID of the job that was the only user when its files were last rewritten or touched with the same names and
+    /// sizes. That job may resume from it as its own, but does not delete it as its own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub renewed_by: String,
 }
@@ -131,23 +132,24 @@ struct Header {
 struct Heartbeat {
     name: String,
     time: Timestamp,
-    /// The job waits until it may use the root.
+    /// Whether the job waits until it may use the root.
     #[serde(default)]
     waits: bool,
 }
 
-/// What a job has to do with a root.
+/// Relation of a job to a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Turn {
     /// It uses the root.
     #[default]
     Holds,
-    /// It waits until no other job uses the root. Of those that wait the one with the smallest UID is the next.
+    /// It waits until no other job uses the root. Among waiting jobs, the one with the smallest UID is next.
     Waits,
 }
 
 impl Ledger {
-    /// Takes in what another process has written since. Gives what is wrong with the file, which is then not used.
+    /// Merges what another process has written since. Returns the fault of the file, if it has one; the file is then
+    /// not used.
     pub fn refresh(&mut self, root: &Folder) -> Option<String> {
         let file = match root.folder(OURS).and_then(|ours| ours.file(LEDGER)) {
             Ok(file) => file,
@@ -170,7 +172,7 @@ impl Ledger {
         }
     }
 
-    /// What stands there was there first: it says whose a checkpoint is.
+    /// The entries in the file came first, so they decide the owner of a checkpoint.
     fn merge(&mut self, book: Book) {
         for (uid, time) in book.jobs {
             self.book.jobs.insert(uid, time);
@@ -193,10 +195,10 @@ impl Ledger {
         }
     }
 
-    /// Writes it beside and renames it, so that there is always a whole one.
+    /// Writes the ledger to a temporary file and renames that, so that a whole one always exists.
     ///
     /// # Errors
-    /// If the root can't be written or is full. The old one is still there then.
+    /// If the root can't be written or is full. The old ledger then still exists.
     pub fn save(&mut self, root: &Folder) -> io::Result<()> {
         while self.book.jobs.len() > JOBS_LIMIT {
             let Some(oldest) = self.book.jobs.iter().min_by_key(|(_, time)| **time).map(|(uid, _)| uid.clone()) else {
@@ -218,7 +220,7 @@ impl Ledger {
     }
 }
 
-/// Puts a file of that name into `folder`: whole, or not at all. What a kill leaves of it lies in the trash.
+/// Writes a file of that name into `folder`, completely or not at all. What a kill leaves of it lies in the trash.
 fn replace(ours: &Folder, folder: &Folder, name: &str, bytes: &[u8]) -> io::Result<(u64, u64, u64, i64, i64)> {
     let trash = ours.make(TRASH)?;
     let beside = unique() + BESIDE;
@@ -248,7 +250,7 @@ pub(super) fn create(folder: &Folder, name: &str) -> io::Result<File> {
     Ok(File::from(openat(folder, name, flags, Mode::from_bits_truncate(0o666))?))
 }
 
-/// A name that nobody else takes: agents in containers all have the process id 1.
+/// A unique name. The process ID alone is not unique, because all agents in containers have ID 1.
 pub(super) fn unique() -> String {
     format!("{}-{:016x}", Timestamp::now().as_nanosecond(), RandomState::new().hash_one(std::process::id()))
 }
@@ -276,10 +278,10 @@ fn read(file: File) -> io::Result<Book> {
     Ok(serde_json::from_slice(&text[end + 1..])?)
 }
 
-/// Says that a job uses the root, or waits for it. Gives the time by the file system's clock.
+/// Records that a job uses the root, or waits for it. Returns the time by the file system's clock.
 ///
 /// # Errors
-/// If the root can't be written, or the UID is none.
+/// If the root can't be written, or the UID is invalid.
 pub fn heartbeat(root: &Folder, uid: &str, name: &str, turn: Turn, now: Timestamp) -> io::Result<Timestamp> {
     let file = heartbeat_file(uid)?;
     let ours = root.make(OURS)?;
@@ -287,14 +289,14 @@ pub fn heartbeat(root: &Folder, uid: &str, name: &str, turn: Turn, now: Timestam
     let jobs = ours.make(JOBS)?;
     let written = replace(&ours, &jobs, &file, &serde_json::to_vec(&beat)?);
     if written.is_err() {
-        // A volume that is full still takes a time.
+        // A full volume still accepts a new file time.
         let _ = jobs.file(&file).and_then(|file| file.set_modified(SystemTime::now()));
     }
     let (_, _, _, seconds, nanoseconds) = written?;
     Timestamp::new(seconds, i32::try_from(nanoseconds).unwrap_or_default()).map_err(io::Error::other)
 }
 
-/// Says that a job does not use the root any more.
+/// Records that a job no longer uses the root.
 ///
 /// # Errors
 /// If the root can't be written.
@@ -305,18 +307,18 @@ pub fn leave(root: &Folder, uid: &str) -> io::Result<()> {
     }
 }
 
-/// Whether this job has said within five minutes that it uses the root.
+/// Whether this job has recorded within five minutes that it uses the root.
 #[must_use]
 pub fn holds(root: &Folder, uid: &str, now: Timestamp) -> bool {
     let read = || read_heartbeat(&root.folder(OURS).ok()?.folder(JOBS).ok()?, &heartbeat_file(uid).ok()?);
     read().is_some_and(|beat| !beat.waits && now.duration_since(beat.time).abs() < ALIVE)
 }
 
-/// The names of the other jobs that have said within five minutes that they use the root; for one that waits, also of those
-/// that wait and come first.
+/// The names of the other jobs that have recorded within five minutes that they use the root. For a waiting job, this
+/// includes the waiting jobs that come first.
 ///
 /// # Errors
-/// If that can't be told: then there may be others.
+/// If the jobs can't be listed. There may then be others.
 pub fn others(root: &Folder, uid: &str, turn: Turn, now: Timestamp) -> io::Result<Vec<String>> {
     let jobs = match root.folder(OURS).and_then(|ours| ours.folder(JOBS)) {
         Ok(jobs) => jobs,

@@ -1,8 +1,8 @@
-//! Checkpoints in a folder: what is there, which are good, which are kept, and which one a run goes on from.
+//! Checkpoints in a folder: which exist, which are good, which are kept, and which one a run resumes from.
 //!
-//! Knows the files that training frameworks write, and nothing of Kubernetes. Nothing that a program has written is trusted: no
-//! link is followed, only regular files are opened, every length is checked before memory is asked for, and a pickle is
-//! read as a list of opcodes and never executed.
+//! This crate knows the files that training frameworks write, and nothing of Kubernetes. It trusts nothing that a
+//! program has written. It follows no links, opens only regular files, and checks every length before it allocates
+//! memory. It reads a pickle as a list of opcodes and never executes it.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,

@@ -1,8 +1,8 @@
-//! Removes checkpoints, so that nobody ever sees half of a save and a kill at any instant loses nothing else.
+//! Removes checkpoints, so that no reader ever sees half of a save and a kill at any instant loses nothing else.
 //!
-//! A folder is renamed into the trash, which is in the same file system, and deleted there. Files go into the trash one by one,
-//! the one that makes a checkpoint of them first; a list of them is written before, by which the next one to empty the trash
-//! ends what was begun.
+//! A folder is renamed into the trash, which is in the same file system, and deleted there. Files are moved into the
+//! trash one by one, beginning with the one that makes them a checkpoint. A list of them is written before. With that
+//! list, the next process that empties the trash completes the removal.
 
 use crate::budget::Budget;
 use crate::files::Member;
@@ -21,15 +21,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
 
-/// How the list of files that are on their way into the trash is named.
+/// Suffix of the list of files that are being moved into the trash.
 const MOVES: &str = ".moves";
 const MOVES_LIMIT: u64 = 16 << 20;
-/// Names that are read at once.
+/// Number of names read at once.
 const BATCH: usize = 10_000;
-/// A file that nobody has renamed for this long has no writer any more, in seconds.
+/// A file that was not renamed for this long, in seconds, no longer has a writer.
 const BESIDE_SECONDS: i64 = 3600;
 
-/// Files on their way into the trash.
+/// Files that are being moved into the trash.
 #[derive(Serialize, Deserialize)]
 struct Moves {
     /// The folder that they lie in; empty for the root.
@@ -41,15 +41,16 @@ struct Moves {
 #[derive(Serialize, Deserialize)]
 struct Move {
     member: Member,
-    /// What was written anew since under the same name has another one.
+    /// A file that was recreated since under the same name has another one.
     inode: u64,
 }
 
-/// Removes the checkpoints of one save, as they were found, from where they lie and then from the volume.
+/// Removes the checkpoints of one save from their places and then from the volume, if they are still as they were
+/// found.
 ///
 /// # Errors
-/// If one of them has changed since it was found, or can't be removed. If nothing was removed yet, all are still there as
-/// they were. Or if they are out of the way and can't be deleted: then [`empty_trash`] tries again.
+/// If one of them has changed since it was found, or can't be removed. If nothing was removed yet, all are still there
+/// as they were. Also if they are in the trash and can't be deleted; then [`empty_trash`] tries again.
 pub fn remove_save(root: &Folder, save: &[&Found], budget: &Budget) -> io::Result<()> {
     let refused = |found: &Found, error: io::Error| {
         io::Error::new(error.kind(), format!("{}: could not be removed: {error}", shown(&found.path)))
@@ -80,7 +81,8 @@ fn is_there(root: &Folder, found: &Found, budget: &Budget) -> io::Result<bool> {
     }
 }
 
-/// Brings them into the trash: first the files, of which one list is written, so that a kill leaves no half of them.
+/// Moves them into the trash, files first. A list of the files is written before, so that a kill leaves no half of
+/// them.
 fn bury(root: &Folder, save: &[&Found]) -> io::Result<()> {
     let trash = root.make(OURS)?.make(TRASH)?;
     step();
@@ -108,12 +110,12 @@ fn bury_files(root: &Folder, trash: &Folder, from: &str, save: &[&Found]) -> io:
             files.push(Move { member: member.clone(), inode: parent.stat(&member.path)?.st_ino });
         }
     }
-    // The index is what a program is given, and else what was written last makes the checkpoint whole.
+    // A program is given the index. Otherwise the file that was written last makes the checkpoint whole.
     let is_index = |member: &Member| member.path.ends_with(".index") || member.path.ends_with(".json");
     files.sort_by_key(|it| std::cmp::Reverse((is_index(&it.member), it.member.modified)));
     let moves = Moves { from: from.to_owned(), files };
     let list = unique() + MOVES;
-    // A volume that is full has no room for the list: then a kill between two of the files leaves the others.
+    // A full volume has no room for the list. A kill between two of the files then leaves the others.
     if let Err(error) = write(trash, &list, &moves).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) }) {
         let _ = unlinkat(trash, list.as_str(), UnlinkatFlags::NoRemoveDir);
         return Err(error);
@@ -130,7 +132,7 @@ fn write(trash: &Folder, name: &str, moves: &Moves) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Brings what is still there of the files into the trash.
+/// Moves the files that still exist into the trash.
 fn bring(parent: &Folder, trash: &Folder, moves: &Moves) -> io::Result<()> {
     for Move { member, inode } in &moves.files {
         if parent.member(&member.path)?.as_ref() == Some(member) && parent.stat(&member.path)?.st_ino == *inode {
@@ -141,7 +143,7 @@ fn bring(parent: &Folder, trash: &Folder, moves: &Moves) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends what earlier removals have begun, and deletes what lies in the trash. No link is followed.
+/// Completes earlier removals, and deletes the content of the trash. It follows no link.
 ///
 /// # Errors
 /// If something can't be deleted, after everything else was.
@@ -173,7 +175,7 @@ pub fn empty_trash(root: &Folder, budget: &Budget) -> io::Result<()> {
     }
 }
 
-/// Deletes one thing in the trash, or brings it nearer to that. False if it is to stay for now.
+/// Deletes an entry of the trash, or part of it. False if it has to stay for now.
 fn delete(root: &Folder, trash: &Folder, name: &CStr, budget: &Budget) -> io::Result<bool> {
     if let Ok(name) = name.to_str() {
         if name.ends_with(MOVES) {
@@ -187,7 +189,7 @@ fn delete(root: &Folder, trash: &Folder, name: &CStr, budget: &Budget) -> io::Re
     if unlink(trash, name)? {
         return Ok(true);
     }
-    // What is in it goes, and its folders come up beside it: so nothing is ever too deep.
+    // Its files are deleted, and its folders are moved up beside it. So nothing is ever too deep.
     let folder = match trash.child(name) {
         Ok(folder) => folder,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -208,7 +210,7 @@ fn delete(root: &Folder, trash: &Folder, name: &CStr, budget: &Budget) -> io::Re
     Ok(true)
 }
 
-/// Whether it is gone; else it is a folder.
+/// Removes an entry that is not a folder. False if it is a folder.
 fn unlink(folder: &Folder, name: &CStr) -> io::Result<bool> {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(true),
@@ -218,13 +220,13 @@ fn unlink(folder: &Folder, name: &CStr) -> io::Result<bool> {
 }
 
 fn end_moves(root: &Folder, trash: &Folder, name: &str) -> io::Result<()> {
-    // Nobody else's list is acted upon with our rights.
+    // A list of another user is not executed with the rights of this process.
     if trash.stat(name)?.st_uid != geteuid().as_raw() {
         return Ok(());
     }
     let mut text = Vec::new();
     trash.file(name)?.take(MOVES_LIMIT).read_to_end(&mut text)?;
-    // One that is not whole was not acted upon.
+    // A list that is incomplete was not acted upon.
     let Ok(moves) = serde_json::from_slice::<Moves>(&text) else { return Ok(()) };
     match root.folder(if moves.from.is_empty() { "." } else { &moves.from }) {
         Ok(parent) => bring(&parent, trash, &moves),
@@ -241,7 +243,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// What another one has removed is removed.
+/// An entry that another process has removed counts as removed.
 fn gone(result: nix::Result<()>) -> io::Result<()> {
     match result {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),

@@ -1,4 +1,4 @@
-//! What is told of checkpoints: as JSON between programs, and as a table to people.
+//! Reports about checkpoints: JSON for programs, and a table for people.
 
 use crate::choose::Choice;
 use crate::found::{Depth, Format, Verdict};
@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is told of a root.
+/// Report about a root.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// The newest first.
     pub checkpoints: Vec<Line>,
-    /// What could not be looked at.
+    /// What the scan could not read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Other jobs that use the root.
@@ -25,16 +25,16 @@ pub struct Report {
     /// How much room there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<Space>,
-    /// What is gone on from, if that was asked.
+    /// What the run resumes from, if the caller asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
 }
 
-/// What is told of a checkpoint.
+/// Report about one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
-    /// Relative to the root, as it is: it may have line breaks.
+    /// Path relative to the root, unescaped: it may contain line breaks.
     pub path: String,
     /// Optimiser steps done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,23 +49,23 @@ pub struct Line {
     pub bytes: u64,
     /// When the last of its files was written.
     pub modified: Timestamp,
-    /// Who wrote it.
+    /// Format in which it was written.
     pub format: Format,
     /// Whether it is good.
     pub verdict: Verdict,
-    /// How deep it was looked at.
+    /// How thoroughly it was checked.
     pub depth: Depth,
-    /// Where it is in its life.
+    /// Its lifecycle stage.
     pub stage: Stage,
     /// Whether this job has written it.
     pub own: bool,
-    /// Attempts that failed with it before their first progress.
+    /// Attempts that resumed from it and failed before their first progress.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed_starts: u32,
     /// Why it would be deleted now, if it would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete: Option<String>,
-    /// Why it would be kept now, if that was asked.
+    /// Why it would be kept now, if the caller asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<String>,
 }
@@ -76,7 +76,7 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl Report {
-    /// What a scan has brought.
+    /// Report about a scan.
     #[must_use]
     pub fn of(scan: &Scan, space: Option<Space>) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl Report {
         }
     }
 
-    /// With what would be done with each.
+    /// Adds for each checkpoint why it would be deleted or kept.
     #[must_use]
     pub fn with_fates(mut self, fates: &[(&Known, Fate)]) -> Self {
         for line in &mut self.checkpoints {
@@ -101,7 +101,7 @@ impl Report {
         self
     }
 
-    /// For people: a line each, and below it what else is to be told.
+    /// Table for people: one line per checkpoint, and below it everything else.
     #[must_use]
     pub fn table(&self, now: Timestamp) -> String {
         let mut rows = vec![["STEP", "EPOCH", "SIZE", "AGE", "FORMAT", "VERDICT", "PATH"].map(str::to_owned)];

@@ -101,7 +101,7 @@ impl Position {
 /// The checkpoints that a program saved together.
 #[derive(Clone, Debug)]
 pub struct Save<'a, T> {
-    /// What belongs to it, by path.
+    /// Its checkpoints, by path.
     pub items: Vec<&'a T>,
     /// How far the run was. None for a checkpoint that reports neither step nor epoch: it is a save of its own.
     pub position: Option<Position>,
@@ -134,7 +134,8 @@ pub fn saves<'a, T>(items: impl IntoIterator<Item = &'a T>, found: impl Fn(&T) -
     let mut saves: BTreeMap<(&str, (u8, u64)), Vec<&'a T>> = BTreeMap::new();
     let mut positions: BTreeMap<&str, Vec<Position>> = BTreeMap::new();
     let mut alone = Vec::new();
-    // What is not good reports no more than its name does: it comes to those that are.
+    // A checkpoint that is not good reports only what its name says. It is assigned after the good ones, to their
+    // saves.
     let is_sure = |found: &Found| found.is_good() && Position::of_checkpoint(found).is_some();
     let (sure, mut left): (Vec<&'a T>, Vec<&'a T>) = items.into_iter().partition(|item| is_sure(found(item)));
     left.sort_by(|a, b| found(a).path.cmp(&found(b).path));
@@ -142,7 +143,7 @@ pub fn saves<'a, T>(items: impl IntoIterator<Item = &'a T>, found: impl Fn(&T) -
         let (folder, name) = split(path_of(item, &found));
         let position = Position::of_checkpoint(found(item));
         let has_save = position.is_some_and(|position| saves.contains_key(&(folder, position.key())));
-        // A name says a step where the content would say an epoch.
+        // A name may give a step where the content would give an epoch.
         let is_same = |other: &Position| position.is_none_or(|position| position.number() == other.number());
         let is_beside = |other: &&Position| other.is_in(name) && is_same(other);
         let mut beside = positions.get(folder).into_iter().flatten().filter(is_beside);

@@ -6,7 +6,7 @@ use nix::sys::statvfs::fstatvfs;
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// Room of a file system. Without a count of inodes (many have none) `inodes` is 0.
+/// Space of a file system. `inodes` is 0 if it has no count of inodes (many have none).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Space {
@@ -23,7 +23,7 @@ pub struct Space {
 /// The room below a root.
 ///
 /// # Errors
-/// If the file system does not tell.
+/// If the file system does not report it.
 pub fn space(root: &Folder) -> io::Result<Space> {
     let told = fstatvfs(root)?;
     let unit = told.fragment_size();
@@ -35,11 +35,11 @@ pub fn space(root: &Folder) -> io::Result<Space> {
     })
 }
 
-/// More checkpoints than this that would still fit are room enough on any volume.
+/// If more checkpoints than this still fit, there is enough space on any volume.
 const PLENTY: u64 = 100;
 
-/// In words, if the next checkpoint may not fit: when less is free than 5 % of the volume (and not room for a hundred), or
-/// than 1.2 times the newest checkpoint, whose size in bytes is `checkpoint`.
+/// A warning if the next checkpoint may not fit. That is so if less than 5 % of the volume is free (and not room for a
+/// hundred). It is also so if less than 1.2 times the newest checkpoint is free; `checkpoint` is its size in bytes.
 #[must_use]
 pub fn nearly_full(space: &Space, checkpoint: Option<u64>) -> Option<String> {
     let Space { free, total, free_inodes, inodes } = *space;

@@ -1,6 +1,6 @@
 //! Where tests kill the process.
 
-/// An instant at which the process can be killed, which tests do.
+/// An instant at which tests can kill the process.
 pub(super) fn step() {
     #[cfg(test)]
     crate::testing::step();

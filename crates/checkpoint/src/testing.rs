@@ -1,6 +1,6 @@
-//! A folder for a test, and two formats that are easily written: a folder `step-N` is whole with `.complete`, and a prefix
-//! `shards-N` with `shards-N.index`. A file that begins with `bad` shows as corrupted to who reads every byte, one that
-//! is empty at once.
+//! A folder for a test, and two formats that are easily written. A folder `step-N` is whole with `.complete`, and a
+//! prefix `shards-N` with `shards-N.index`. A file that begins with `bad` is found corrupted when every byte is read,
+//! and an empty file at once.
 
 use crate::files::Files;
 use crate::formats::{Claim, Listing, Rules};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 pub struct Room(tempfile::TempDir);
 
 impl Room {
@@ -49,7 +49,7 @@ pub fn step() {
     }
 }
 
-/// Runs an ignored test in a process of its own, which is killed by SIGKILL after that many steps. True if it came to its end
+/// Runs an ignored test in a process of its own, and kills it by SIGKILL after that many steps. True if it finished
 /// before.
 pub fn killed_after(steps: u64, room: &Room, test: &str) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -60,14 +60,14 @@ pub fn killed_after(steps: u64, room: &Room, test: &str) -> bool {
     status.success()
 }
 
-/// In such a process: the room. None if somebody has begun the test by hand.
+/// The room, in a process of `killed_after`. None if the test was started by hand.
 pub fn to_be_killed() -> Option<PathBuf> {
     let room = std::env::var_os("KILLED_IN")?;
     STEPS_LEFT.store(std::env::var("KILLED_AFTER").ok()?.parse().ok()?, Ordering::Relaxed);
     Some(room.into())
 }
 
-/// Runs it as somebody who is not root: for the calling thread only, which has to end with the test.
+/// Drops root's file access for the calling thread only, which has to end with the test.
 pub fn as_nobody() {
     if nix::unistd::geteuid().is_root() {
         nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));

@@ -5,23 +5,23 @@ pub mod usage;
 use jiff::Timestamp;
 use std::fmt::Write;
 
-/// A page under way.
+/// A page in progress.
 #[derive(Default)]
 pub struct Page {
     text: String,
     name: String,
-    /// Comes before the family's first sample: one without samples is not told.
+    /// Header of the family, written before its first sample. A family without samples has none.
     head: String,
 }
 
 impl Page {
-    /// Samples from here on are of this family, a `gauge` or a `counter`.
+    /// Begins a family, a `gauge` or a `counter`. The samples that follow belong to it.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         name.clone_into(&mut self.name);
         self.head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// `labels` as [`labels`] makes them.
+    /// Adds a sample. `labels` has the form that [`labels`] returns.
     pub fn sample(&mut self, labels: &str, value: f64) {
         self.text.push_str(&std::mem::take(&mut self.head));
         let value = match value {
@@ -32,14 +32,14 @@ impl Page {
         let _ = writeln!(self.text, "{}{{{labels}}} {value}", self.name);
     }
 
-    /// All of it.
+    /// Returns the whole page.
     #[must_use]
     pub fn text(self) -> String {
         self.text
     }
 }
 
-/// Names and values, as they stand between the braces.
+/// Formats names and values as they stand between the braces.
 #[must_use]
 pub fn labels(labels: &[(&str, &str)]) -> String {
     let label = |(name, value): &(&str, &str)| {

@@ -1,4 +1,4 @@
-//! What happened to a worker's pod, whatever its program did.
+//! What happened to a worker's pod, regardless of its program.
 
 use super::facts::{Container, Waiting, WorkerFacts};
 use super::finding::Finding;
@@ -7,18 +7,19 @@ use protocol::report::LaunchErrorKind;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// What took the worker away from outside, or would not have it: nobody's failure.
+/// A cause outside the program that removed the worker or kept it from running. No worker is to blame for it.
 pub fn finding(worker: &WorkerFacts<'_>) -> Option<Finding> {
     by_condition(worker).or_else(|| by_node(worker)).or_else(|| by_survivors(worker)).or_else(|| by_storage(worker))
 }
 
-/// By its agent, which could not end what it had run: whatever the program did before, its node can't run another attempt.
+/// Reported by its agent, which could not end the program. Whatever that did before, its node can't run another
+/// attempt.
 fn by_survivors(worker: &WorkerFacts<'_>) -> Option<Finding> {
     let survivors = worker.report()?.unkillable.as_ref()?;
     Some(Finding { time: Some(survivors.time), ..Finding::new(Reason::Unkillable, survivors.text.clone()) })
 }
 
-/// By its agent, which could not begin with a program: what it would have begun with could not be read, or is another job's.
+/// Reported by its agent, which could not start the program: its data could not be read, or belongs to another job.
 fn by_storage(worker: &WorkerFacts<'_>) -> Option<Finding> {
     let Container::Terminated { finished, report: Some(report), .. } = worker.training else { return None };
     let error = report.error.as_ref()?;
@@ -30,9 +31,10 @@ fn by_storage(worker: &WorkerFacts<'_>) -> Option<Finding> {
     Some(Finding { time: *finished, ..Finding::new(reason, error.message.clone()) })
 }
 
-/// What it was stopped for by its node as a failure of its own: more storage than it may have.
+/// The storage limit that the worker exceeded and for which its node stopped it. That is a failure of the worker
+/// itself.
 ///
-/// The kubelet evicts for that too, but tells it by no condition: it would happen on any other node.
+/// The kubelet evicts the pod for it, but sets no condition. The same would happen on any other node.
 pub fn storage(worker: &WorkerFacts<'_>) -> Option<Finding> {
     let words = eviction(worker)?;
     let limit = exceeded(&words.message)?;
@@ -51,7 +53,7 @@ fn by_condition(worker: &WorkerFacts<'_>) -> Option<Finding> {
     Some(Finding { time: disruption.time, ..Finding::new(reason, format!("{what} ({words})")) })
 }
 
-/// By what the kubelet has written on the pod.
+/// The cause that the kubelet has written on the pod.
 fn by_node(worker: &WorkerFacts<'_>) -> Option<Finding> {
     let words = worker.pod_reason.filter(|_| worker.ended == Some(false) && worker.failed_init.is_none())?;
     let has_started = !matches!(worker.training, Container::Waiting);
@@ -77,8 +79,8 @@ fn eviction<'a>(worker: &WorkerFacts<'a>) -> Option<&'a Waiting> {
     worker.pod_reason.filter(|words| words.reason == EVICTED && worker.ended == Some(false))
 }
 
-/// Whether a kubelet that would not admit a pod says so by this reason. (Of what it evicts, and of what no node would
-/// run, such as a forbidden sysctl, it says otherwise.)
+/// Whether a kubelet gives this reason when it does not admit a pod. It gives other reasons for evictions, and for pods
+/// that no node would run, such as one with a forbidden sysctl.
 fn is_rejection(reason: &str) -> bool {
     const REASONS: [&str; 13] = [
         "UnexpectedAdmissionError",
@@ -95,11 +97,11 @@ fn is_rejection(reason: &str) -> bool {
         "VolumeAttachmentLimitExceeded",
         "InvalidNodeInfo",
     ];
-    // Of a resource, as in OutOfcpu and OutOfnvidia.com/gpu.
+    // The name of a resource follows, as in OutOfcpu and OutOfnvidia.com/gpu.
     REASONS.contains(&reason) || reason.strip_prefix("OutOf").is_some_and(|resource| !resource.is_empty())
 }
 
-/// What of a kubelet's words on an eviction names the limit that was exceeded: of an emptyDir, a container, the pod.
+/// The limit that the kubelet's message names for an eviction: of an emptyDir, a container or the pod.
 fn exceeded(words: &str) -> Option<String> {
     static LIMITS: LazyLock<[Regex; 3]> = LazyLock::new(|| {
         [

@@ -1,4 +1,4 @@
-//! How a worker ended of which nobody tells why: its containers, its signal, its exit code.
+//! How a worker ended, if nothing says why: its containers, its signal, its exit code.
 
 use super::facts::{Container, FailedInit, WorkerFacts};
 use super::finding::Finding;
@@ -9,7 +9,7 @@ use text::origin::{FailureOrigin, origin_of};
 use text::signal::{SIGABRT, SIGKILL};
 use text::stderr::{first_rank, is_usage_error};
 
-/// How it ended.
+/// How the worker ended.
 pub fn finding(worker: &WorkerFacts<'_>) -> Finding {
     let Container::Terminated { exit_code, reason, report, message, .. } = worker.training else {
         return before_start(worker);
@@ -21,7 +21,7 @@ pub fn finding(worker: &WorkerFacts<'_>) -> Finding {
         "StartError" => {
             return Finding::new(Reason::ContainerConfig, format!("its container can't be started: {}", words()));
         }
-        // Of a node that came back without it.
+        // The node came back without the container.
         "ContainerStatusUnknown" => {
             return Finding { exit_code: Some(code), ..Finding::new(Reason::ContainerStatusUnknown, words()) };
         }
@@ -34,12 +34,13 @@ pub fn finding(worker: &WorkerFacts<'_>) -> Finding {
     Finding { exit_code: finding.exit_code.or(Some(code)), ..finding }
 }
 
-/// Nobody should pay for more gangs to learn of a typo; once it has worked it is something else.
+/// Whether the program failed at its first start. A typo should not cost further gangs, but a program that has worked
+/// before fails for another reason.
 pub fn is_start(worker: &WorkerFacts<'_>, report: &Report) -> bool {
     worker.attempt == 1 && report.progress.is_none()
 }
 
-/// Of SIGKILL what it mostly means, for the kernel leaves no other word.
+/// Names the signal. For SIGKILL it adds the usual cause, because the kernel leaves no other message.
 pub fn ended_by(signal: i32) -> String {
     let name = signal_name(signal);
     if signal == SIGKILL {
@@ -72,7 +73,7 @@ fn init_container(init: &FailedInit) -> Finding {
         code if code > 128 => format!("was {}", ended_by(code - 128)),
         code => format!("failed with exit code {code}"),
     };
-    // "Error" is what every one is called that did not exit 0.
+    // Every container that did not exit with 0 has the reason `Error`.
     let reason = Some(init.reason.as_str()).filter(|reason| !["", "Error", "OOMKilled"].contains(reason));
     let words = init.message.as_deref().and_then(last_line).or(reason);
     let what = with(format!("its init container {} {how}", init.name), words);
@@ -93,7 +94,7 @@ fn unstarted(error: &LaunchError) -> Finding {
             Finding { permanent: true, ..Finding::new(Reason::NoUsableCheckpoint, error.message.clone()) }
         }
         LaunchErrorKind::CodeUnavailable => Finding::new(Reason::CodeUnavailable, error.message.clone()),
-        // What the kernel may not refuse another time, such as for lack of memory.
+        // The kernel may not refuse a retry, for example if it lacked memory.
         LaunchErrorKind::LaunchFailed => Finding::new(Reason::CommandNotFound, error.message.clone()),
         _ => Finding { permanent: true, ..Finding::new(Reason::CommandNotFound, error.message.clone()) },
     }
@@ -103,10 +104,10 @@ fn ended(worker: &WorkerFacts<'_>, exit_code: i32, report: Option<&Report>, mess
     let code = report.and_then(|report| report.exit_code).unwrap_or(exit_code);
     let line = report.map_or_else(|| message.map(Cow::Borrowed), Report::last_words);
     let line = line.as_deref();
-    // An agent that could not tell of the program's end was killed with it.
+    // An agent that could not report the program's end was killed with it.
     let is_killed = report.is_none_or(|report| report.phase != Phase::Exited) && exit_code > 128;
     let signal = report.and_then(|report| report.signal);
-    // A program of any language may say last that it has lost its peer, and abort for it.
+    // A program in any language may print last that it lost its peer, and then abort.
     let last_word = line.filter(|_| report.is_some() && signal.is_none_or(|signal| signal == SIGABRT));
     let origin = last_word.map_or(FailureOrigin::Own, origin_of);
     let of_shell = report.filter(|_| signal.is_none() && !is_killed).and_then(Report::own_signal);
@@ -125,7 +126,7 @@ fn ended(worker: &WorkerFacts<'_>, exit_code: i32, report: Option<&Report>, mess
         let what = with(ended, line.filter(|_| signal != SIGKILL));
         return Finding { origin, exit_code: Some(128 + signal), ..Finding::new(Reason::Signal, what) };
     }
-    // torchrun's own is always 1.
+    // torchrun's own exit code is always 1.
     let rank = report.and_then(|report| first_rank(&report.stderr_tail));
     let ranks_code = rank.map_or(code, |(_, code)| code);
     let is_usage = |line| report.is_some_and(|report| is_usage_error(&report.stderr_tail, line));

@@ -1,4 +1,4 @@
-//! What a worker's agent has left that tells why its program failed.
+//! Why a worker's program failed, according to its agent's report.
 
 use super::facts::{Container, WorkerFacts};
 use super::finding::Finding;
@@ -18,7 +18,7 @@ use text::signal::{SIGABRT, SIGTERM};
 use text::split_rank;
 use text::stderr::{code_of_paddle, exception, first_rank};
 
-/// What counts most of what the agent has left. `progress` is when any worker last told how far it was.
+/// The strongest evidence in the agent's report. `progress` is the time of the latest progress report of any worker.
 pub fn finding(worker: &WorkerFacts<'_>, progress: Option<Timestamp>) -> Option<Finding> {
     let Container::Terminated { exit_code, reason, report, .. } = worker.training else { return None };
     let report = report.as_deref();
@@ -43,16 +43,16 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
         return hang;
     }
     if report.exit_code == Some(0) {
-        return hang; // else it was told to stop, and that is all
+        return hang; // otherwise it was only asked to stop
     }
     if report.ended_by_oom() {
         return Some(memory::finding(Some(report)));
     }
-    // Of one that was killed with its agent nobody knows whether what it told before was the end of it.
+    // This agent was killed with its program, so its report may not cover the program's end.
     if report.phase != Phase::Exited {
         return None;
     }
-    // Where another worker has got further, the image has what this one lacks.
+    // If another worker has made progress, the image has what this worker lacks.
     let is_start = ending::is_start(worker, report) && progress.is_none();
     let raised = report.exception.as_ref();
     let is_end = raised.is_some_and(|raised| is_end(worker, report, raised, progress));
@@ -65,7 +65,8 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
             ..of_exception(&raised.class, &raised.message, raised.text())
         }
     });
-    // For programs whose Python does not tell. One that does has said the same on stderr, of which this is the first line only.
+    // For programs whose Python does not report exceptions. Otherwise stderr repeats the reported exception, and this
+    // is only its first line.
     let is_news = |line: &&str| raised.is_none_or(|raised| !raised.is_in(line));
     let line = report.last_traceback();
     let line = line.as_deref().filter(is_news).and_then(|line| of_line(line, is_start && !report.python_tells));
@@ -73,14 +74,14 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     let [timeout, error, no_memory, hardware] =
         [ErrorPattern::NcclTimeout, ErrorPattern::NcclError, ErrorPattern::CudaOutOfMemory, ErrorPattern::GpuHardware]
             .map(pattern);
-    // A GPU that breaks makes much fail, but nothing that has to do with no GPU.
+    // A broken GPU causes many failures, but only in code that uses GPUs.
     let hardware = hardware.filter(|_| exception.as_ref().is_none_or(|raised| is_about_gpus(&raised.what)));
-    // What allocates in native code aborts; a program that any other signal ends has caught it.
+    // Native code that fails to allocate aborts. A program that another signal ended has caught the error.
     let no_memory = no_memory.filter(|_| report.own_signal().is_none_or(|signal| signal == SIGABRT));
-    // Of those that tell equally much the first one here is told, after what the hardware did.
+    // Among findings of the same origin a hardware failure wins, and then the first one in this list.
     let told = [timeout, exception, hardware, killed_rank(report), line, no_memory, error, hang];
     let told = told.into_iter().flatten().min_by_key(|finding| (finding.origin, !finding.is_of_node()))?;
-    // A rank that fails has mpirun end the others: it is the one that is named.
+    // When a rank fails, mpirun ends the others and names the rank that failed.
     let rank = told.rank.or_else(|| mpi::first_process(&report.stderr_tail)?.rank);
     let what = match told.reason {
         Reason::CudaOutOfMemory => memory::with_gpu(told.what, told.time, report),
@@ -89,25 +90,25 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     Some(Finding { what, rank, ..told })
 }
 
-/// Whether words are of a library that computes on GPUs.
+/// Whether a message mentions GPUs or a library that computes on them.
 fn is_about_gpus(words: &str) -> bool {
     static NAMES: LazyLock<Regex> =
         LazyLock::new(|| text::constant(r"(?i)cuda|cudnn|cublas|nccl|\bgpus?\b|\bhip\b|rocm|\bxla|nvml"));
     NAMES.is_match(words)
 }
 
-/// Whether an exception is why the program ended: it ended soon after, or nobody made progress any more, as when the
-/// others wait for a rank that failed and can't end. What it raised when it was told to stop is not, and of a program
-/// that a signal ended only what that process raised itself.
+/// Whether an exception is why the program ended. Either the program ended soon after it, or no worker made progress
+/// any more, for example because the others wait for a failed rank that can't end. An exception raised after the
+/// request to stop does not count. If a signal ended the program, only an exception of that process itself counts.
 fn is_end(worker: &WorkerFacts<'_>, report: &Report, raised: &Exception, progress: Option<Timestamp>) -> bool {
-    /// What was under way at that moment may still have been told.
+    /// Progress that was under way at the exception may be reported this much later.
     const UNDER_WAY: SignedDuration = SignedDuration::from_secs(30);
     const SECOND: SignedDuration = SignedDuration::from_secs(1);
     let stopped = worker.deletion.filter(|_| report.stopped_by.is_some());
     if stopped.is_some_and(|asked| raised.time.duration_since(asked) >= SECOND) {
         return false;
     }
-    // By an exit code nobody knows whose process it was that a signal ended.
+    // An exit code alone does not say which process a signal ended.
     if report.signal.is_some() && report.own_signal().is_some() && raised.by_program == Some(false) {
         return false;
     }
@@ -115,8 +116,8 @@ fn is_end(worker: &WorkerFacts<'_>, report: &Report, raised: &Exception, progres
     report.last_exception().is_some() || (raised.thread.is_none() && was_last())
 }
 
-/// Of what does not come to pass in a program that has worked before. A library that is missing may be the node's, such as its
-/// driver's.
+/// Whether the exception can't occur in a program that has worked before. A missing library may be one of the node's,
+/// such as its driver's.
 fn is_of_start(class: &str, message: &str) -> bool {
     let may_be_of_node = message.contains("cannot open shared object file");
     !may_be_of_node && matches!(sort(class, message), Sort::Import | Sort::Syntax)
@@ -152,7 +153,7 @@ fn of_match(found: &ErrorMatch) -> Finding {
     Finding { origin: origin_of(&found.text), rank, time: Some(found.time), ..Finding::why(reason, words) }
 }
 
-/// Of a rank that waits in an exchange nobody knows whether it is to blame.
+/// A rank that waits in a collective may not be to blame, so its hang counts as a failure of the gang.
 fn of_hang(hang: &Hang) -> Finding {
     let origin = match hang.place {
         Place::Stopped | Place::Elsewhere => FailureOrigin::Own,
@@ -161,8 +162,8 @@ fn of_hang(hang: &Hang) -> Finding {
     Finding { origin, rank: hang.rank, time: Some(hang.time), ..Finding::why(Reason::Hang, hang.text.clone()) }
 }
 
-/// The rank that a signal ended, by the word of torchrun, mpirun or Paddle's launcher. An abort is how libraries end one that
-/// complains of others.
+/// The rank that a signal ended, according to torchrun, mpirun or Paddle's launcher. Libraries use an abort to end a
+/// process that complains about others.
 fn killed_rank(report: &Report) -> Option<Finding> {
     let tail = &report.stderr_tail;
     let told = first_rank(tail).or_else(|| code_of_paddle(tail).map(|code| (None, code)));

@@ -1,10 +1,10 @@
-//! What is known of one worker: the operator sees it on its pod, an agent on its own container.
+//! Facts about one worker. The operator reads them from the worker's pod, an agent from its own container.
 
 use jiff::Timestamp;
 use protocol::report::Report;
 use protocol::role::{Place, RoleName};
 
-/// One worker of the attempt, as far as its failure may need it.
+/// One worker of the attempt, with the facts that may explain its failure.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerFacts<'a> {
     /// Its role.
@@ -13,21 +13,21 @@ pub struct WorkerFacts<'a> {
     pub index: u32,
     /// Name of the pod; empty where that is not known.
     pub pod: &'a str,
-    /// The node, once there is one.
+    /// Name of the node, once the pod has one.
     pub node: Option<&'a str>,
     /// The attempt that it belongs to, from 1.
     pub attempt: u32,
     /// When its pod was created.
     pub created: Option<Timestamp>,
-    /// When the deletion of its pod was asked for.
+    /// When the deletion of its pod was requested.
     pub deletion: Option<Timestamp>,
-    /// Its pod exists no more.
+    /// Its pod no longer exists.
     pub gone: bool,
-    /// Its pod ended, one way or the other: `Some(true)` if well.
+    /// Whether its pod succeeded; `None` until the pod has ended.
     pub ended: Option<bool>,
-    /// Why its pod failed, where that is not of its containers: a kubelet's reason and words.
+    /// Why its pod failed, if not because of its containers: the kubelet's reason and message.
     pub pod_reason: Option<&'a Waiting>,
-    /// Something outside took it away.
+    /// The disruption from outside that removed it.
     pub disruption: Option<&'a Disruption>,
     /// An init container that failed, and kept the program from starting.
     pub failed_init: Option<&'a FailedInit>,
@@ -35,7 +35,7 @@ pub struct WorkerFacts<'a> {
     pub training: &'a Container,
 }
 
-/// A reason in one word and a message in the words of who gave it.
+/// A reason in one word, and the message of the component that gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// For example `ErrImagePull`.
@@ -49,13 +49,13 @@ pub struct Waiting {
 pub struct Disruption {
     /// `EvictionByEvictionAPI`, `PreemptionByScheduler`, `DeletionByTaintManager`, `DeletionByPodGC`, `TerminationByKubelet`.
     pub reason: String,
-    /// In Kubernetes' words.
+    /// Kubernetes' message.
     pub message: String,
-    /// When.
+    /// Time of the disruption.
     pub time: Option<Timestamp>,
 }
 
-/// An init container that did not end well.
+/// An init container that failed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FailedInit {
     /// Name of the container.
@@ -70,7 +70,7 @@ pub struct FailedInit {
     pub finished: Option<Timestamp>,
 }
 
-/// How the container `training` stands.
+/// State of the container `training`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Container {
     /// Not started.
@@ -99,7 +99,7 @@ pub enum Container {
 }
 
 impl<'a> WorkerFacts<'a> {
-    /// What its agent left.
+    /// Report of its agent.
     #[must_use]
     pub fn report(&self) -> Option<&'a Report> {
         match self.training {
@@ -108,7 +108,7 @@ impl<'a> WorkerFacts<'a> {
         }
     }
 
-    /// Its program ended well.
+    /// Whether its program succeeded.
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.ended == Some(true) || matches!(self.training, Container::Terminated { exit_code: 0, .. })

@@ -1,33 +1,33 @@
-//! What one worker's failure was.
+//! Description of one worker's failure.
 
 use jiff::Timestamp;
 use protocol::reason::Reason;
 use text::origin::FailureOrigin;
 
-/// The failure of one worker, as it would be told if it were the first one.
+/// The failure of one worker, as it is reported if it was the first one.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub reason: Reason,
-    /// As a person would tell it, without who it was.
+    /// Text for users, which does not name the worker.
     pub what: String,
-    /// Of the process that failed.
+    /// Rank of the process that failed.
     pub rank: Option<u64>,
-    /// Of the program, or the container.
+    /// Exit code of the program or the container.
     pub exit_code: Option<i32>,
-    /// Trying again can't help.
+    /// A retry can't help.
     pub permanent: bool,
-    /// Whose failure it tells of.
+    /// Whether the worker itself, the gang or a peer failed.
     pub origin: FailureOrigin,
-    /// It tells why the program failed, and not only how it ended.
+    /// It says why the program failed, not only how it ended.
     pub tells_why: bool,
-    /// It has an exit code, and not a word beside it.
+    /// There is an exit code but no message.
     pub is_mute: bool,
-    /// When it was told, if it was told with its time.
+    /// Time of the failure, if it was reported with one.
     pub time: Option<Timestamp>,
 }
 
 impl Finding {
-    /// What says nothing but this.
+    /// A finding with this reason and text only.
     pub fn new(reason: Reason, what: impl Into<String>) -> Self {
         Self {
             reason,
@@ -42,12 +42,12 @@ impl Finding {
         }
     }
 
-    /// Whether the node failed, and not the program: nothing that counts against the job.
+    /// Whether the node failed and not the program. Such a failure does not count against the job.
     pub fn is_of_node(&self) -> bool {
         self.reason == Reason::GpuHardwareError
     }
 
-    /// What says why.
+    /// A finding that says why the program failed.
     pub fn why(reason: Reason, what: impl Into<String>) -> Self {
         Self { tells_why: true, ..Self::new(reason, what) }
     }

@@ -1,7 +1,7 @@
-//! Who of a gang failed first.
+//! Which worker of a gang failed first.
 //!
-//! Kubernetes' times are whole seconds: within one a disruption goes before a program's failure, a program's failure
-//! before a deletion, and of two programs the agents' milliseconds decide.
+//! Kubernetes' times are whole seconds. Within one second a disruption precedes a program's failure, and a program's
+//! failure precedes a deletion. The agents' milliseconds order the failures of two programs.
 
 use super::facts::{Container, WorkerFacts};
 use super::finding::Finding;
@@ -12,7 +12,7 @@ use protocol::reason::Reason;
 use protocol::stacks::Place;
 use text::origin::FailureOrigin;
 
-/// The root among all that failed; `None` while nothing has.
+/// The first cause among all failed workers; `None` while no worker has failed.
 pub fn first_cause<'a, W: Into<WorkerFacts<'a>>>(workers: impl IntoIterator<Item = W>) -> Option<AttemptEnd> {
     let workers: Vec<WorkerFacts<'a>> = workers.into_iter().map(Into::into).collect();
     let progress = workers.iter().filter_map(|worker| worker.report()?.progress?.time).max();
@@ -33,24 +33,24 @@ enum Kind {
     Deleted,
 }
 
-/// How much an end looks like the first one, best first.
+/// How likely an end is to be the first cause, most likely first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// Its pod can run no other attempt, so that it has to be known whatever failed before.
+    /// Its pod can run no other attempt, which has to be reported whatever failed before.
     Unkillable,
-    /// By itself, or by a hand from outside when nobody had failed.
+    /// The worker failed by itself, or was removed from outside before any worker had failed.
     First,
-    /// Told to stop while it was failing by itself: a peer that it took along was faster to end. Of a gang that hangs, a rank
-    /// that waits for no other.
+    /// Stopped while it was failing by itself: a peer that it took along was faster to end. In a gang that hangs, a
+    /// rank that waits for no other rank.
     Caught,
-    /// Without a word, when one that was told to stop had failed before: MPICH's `mpiexec` ends at an `MPI_Abort` without
-    /// reading what the processes have said last.
+    /// Ended without a message, after a worker that was asked to stop had failed. At an `MPI_Abort`, MPICH's `mpiexec`
+    /// exits without reading the last output of the processes.
     Mute,
-    /// What they do together failed, such as a collective that timed out.
+    /// A joint operation of the workers failed, such as a collective that timed out.
     Gang,
-    /// It lost a peer.
+    /// The worker lost a peer.
     Echo,
-    /// Told to stop because another one had failed.
+    /// Stopped because another worker had failed.
     Stopped,
 }
 
@@ -62,7 +62,7 @@ struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    /// `None` for one that has not failed. `progress` is when any worker last told how far it was.
+    /// `None` if the worker has not failed. `progress` is the time of the latest progress report of any worker.
     fn of(worker: WorkerFacts<'a>, progress: Option<Timestamp>) -> Option<Self> {
         if worker.succeeded() {
             return None;
@@ -83,7 +83,7 @@ impl<'a> End<'a> {
         Some(Self { worker, kind, finding })
     }
 
-    /// As Kubernetes tells it, unless the program has told that it failed earlier: it may take its time to end.
+    /// The time that Kubernetes reports, unless the program reported its failure earlier. It may take long to end.
     fn second(&self) -> Option<Timestamp> {
         match (self.kind, self.worker.training) {
             (Kind::Disrupted, _) => self.finding.time,
@@ -95,12 +95,12 @@ impl<'a> End<'a> {
         }
     }
 
-    /// When its program ended, to the millisecond if its agent has told.
+    /// When its program ended, to the millisecond if its agent has reported it.
     fn ended(&self) -> Option<Timestamp> {
         self.worker.report().and_then(|report| report.finished_at).or_else(|| self.second())
     }
 
-    /// When it failed, to the millisecond if its agent has told.
+    /// When it failed, to the millisecond if its agent has reported it.
     fn moment(&self) -> Option<Timestamp> {
         self.finding.time.or_else(|| self.ended())
     }
@@ -111,12 +111,12 @@ impl<'a> End<'a> {
         (self.finding.reason == Reason::Hang).then_some(hang.place)
     }
 
-    /// Whether it tells why it failed by itself.
+    /// Whether the finding says why this worker failed by itself.
     fn is_own(&self) -> bool {
         self.finding.tells_why && self.finding.origin == FailureOrigin::Own
     }
 
-    /// Whether it was told to stop and had told before `other` ended why it was failing by itself.
+    /// Whether it was asked to stop, and had reported its own failure before `other` ended.
     fn failed_before(&self, other: &Self) -> bool {
         let is_stopped = self.worker.report().is_some_and(|report| report.stopped_by.is_some());
         is_stopped && self.is_own() && self.finding.time.is_some() && self.finding.time < other.ended()
@@ -128,7 +128,7 @@ impl<'a> End<'a> {
             Kind::Disrupted if self.finding.reason == Reason::Unkillable => Rank::Unkillable,
             Kind::Disrupted => Rank::First,
             Kind::Failed if self.finding.reason == Reason::StorageExceeded => Rank::First, // it is stopped for that
-            // All of them hang, and the one that says so first is mostly one that waits.
+            // All ranks hang, and the first one to report it usually waits for another.
             Kind::Failed if self.hangs_at() == Some(Place::Stopped) => Rank::First,
             Kind::Failed if self.hangs_at() == Some(Place::Elsewhere) => Rank::Caught,
             Kind::Failed if self.worker.report().is_some_and(|report| report.stopped_by.is_some()) => stopped,
@@ -143,7 +143,7 @@ impl<'a> End<'a> {
             Kind::Deleted => {
                 let mut others = all.iter().filter(|other| other.kind != Kind::Deleted);
                 let first = others.all(|other| self.second() < other.second() || self.ended() < other.ended());
-                // It may have been deleted for that it had failed and did not end.
+                // It may have been deleted because it had failed and did not end.
                 let told = self.finding.time.filter(|_| self.finding.tells_why);
                 let before = told.is_some() && told < self.worker.deletion;
                 if first && !before { Rank::First } else { stopped }
@@ -174,7 +174,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// Whether it failed before anybody asked for the deletion of its pod.
+/// Whether it failed before the deletion of its pod was requested.
 fn failed_by_itself(worker: &WorkerFacts<'_>) -> bool {
     match (worker.training, worker.deletion) {
         (Container::Terminated { finished: Some(end), report, .. }, Some(asked)) => {
@@ -186,7 +186,7 @@ fn failed_by_itself(worker: &WorkerFacts<'_>) -> bool {
     }
 }
 
-/// Kubernetes' times have no more.
+/// Truncates a time to seconds, the resolution of Kubernetes' times.
 fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -1,11 +1,12 @@
-//! The first cause of a failed attempt, and what follows from it ([`restart`]).
+//! The first cause of a failed attempt, and the decision on what follows from it ([`restart`]).
 //!
 //! One worker fails first and the others follow: their collectives break, and the Job controller deletes their pods.
-//! The root is the earliest failure that is not such an echo: [`first_cause`] finds it among [`WorkerFacts`], which the
-//! operator takes from pods and an agent has of itself.
+//! [`first_cause`] finds the root, which is the earliest failure that is not such an echo. Its input is
+//! [`WorkerFacts`], which the operator takes from pods and an agent from itself.
 //!
-//! `gang` ranks who failed first. What each worker's failure was is looked for where it shows best: `disruption` in what
-//! happened to its pod, `evidence` in what its agent has left, `ending` in how its containers ended. All of it is pure.
+//! `gang` ranks which worker failed first. Three modules look for the cause of each worker's failure. `disruption`
+//! examines what happened to its pod, `evidence` its agent's report, and `ending` how its containers ended. All of them
+//! are pure.
 
 mod disruption;
 mod ending;

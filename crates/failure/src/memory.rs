@@ -1,4 +1,4 @@
-//! How a kill for lack of memory is told: what the limit was, how far it went, and whose process it was.
+//! How a kill for lack of memory is reported: the limit, the peak, and whose process was killed.
 
 use super::finding::Finding;
 use jiff::Timestamp;
@@ -7,14 +7,14 @@ use protocol::report::{Memory, Report};
 use text::signal::SIGKILL;
 use text::stderr::first_rank;
 
-/// What killed a process of this container, and of which rank, as far as anybody knows.
+/// Describes the kill of a process of this container, with its rank where that is known.
 pub fn finding(report: Option<&Report>) -> Finding {
     let (rank, who) = report.map_or((None, ""), victim);
     let memory = report.and_then(|report| report.memory).unwrap_or_default();
     Finding { rank, ..Finding::why(Reason::OomKilled, format!("{who}{}", words(memory))) }
 }
 
-/// torchrun names the rank that a signal ended. PyTorch's DataLoader names its worker in an exception of the rank's.
+/// torchrun names the rank that a signal ended. PyTorch's DataLoader names its worker in an exception of the rank.
 fn victim(report: &Report) -> (Option<u64>, &'static str) {
     if let Some((rank, _)) = first_rank(&report.stderr_tail).filter(|(_, code)| *code == -SIGKILL) {
         return (rank, "");
@@ -26,7 +26,7 @@ fn victim(report: &Report) -> (Option<u64>, &'static str) {
     of_loader.map_or((None, ""), |raised| (raised.rank, "one of its DataLoader workers was "))
 }
 
-/// `what`, with how full the GPU was before. PyTorch says that itself.
+/// Adds to `what` how full the GPU was before. PyTorch's own messages already say so.
 pub fn with_gpu(what: String, time: Option<Timestamp>, report: &Report) -> String {
     const GIB: f64 = 1_073_741_824.0;
     let Some(gpu) = report.gpu_memory.filter(|_| !what.contains(" is free")) else { return what };
@@ -37,7 +37,7 @@ pub fn with_gpu(what: String, time: Option<Timestamp>, report: &Report) -> Strin
 
 fn words(Memory { limit, peak, shared }: Memory) -> String {
     const KILLED: &str = "killed for using more memory than resources.limits.memory allows";
-    // Less is no reason to look there.
+    // A smaller share does not explain the kill.
     let is_much = |shared: &u64| limit.or(peak).is_none_or(|all| *shared >= all / 10) && *shared >= 1 << 20;
     let figures = [
         limit.map(|limit| format!("the limit is {}", mebibytes(limit))),
@@ -51,7 +51,7 @@ fn words(Memory { limit, peak, shared }: Memory) -> String {
     }
 }
 
-/// As people write limits: `200Mi`, `1.5Gi`.
+/// In the notation of resource limits: `200Mi`, `1.5Gi`.
 fn mebibytes(bytes: u64) -> String {
     const GI: u64 = 1 << 30;
     let mebi = (bytes + (1 << 19)) >> 20;

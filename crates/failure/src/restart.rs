@@ -1,8 +1,8 @@
-//! What follows from the end of an attempt: another one, or the end of the job.
+//! Decision on what follows the end of an attempt: another attempt, or the end of the job.
 //!
-//! This is the only decision of its kind. The leader of a gang makes it for attempts that end in their pods, the operator for
-//! those whose pods are gone or have no leader, and both from the same [`RestartHistory`]: an end that one of them has judged
-//! is not judged again by the other. docs/failures.md has the rules as a table.
+//! All these decisions are made here. The leader of a gang decides for attempts that end in their pods. The operator
+//! decides for attempts whose pods are gone or have no leader. Both use the same [`RestartHistory`], so an end that one
+//! of them has judged is not judged again by the other. docs/failures.md has the rules as a table.
 
 use protocol::attempt::{AttemptEnd, Class, RepeatedFailure, RestartHistory};
 use protocol::failure_rules::{self, FailureRule};
@@ -15,14 +15,14 @@ use text::start_of;
 const QUICK: Duration = Duration::from_secs(300);
 /// Longest wait before another attempt after failures.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// The same after disruptions: what drives workers away may take its time.
+/// The same after disruptions, whose cause may last longer.
 const LONGEST_WAIT_DISRUPTED: Duration = Duration::from_secs(300);
-/// So many quick disruptions in a row are enough.
+/// Number of quick disruptions in a row that ends the job.
 pub const INTERRUPTIONS: u32 = 10;
-/// Characters that are kept of the reason and of the checkpoint of a failure that may come again.
+/// Characters that are kept of the reason and of the checkpoint of a failure, to recognize the same failure later.
 const KEPT: usize = 160;
 
-/// `failurePolicy`, as far as it decides on restarts.
+/// The fields of `failurePolicy` that decide on restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
     /// `failurePolicy.restartPolicy`.
@@ -38,29 +38,29 @@ pub struct Policy {
 /// What follows from the end of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Another attempt, not sooner than so long after the end.
+    /// Another attempt, after a back-off.
     Restart {
-        /// The back-off.
+        /// Shortest time between the end and the next attempt.
         after: Duration,
     },
-    /// Another attempt, once a person has said what it may start from.
+    /// Another attempt, once the user has chosen what it may start from.
     Wait,
     /// No other attempt.
     Stop {
-        /// Why not, where the cause does not say it: a few words in brackets.
+        /// Why not, in a few words for brackets. Empty if the cause already says it.
         why: String,
     },
 }
 
-/// Decides what follows from the end of an attempt, and adds the end to the history. An end that is in it already changes
-/// nothing: what was decided then is the answer.
+/// Decides what follows from the end of an attempt, and adds the end to the history. For an end that is already in the
+/// history it returns the earlier decision.
 ///
-/// The rules, the first that applies decides:
-/// 1. What was requested (`Restarted`, `Resized`) is followed by another attempt at once.
+/// The first rule that applies decides:
+/// 1. After a requested end (`Restarted`, `Resized`) another attempt starts at once.
 /// 2. `restartPolicy: Never` ends the job.
-/// 3. Where no checkpoint of the job can be used, it waits for a word.
+/// 3. If no checkpoint of the job can be used, the job waits for the user's decision.
 /// 4. A disruption restarts, unless it is the tenth in a row that came within five minutes and without progress.
-/// 5. What trying again can't help ends the job, unless `restartPolicy` is `Always` and no rule of the user's says Fail.
+/// 5. A permanent failure ends the job, unless `restartPolicy` is `Always` and no rule of the user says Fail.
 /// 6. A failure after `backoffLimit` restarts ends the job.
 /// 7. The same failure for the third time, at the same step and from the same checkpoint, ends the job.
 /// 8. Any other failure restarts.
@@ -77,7 +77,7 @@ pub fn decide(policy: &Policy, history: &mut RestartHistory, end: &AttemptEnd) -
     }
 }
 
-/// What `failurePolicy.rules` make of the end of an attempt.
+/// Applies `failurePolicy.rules` to the end of an attempt.
 #[must_use]
 pub fn ruled(policy: &Policy, end: AttemptEnd) -> AttemptEnd {
     failure_rules::apply(&policy.rules, end)
@@ -97,7 +97,7 @@ fn back_off(history: &RestartHistory, class: Class) -> Duration {
     })
 }
 
-/// Adds an end to the history. Some if no other attempt follows, with the reason where the cause does not say it.
+/// Adds an end to the history. Returns `Some` if no other attempt follows, with the reason unless the cause says it.
 fn weigh(policy: &Policy, history: &mut RestartHistory, end: &AttemptEnd) -> Option<String> {
     let ran = Duration::from_secs(u64::try_from(end.ran_seconds).unwrap_or(0));
     if end.step > history.step || ran >= QUICK || end.reason == Reason::Restarted {
@@ -111,7 +111,7 @@ fn weigh(policy: &Policy, history: &mut RestartHistory, end: &AttemptEnd) -> Opt
         Class::Requested => return None,
         _ if policy.restarts == Restarts::Never => return Some("failurePolicy.restartPolicy is Never".to_owned()),
         _ if end.waits_for_word() => {
-            // What waits for a word spends no budget.
+            // A job that waits for the user's decision spends no budget.
             history.disruptions = history.disruptions.saturating_add(1);
             return None;
         }
@@ -153,7 +153,7 @@ fn weigh(policy: &Policy, history: &mut RestartHistory, end: &AttemptEnd) -> Opt
     None
 }
 
-/// The failure and how often it has come in a row by now; none where it is not known how far the program came.
+/// The failure, and how often it has occurred in a row. `None` if the step that the program reached is unknown.
 fn repeated(history: &RestartHistory, end: &AttemptEnd) -> Option<RepeatedFailure> {
     let checkpoint = end.resumed_from.as_deref().unwrap_or_default();
     let this = RepeatedFailure {
@@ -167,7 +167,7 @@ fn repeated(history: &RestartHistory, end: &AttemptEnd) -> Option<RepeatedFailur
     Some(RepeatedFailure { times, ..this })
 }
 
-/// The last characters of a path: by their ends paths differ.
+/// The last characters of a path, because paths differ at their ends.
 fn end_of(path: &str) -> &str {
     path.char_indices().rev().take(KEPT).last().map_or("", |(at, _)| &path[at..])
 }
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn the_tenth_quick_disruption_in_a_row_ends_the_job() {
         let mut ends = vec![disruption(); 9];
-        // Another size is no sign that something drives the workers away, and none that it has stopped.
+        // A resize neither adds to a series of disruptions nor ends it.
         ends.push(requested("Resized"));
         ends.push(disruption());
         let decided = decisions(&POLICY, &ends);
@@ -307,7 +307,7 @@ mod tests {
         let from = |n: i32| AttemptEnd { resumed_from: Some(format!("checkpoint-{}", n / 2)), ..nan(7) };
         let moving = (1..9).map(from).collect::<Vec<_>>();
         assert!(decisions(&policy, &moving).iter().all(Result::is_ok), "a newer checkpoint is progress");
-        // Of a long path the end tells it from others.
+        // Long paths differ at their ends.
         let from = |n: i32| AttemptEnd { resumed_from: Some(format!("{}/{n}", "ü".repeat(900))), ..nan(7) };
         assert!(decisions(&policy, &(1..9).map(from).collect::<Vec<_>>()).iter().all(Result::is_ok));
     }

@@ -1,12 +1,11 @@
 //! A folder of contents that many fetchers share, also on network file systems without locks.
 //!
-//! `CACHE/KEY/` has `data/`, the files; `files.jsonl`, a line of path, size and SHA-256 for each; and `entry.json`,
-//! what the content is, with the hash of `files.jsonl`. KEY is the first 32 hexadecimal digits of a SHA-256 over the
+//! `CACHE/KEY/` has the files in `data/`. `files.jsonl` has a line of path, size and SHA-256 for each. `entry.json`
+//! describes the content, with the hash of `files.jsonl`. KEY is the first 32 hexadecimal digits of a SHA-256 over the
 //! address and the resolved revision. An entry is made in `CACHE/.fetching`, is on the disk before its `entry.json` is,
-//! and appears under its name by one rename. What is found damaged is renamed into `CACHE/.damaged`, under a unique
-//! name.
+//! and appears under its name by one rename. A damaged entry is renamed into `CACHE/.damaged`, under a unique name.
 //!
-//! Who makes an entry is decided by [leases](crate::lease).
+//! [Leases](crate::lease) decide which fetcher makes an entry.
 
 use crate::error::FetchError;
 use crate::lease::{Lease, LeaseTimes, unique};
@@ -28,7 +27,7 @@ pub(crate) const MARKER: &str = "entry.json";
 const FILES: &str = "files.jsonl";
 pub(crate) const DATA: &str = "data";
 const DAMAGED: &str = ".damaged";
-/// A longer marker is none, in bytes.
+/// Maximum length of a marker, in bytes.
 const LONGEST_MARKER: u64 = 64 * 1024;
 /// The version of the entry's form.
 const VERSION: u32 = 1;
@@ -62,7 +61,7 @@ pub(crate) struct Entry {
     pub fetcher: String,
 }
 
-/// What is under a key.
+/// State of a key.
 #[derive(Debug)]
 pub(crate) enum Found {
     Whole(Entry),
@@ -86,7 +85,7 @@ pub(crate) struct Cache {
 type Result<T> = std::result::Result<T, FetchError>;
 
 impl Cache {
-    /// Opens the folder at `path`, which must be there: a volume that is not mounted is not filled.
+    /// Opens the folder at `path`, which must exist, so that an unmounted volume is not filled.
     pub fn open(path: &Path, times: LeaseTimes) -> Result<Self> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => FetchError::refused(format!(
@@ -105,7 +104,7 @@ impl Cache {
         self.path.join(key).join(DATA)
     }
 
-    /// An empty file that goes with its descriptor.
+    /// An empty file that is removed with its descriptor.
     pub fn spool(&self) -> Result<File> {
         let name = format!("list.{}", unique());
         let file = self.fetching.writable(&name);
@@ -129,7 +128,7 @@ impl Cache {
         parse(&self.marker(key).ok()??)
     }
 
-    /// What is under a key: the sizes of all files are compared, and with `verify` their hashes too.
+    /// State of a key. The sizes of all files are compared, and with `verify` their hashes too.
     pub fn look(&self, key: &str, verify: bool) -> Result<Found> {
         let folder = match self.root.folder(key) {
             Ok(folder) => folder,
@@ -152,7 +151,7 @@ impl Cache {
         }
     }
 
-    /// Moves a damaged entry out of the way: where it is now. Only the holder of the key's lease may.
+    /// Moves a damaged entry out of the way, and returns its new place. Only the holder of the key's lease may call it.
     pub fn set_aside(&self, key: &str) -> Result<PathBuf> {
         let name = format!("{key}.{}", unique());
         let place = self.path.join(DAMAGED).join(&name);
@@ -163,7 +162,8 @@ impl Cache {
         }
     }
 
-    /// Makes what a lease's holder has fetched the entry of its key. `files` are all in its `data`, and on the disk.
+    /// Makes the files that a lease's holder has fetched the entry of its key. `files` are all in its `data`, and on
+    /// the disk.
     pub fn publish(
         &self,
         lease: &Lease,
@@ -200,7 +200,7 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(nix::libc::ELOOP)
 }
 
-/// Writes `files.jsonl`: its SHA-256.
+/// Writes `files.jsonl`, and returns its SHA-256.
 fn write_files(work: &Folder, files: impl Iterator<Item = io::Result<Stored>>) -> io::Result<String> {
     work.remove(FILES)?;
     let mut writer = BufWriter::new(work.writable(FILES)?);

@@ -22,7 +22,7 @@ pub enum Kind {
     Unavailable,
     /// The content changed while it was being fetched.
     Changed,
-    /// The disk of this side is full or fails.
+    /// The local disk is full or fails.
     Local,
     /// Another fetcher took over this content.
     Superseded,

@@ -10,9 +10,9 @@
 //!   `used`. If that has changed by then, the entry is renamed back. A fetcher that found the entry whole has replaced
 //!   `used` before the rename, so that the change is seen.
 //! - *A fetcher that makes room dies.* The next one finds the renamed entries, and treats each of them in the same way.
-//! - *A job has found its entry, and its status does not say so yet.* Entries stay that were used within the last hour. Of a
-//!   list of uses that is older, those stay as well that were used since. All times of files are those of the cache's own
-//!   clock.
+//! - *A job has found its entry, and its status does not say so yet.* Entries that were used within the last hour stay.
+//!   If the list of uses is older, entries that were used since stay as well. All times of files are those of the
+//!   cache's own clock.
 
 use crate::cache::{Cache, is_missing};
 use crate::error::{FetchError, Kind};
@@ -29,11 +29,11 @@ use std::time::{Duration, SystemTime};
 pub(crate) const LEASE: &str = "room";
 /// The file of an entry that each use replaces.
 const USED: &str = "used";
-/// A longer one is cut, in bytes.
+/// Maximum length of that file, in bytes. A longer one is cut.
 const LONGEST: u64 = 256;
 /// An entry that was used more recently than this stays: its job may not have said so yet.
 const RECENT: Duration = Duration::from_secs(3600);
-/// Entries that are named to a person.
+/// Number of entries that an error names.
 const NAMED: usize = 3;
 
 /// How much a cache may hold, and what of it must stay.
@@ -90,7 +90,7 @@ fn choose(mut entries: Vec<Candidate>, missing: u64, limit: &Limit) -> Result<Ve
 }
 
 impl Cache {
-    /// Notes that the entry of a key is used. Before the entry is looked at.
+    /// Notes that the entry of a key is used. To be called before the entry is read.
     pub(crate) fn touch(&self, key: &str) {
         let written = self.root.folder(key).and_then(|entry| {
             let mut file = entry.writable(USED)?;
@@ -102,7 +102,8 @@ impl Cache {
         drop(written);
     }
 
-    /// Makes room for `needed` bytes of the content `key`. Under the lease [`LEASE`]: what was removed.
+    /// Makes room for `needed` bytes of the content `key`, under the lease [`LEASE`]. Returns the keys of the removed
+    /// entries.
     ///
     /// # Errors
     /// If that is not possible: with the limit, the entries that stay, and the remedy.
@@ -160,13 +161,13 @@ impl Cache {
         Ok(chosen)
     }
 
-    /// The content is there, or is not fetched any more.
+    /// Removes the noted size of a content that is there, or is no longer fetched.
     pub(crate) fn forget_size(&self, key: &str) {
-        // Without its content it counts for nothing, and the next one that makes room removes it.
+        // Without its content it does not count, and the next fetcher that makes room removes it.
         drop(self.fetching.remove(&size_name(key)));
     }
 
-    /// The whole entries. Nothing else in the folder is looked at.
+    /// The whole entries. Nothing else in the folder is read.
     fn candidates(&self, fetching: &[String]) -> io::Result<Vec<Candidate>> {
         let now = self.now()?;
         let mut found = Vec::new();
@@ -198,7 +199,7 @@ impl Cache {
         now
     }
 
-    /// Bytes of other contents that have yet to be complete. What is noted of contents that no fetch has any more goes.
+    /// Bytes of other contents that have yet to be complete. Notes of contents without a fetch are removed.
     fn in_the_making(&self, own: &str, names: &[String], entries: &[Candidate]) -> io::Result<u64> {
         let there: BTreeSet<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
         let mut sum = 0_u64;
@@ -318,7 +319,7 @@ mod tests {
         let kept = choose(entries.to_vec(), 11, &limit).unwrap_err();
         let why: Vec<&str> = kept.iter().map(|(_, why)| why.as_str()).collect();
         assert_eq!(why, ["a fetcher checks it", "job train uses it", "it was used recently"]);
-        // A list that is 2 h old says nothing of a job that began an hour ago.
+        // A list that is 2 h old says nothing about a job that began an hour ago.
         let old = Limit { age: Duration::from_secs(2 * HOUR), ..limit.clone() };
         assert!(choose(entries.to_vec(), 10, &old).is_err());
         let unknown = Limit { used: None, ..limit };
@@ -384,7 +385,7 @@ mod tests {
         assert!(room.has(&new));
     }
 
-    /// What is no whole entry of ours stays, whatever its name.
+    /// Anything that is not a whole entry of this cache stays, whatever its name.
     #[test]
     fn foreign_and_unfinished_files_stay() {
         let room = Room::new();
@@ -426,7 +427,7 @@ mod tests {
         let room = Room::new();
         let key = room.entry('a', 9);
         let digest = digest_of_use(&room.cache.root.folder(&key).unwrap()).unwrap();
-        // Another one had chosen it, and died once it was renamed.
+        // Another fetcher had chosen it, and died after it was renamed.
         let name = format!("{key}.evicted.{digest}");
         room.cache.touch(&key);
         fs::rename(room.folder.path().join(&key), room.folder.path().join(".fetching").join(&name)).unwrap();

@@ -16,7 +16,7 @@ use text::one_line;
 pub(crate) const ENDPOINT: &str = "https://huggingface.co";
 /// The longest answer of the API, in bytes: a page has a thousand files.
 const LONGEST: usize = 8 * 1024 * 1024;
-/// The most files of a list.
+/// Maximum number of files in a list.
 const MOST_FILES: usize = 3_000_000;
 /// Pages that may have any number of files, or none.
 const SMALL_PAGES: usize = 1000;
@@ -136,7 +136,7 @@ impl Hub {
         path.strip_prefix(wanted)?.strip_prefix('/').map(str::to_owned)
     }
 
-    /// Asks the API, again after failures that may heal.
+    /// Sends a request to the API, and retries after temporary failures.
     async fn ask<T: DeserializeOwned>(&self, url: &Url, name: &str) -> Result<(T, Option<Url>)> {
         let mut tries = Tries::new(self.network.patience);
         loop {
@@ -187,7 +187,7 @@ impl Hub {
         open(&self.network, asked).await
     }
 
-    /// What a status means. The hub says in a header what is behind it.
+    /// The failure that a status means. The hub gives the cause in a header.
     fn refused(&self, name: &str, status: u16, headers: &HeaderMap) -> FetchError {
         let code = headers.get("x-error-code").and_then(|code| code.to_str().ok()).unwrap_or_default();
         let (namespace, repository) = self.repository();

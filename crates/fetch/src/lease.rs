@@ -6,8 +6,8 @@
 //! own monotonic clock, it creates lease N+1. No clock of another machine and no time of a file is compared.
 //!
 //! The holder fetches into `CACHE/.fetching/KEY.work.N.NAME`. The next holder renames that folder to its own name and
-//! resumes in it. A holder that finds its lease gone, changed, or followed by N+1 stops. It looks at each start of a
-//! range and before the entry is published.
+//! resumes in it. A holder that finds its lease gone, changed, or followed by N+1 stops. It checks the lease at each
+//! start of a range and before it publishes the entry.
 //!
 //! # Races
 //!
@@ -45,16 +45,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// A longer lease is none, in bytes.
+/// Maximum length of a lease, in bytes.
 const LONGEST: u64 = 256;
 
 /// The times of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTimes {
-    /// Between two counts of a holder. Default 5 s.
+    /// Interval between two counts of a holder. Default 5 s.
     pub beat: Duration,
-    /// After this time without a change a lease is taken over. The same for all fetchers of a cache, and many times
-    /// `beat`. Default 60 s.
+    /// Time without a change after which a lease is taken over. It is the same for all fetchers of a cache, and many
+    /// times `beat`. Default 60 s.
     pub silence: Duration,
 }
 
@@ -165,7 +165,7 @@ impl Cache {
         let holder = unique();
         let written = file.write_all_at(content(&holder, 0).as_bytes(), 0).and_then(|()| file.sync_all());
         if let Err(error) = written {
-            // On a full disk the lease of no holder would be waited for.
+            // On a full disk, fetchers would wait for a lease without a holder.
             let _ = self.fetching.remove(&name);
             return Err(self.failed(&name, &error));
         }
@@ -276,7 +276,7 @@ impl Lease {
             .map_err(|error| self.cache.failed(&self.name(), &error))
     }
 
-    /// Counts as long as it is polled. Gives the reason why it must not go on.
+    /// Counts as long as it is polled. Returns the reason why the fetch must stop.
     pub async fn keep(self: &std::sync::Arc<Self>) -> FetchError {
         let mut last = Instant::now();
         for count in 1.. {
@@ -292,7 +292,7 @@ impl Lease {
         self.superseded()
     }
 
-    /// Ends it. What was fetched stays for the next holder, unless `forget`.
+    /// Ends the lease. The fetched data stays for the next holder, unless `forget`.
     pub fn release(&self, forget: bool) -> Result<()> {
         self.is_over.store(true, Ordering::Relaxed);
         self.check()?;

@@ -79,7 +79,7 @@ pub struct Options {
     /// A file with CA certificates (PEM) that are trusted besides the system's.
     pub ca_bundle: Option<PathBuf>,
     /// The revision that an earlier fetch resolved. It takes precedence over that of the address. If it is in the
-    /// cache, nothing is asked of the network.
+    /// cache, no request is sent.
     pub revision: Option<String>,
     /// Whether pickled weights of the hub's models are left out, and models that have no others are refused. Default
     /// true.
@@ -88,7 +88,7 @@ pub struct Options {
     pub verify: bool,
     /// How much the cache may hold. Entries that no job uses are removed for what is fetched. Default: no limit.
     pub limit: Option<Limit>,
-    /// How long servers are waited for.
+    /// Timeouts and pauses for servers.
     pub patience: Patience,
     /// When one fetcher takes over from another.
     pub lease: LeaseTimes,
@@ -134,7 +134,7 @@ pub struct Fetched {
     pub files: u64,
     /// Bytes of files that this call got over the network. 0 if everything was there.
     pub from_network: u64,
-    /// What was wrong with the entry that was there before, and where it is now.
+    /// The fault of the previous entry, and where that entry is now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_aside: Option<String>,
     /// Keys of the entries that were removed for it, as the cache has a limit.
@@ -227,14 +227,14 @@ impl Fetch<'_> {
                 result = work => result,
                 error = lease.keep() => Err(error),
             };
-            // What a final failure leaves is of no use to a next try.
+            // The leftovers of a final failure are of no use to a next try.
             let forget = result.as_ref().err().is_some_and(FetchError::is_final);
             let released = blocking(move || lease.release(forget)).await;
             let entry = result?;
             if self.options.limit.is_some() {
                 self.cache.forget_size(&key);
             }
-            // Once the entry is there, a lease that stays is never waited for.
+            // Once the entry is there, no fetcher waits for a lease that stays.
             drop(released);
             return Ok(self.fetched(&key, entry));
         }
@@ -250,7 +250,7 @@ impl Fetch<'_> {
         .await
     }
 
-    /// What only one fetcher does at a time.
+    /// The part of a fetch that only one fetcher does at a time.
     async fn under_lease(
         &self,
         key: &str,
@@ -317,7 +317,7 @@ impl Fetch<'_> {
         blocking(move || lease.cache().publish(&lease, &work, entry, files)).await
     }
 
-    /// Removes what no job uses, so that this content fits into the limit.
+    /// Removes entries that no job uses, so that this content fits into the limit.
     async fn make_room(&self, key: &str, needed: u64) -> Result<(), FetchError> {
         let Some(limit) = self.options.limit.clone() else { return Ok(()) };
         let lease = loop {
@@ -392,7 +392,7 @@ async fn list(
     source.list(revision, spool, options.safetensors_only).await
 }
 
-/// Runs what may wait for a disk on a thread that may.
+/// Runs work that may wait for a disk on a thread that may.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, FetchError> + Send + 'static,
 ) -> Result<T, FetchError> {

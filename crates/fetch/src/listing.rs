@@ -1,4 +1,4 @@
-//! What is to be fetched: one line for each file, on the disk and not in memory, since there may be a million.
+//! The files to be fetched: one line for each, on the disk and not in memory, because there may be a million.
 
 use crate::error::FetchError;
 use crate::names::check_path;
@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, BufWriter, Seek, Write};
 use text::one_line;
 
-/// By what a file's content is verified, besides its length.
+/// How a file's content is verified, besides its length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Check {
@@ -27,7 +27,7 @@ pub(crate) enum Check {
 pub(crate) struct Item {
     /// Relative to the folder of the content.
     pub path: String,
-    /// What the source calls it.
+    /// Its name at the source.
     pub key: String,
     /// In bytes.
     pub size: u64,
@@ -76,7 +76,7 @@ pub(crate) struct ListingWriter {
 }
 
 impl ListingWriter {
-    /// Begins one in an empty file.
+    /// Begins a listing in an empty file.
     pub fn new(file: File) -> Self {
         Self {
             file: BufWriter::new(file),
@@ -120,7 +120,7 @@ impl ListingWriter {
         Ok(self)
     }
 
-    /// Ends it. With `safetensors_only` the pickled weights are left out, if there are safetensors.
+    /// Completes the listing. With `safetensors_only` the pickled weights are left out, if there are safetensors.
     ///
     /// # Errors
     /// If there is no file, or if there are only pickled weights and they are not wanted.

@@ -16,24 +16,24 @@ use tokio::time::{sleep, timeout};
 
 /// How many redirects one request follows.
 const REDIRECTS: usize = 5;
-/// How many points the failures without progress between them may cost together.
+/// Maximum sum of points of the failures without progress between them.
 const POINTS: u32 = 8;
-/// What one costs: a stall lasts as long as the limit, so that the second one in a row is the last.
+/// Points of a stall. It lasts as long as the limit, so that the second one in a row is the last.
 const STALL: u32 = 4;
-/// A connection that failed or was cut.
+/// Points of a connection that failed or was cut.
 const CUT: u32 = 2;
-/// An answer such as 429 or 503.
+/// Points of an answer such as 429 or 503.
 const BUSY: u32 = 1;
 
-/// How long servers are waited for, and how often they are asked again.
+/// Timeouts for servers, and pauses between tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For a connection. Default 10 s.
+    /// Timeout for a connection. Default 10 s.
     pub connect: Duration,
-    /// For the next byte. It is also the time in which at least `least_data` has to arrive. Default 60 s.
+    /// Timeout for the next byte. It is also the time in which at least `least_data` has to arrive. Default 60 s.
     pub silence: Duration,
-    /// In bytes. An answer that is slower is a stall, and after fewer bytes a try counts as one without progress.
-    /// Default 256 KiB.
+    /// Minimum amount of data, in bytes. A slower answer is a stall, and a try with fewer bytes counts as one without
+    /// progress. Default 256 KiB.
     pub least_data: u64,
     /// The pause before the second try, which doubles with each further one. Default 0.5 s.
     pub back_off: Duration,
@@ -68,7 +68,7 @@ impl Tries {
     /// How long to wait before the next try.
     ///
     /// # Errors
-    /// The failure itself if another try can't heal it, or if there were too many since the last progress.
+    /// The failure itself if another try can't fix it, or if there were too many since the last progress.
     pub fn pause(&mut self, failure: FetchError, has_progress: bool) -> Result<Duration, FetchError> {
         if failure.kind != Kind::Unavailable {
             return Err(failure);
@@ -228,7 +228,7 @@ pub(crate) struct Pieces {
     url: Url,
     patience: Patience,
     watch: Arc<Watch>,
-    /// Since the last reckoning: how long was waited, and what arrived.
+    /// The time waited and the bytes received since the last check.
     waited: Duration,
     arrived: u64,
 }
@@ -294,8 +294,8 @@ fn lost(url: &Url, error: reqwest::Error) -> FetchError {
     FetchError { stalled: is_timeout || is_stall(&text), ..failure }
 }
 
-/// The failure that a status means, for `what` was asked for. The statuses of gates and missing files have their own
-/// remedies, which are the caller's.
+/// The failure that a status means for the requested `what`. The caller has the remedies for the statuses of gates and
+/// missing files.
 pub(crate) fn refusal(what: &str, status: u16, headers: &HeaderMap, remedy: &str) -> FetchError {
     let failure = |kind, remedy: &str| FetchError::new(kind, format!("{what}: HTTP {status}; {remedy}"));
     let failure = match status {

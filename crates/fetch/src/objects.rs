@@ -48,10 +48,10 @@ impl ObjectList {
         crate::names::hex(&self.digest.finalize())
     }
 
-    /// Takes in the next object of the list, and gives the one before if it is a file.
+    /// Takes in the next object of the list, and returns the one before if it is a file.
     ///
-    /// What a console makes to show a folder is none: an object of no bytes with a slash at its end, which the client
-    /// of the store removes. It is followed by what is in the folder, or stands out of the order.
+    /// An object that a console creates to show a folder is not a file. It has no bytes, and its key has a slash at its
+    /// end, which the client of the store removes. The content of the folder follows it, or it stands out of the order.
     fn next(&mut self, uri: &str, next: Option<Object>) -> Result<Option<Item>, FetchError> {
         let Some(object) = std::mem::replace(&mut self.pending, next) else { return Ok(None) };
         let is_folder = object.size == 0 && self.pending.as_ref().is_some_and(|next| is_below(&next.key, &object.key));

@@ -38,7 +38,7 @@ enum SourceKind {
 type Result<T> = std::result::Result<T, FetchError>;
 
 impl Source {
-    /// The source of an address. Nothing is asked of it yet.
+    /// The source of an address. No request is sent yet.
     ///
     /// # Errors
     /// If the endpoint, the credentials or the CA bundle can't be used.
@@ -56,7 +56,7 @@ impl Source {
         }
     }
 
-    /// The revision, where it is known without a list of the files. It is asked for once.
+    /// The revision, where it is known without a list of the files. It is requested once.
     pub async fn revision(&self, pinned: Option<&str>) -> Result<Option<String>> {
         match &self.kind {
             SourceKind::Hub(hub) => hub.resolve().await.map(Some),
@@ -159,7 +159,7 @@ impl Source {
         is_single.then_some(item.path)
     }
 
-    /// What tells contents apart besides address and revision.
+    /// What distinguishes contents besides address and revision.
     pub fn variant(&self, safetensors_only: bool) -> String {
         match &self.kind {
             SourceKind::Hub(hub) => {

@@ -32,11 +32,11 @@ use std::sync::Arc;
 use text::one_line;
 use tokio::sync::mpsc;
 
-/// What one request asks for at most, in bytes.
+/// Maximum bytes of one request.
 const RANGE: u64 = 64 * 1024 * 1024;
-/// After how many bytes of a range the journal has a line: what a fetcher that is killed has fetched in vain, at most.
+/// Bytes of a range after which the journal has a line. A fetcher that is killed loses at most that much.
 const PART: u64 = 16 * 1024 * 1024;
-/// What is written at once, in bytes.
+/// Bytes that are written at once.
 const BLOCK: usize = 1024 * 1024;
 /// Files at a time.
 const FILES: usize = 8;
@@ -71,7 +71,7 @@ struct Known {
 }
 
 impl Known {
-    /// Nothing, of a listing of so many files.
+    /// Nothing yet, for a listing of that many files.
     fn new(files: usize) -> Self {
         let results = Results { hashes: vec![[0; 32]; files], is_done: vec![false; files] };
         Self { parts: HashMap::new(), results }
@@ -189,7 +189,7 @@ impl<'a> Transfer<'a> {
     /// Fetches everything that is missing.
     ///
     /// # Errors
-    /// Of the first file that could not be fetched. The others stay for the next try.
+    /// The error of the first file that could not be fetched. The others stay for the next try.
     pub async fn run(&self, space: Option<Space>) -> Result<()> {
         let total = self.job.listing.total;
         check_space(&self.place, space, total.bytes.saturating_sub(self.left()?), total.files)?;
@@ -304,7 +304,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Opens a file, and finds out what of it is there: its bytes.
+    /// Opens a file, and determines which of its bytes are there. Also returns their number.
     async fn target(&self, index: usize, item: &Item) -> Result<(Arc<Target>, u64)> {
         let parts = self.parts.lock().remove(&index).unwrap_or_default();
         let (data, path, size) = (Arc::clone(&self.data), item.path.clone(), item.size);
@@ -442,7 +442,8 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Writes bytes to their place, and gives them back. Those that wait to be hashed are, beside the connections.
+    /// Writes bytes to their place, and gives them back. Bytes that wait to be hashed are hashed beside the
+    /// connections.
     async fn put<B>(&self, item: &Item, target: &Arc<Target>, at: u64, bytes: B) -> Result<B>
     where
         B: AsRef<[u8]> + Send + 'static,
@@ -551,7 +552,7 @@ impl Block {
         (self.part / PART + 1).saturating_mul(PART).min(self.end)
     }
 
-    /// Takes what has room: how many bytes.
+    /// Takes as many bytes as fit, and returns their number.
     fn take(&mut self, piece: &[u8]) -> usize {
         let room = (BLOCK - self.bytes.len()) as u64;
         let taken = room.min(self.part_end() - self.at).min(piece.len() as u64);
@@ -573,7 +574,7 @@ impl Block {
         (self.at - self.bytes.len() as u64, std::mem::take(&mut self.bytes))
     }
 
-    /// Takes the memory back. If the bytes complete a part: its start, length and CRC-32C.
+    /// Takes the memory back. If the bytes complete a part, returns its start, length and CRC-32C.
     fn written(&mut self, mut bytes: Vec<u8>) -> Option<(u64, u64, u32)> {
         self.crc = crc32c::crc32c_append(self.crc, &bytes);
         bytes.clear();
@@ -587,8 +588,8 @@ impl Block {
     }
 }
 
-/// Opens the journal of an earlier try, of a listing of so many files. `None` if there is none, or if it is of another
-/// listing.
+/// Opens the journal of an earlier try, for a listing of that many files. `None` if there is none, or if it is of
+/// another listing.
 fn open_journal(work: &Folder, digest: &str, files: usize) -> io::Result<Option<(File, Known)>> {
     let mut file = match work.file(JOURNAL) {
         Ok(_) => work.writable(JOURNAL)?,

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// What a file that is whole counts besides its bytes, in bytes.
+/// Bytes that a whole file counts besides its own.
 const FILE: u64 = 4096;
-/// What a file of a list counts, in bytes: a page of a thousand is worth more than 256 KiB.
+/// Bytes that a listed file counts. A page of a thousand is worth more than 256 KiB.
 const LISTED: u64 = 512;
 
 /// The waits of one fetch.

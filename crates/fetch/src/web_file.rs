@@ -39,7 +39,7 @@ pub(crate) struct Asked<'a> {
     pub refused: &'a (dyn Fn(u16, &HeaderMap) -> FetchError + Sync),
 }
 
-/// Asks for a range of a file whose length is known. Gives its version too, if the server tells one.
+/// Requests a range of a file with a known length. Returns its version too, if the server states one.
 ///
 /// # Errors [`Kind::Corrupted`](crate::Kind::Corrupted) if the file has another length,
 /// [`Kind::Changed`](crate::Kind::Changed) if it is another version; and what the server answers.
@@ -113,7 +113,7 @@ pub(crate) async fn open(
 /// The length of a file, by a request for its first byte.
 ///
 /// # Errors
-/// If the server tells none; and what it answers.
+/// If the server states none; and what it answers.
 pub(crate) async fn length(
     network: &Network,
     name: &str,

@@ -1,5 +1,5 @@
-//! Every parser of bytes that come from outside, behind one door: the tests throw damaged fixtures at them, and `tests/fuzz`
-//! bytes that a fuzzer has grown by coverage. None of them may panic, whoever wrote the bytes.
+//! Every parser of bytes that come from outside, behind one interface. The tests pass damaged fixtures to them, and
+//! `tests/fuzz` passes bytes that a fuzzer has grown by coverage. None of them may panic, whatever the bytes' source.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -31,35 +31,35 @@ use text::stderr;
 
 /// A parser.
 pub struct Target {
-    /// What it is called for.
+    /// The name by which it is called.
     pub name: &'static str,
     /// Reads any bytes, and panics where a promise is broken.
     pub read: fn(&[u8]),
-    /// What it reads in life.
+    /// Examples of its real input.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All parsers.
 pub const TARGETS: [Target; 11] = [
-    // Anybody in the cluster may dial the gang's port.
+    // Any client in the cluster may dial the gang's port.
     Target { name: "gang-connection", read: gang_connection, seeds: hellos },
-    // Who has the secret may be another version.
+    // A client with the secret may be of another version.
     Target { name: "gang-message", read: gang_message, seeds: || vec![br#"{"up":{"status":[{"at":1},{}]}}"#.to_vec()] },
-    // What stands in a container's termination message, and which the kubelet may have cut.
+    // The content of a container's termination message, which the kubelet may have cut.
     Target { name: "termination-message", read: termination_message, seeds: reports },
-    // What any pod answers that has an agent's address.
+    // The answer of any pod that has an agent's address.
     Target { name: "agent-answer", read: agent_answer, seeds: answers },
-    // What the program prints.
+    // The output of the program.
     Target { name: "output", read: output, seeds: outputs },
-    // What is written into the files and pipes by which a program tells of itself.
+    // The content of the files and pipes by which a program reports about itself.
     Target { name: "told", read: told, seeds: || vec![br#"{"step":3,"steps":10,"loss":0.5}"#.to_vec()] },
-    // What lies in a store.
+    // The content of a store.
     Target { name: "manifest", read: manifest, seeds: manifests },
-    // What lies in a folder of checkpoints; the first byte says in the place of which file.
+    // The content of a folder of checkpoints. The first byte selects the file that is replaced.
     Target { name: "checkpoint", read: |bytes| ROOM.with(|room| checkpoint(room, bytes)), seeds: checkpoints },
-    // What a person writes, past the schema: operators of other versions may have admitted it.
+    // A user's spec, past the schema, because operators of other versions may have admitted it.
     Target { name: "trainingjob", read: training_job, seeds: examples },
-    // What a person has for another operator.
+    // A user's manifests for another operator.
     Target { name: "convert", read: convert, seeds: manifests_of_others },
     // What a stack of a program is called.
     Target { name: "stacks", read: stacks, seeds: || vec![br#"{"processes":[{"pid":1}]}"#.to_vec()] },
@@ -86,8 +86,8 @@ fn hellos() -> Vec<Vec<u8>> {
     vec![first, hello, proof]
 }
 
-/// Without the secret nothing comes of it, on either side, before and after the proof; with one byte less than a whole
-/// hello neither.
+/// Without the secret, neither side accepts anything, before and after the proof. With one byte less than a whole
+/// hello, neither side does.
 fn gang_connection(bytes: &[u8]) {
     let (mut leader, mut follower, first) = channels();
     let genuine = hellos();
@@ -269,7 +269,7 @@ fn manifests_of_others() -> Vec<Vec<u8>> {
     files(Path::new("tests/fixtures/convert")).into_iter().filter_map(|file| fs::read(file).ok()).collect()
 }
 
-/// What is written is read back as what was made, and ours are decoded.
+/// Written manifests are read back as they were made, and ours are decoded.
 fn convert(bytes: &[u8]) {
     use kubectl_trainingjob::convert::{Answers, convert};
     let Ok(converted) = convert(&String::from_utf8_lossy(bytes), &Answers::default()) else { return };

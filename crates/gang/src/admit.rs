@@ -1,4 +1,4 @@
-//! What connections and messages tell the leader: it goes into the seats.
+//! How connections and messages update the leader's seats.
 
 use super::leader::Leader;
 use super::message::{Beat, Down, Hello, History, MAX_PLACES, MemberId, Message, Time, Up, VERSION, millis};
@@ -23,8 +23,8 @@ impl Leader {
         self.seats.get_mut(self.guests.get(&conn)?)?.holder.as_mut()
     }
 
-    /// Takes in a message that tells nothing new of a member that is within reach, and returns whether it was one. Nothing can
-    /// follow from it before [`Leader::wake_at`], for all that it changes is how long its member may be silent.
+    /// Takes in a message without news from a reachable member, and returns whether it was one. Nothing follows from it
+    /// before [`Leader::wake_at`], because it only extends how long the member may be silent.
     pub(super) fn hear(&mut self, now: Time, conn: Conn, message: &Message) -> bool {
         let Message::Up(Up::Status(beat, status)) = message else { return false };
         let timing = self.timing;
@@ -102,7 +102,7 @@ impl Leader {
         if !is_same {
             seat.displace(&incarnation, last, &self.timing);
         }
-        // What the member may have heard of this leader so far is its answer to this very connection.
+        // So far the member can only have received this leader's answer to this very connection.
         let heard = seat.holder.as_ref().map_or(since, |holder| holder.heard.max(since));
         let link = Link { conn, echo: beat.at, told: false, sent: now, asks: true };
         let seen = status.seen;
@@ -120,12 +120,12 @@ impl Leader {
             self.quiet_at = self.quiet_at.max(Time(now.0 + longest.saturating_sub(silent)));
         }
         self.learn(now, &history);
-        // An attempt of that number may have been begun by another leader.
+        // Another leader may have begun an attempt with that number.
         self.outgrow(if is_same { seen } else { seen.saturating_add(1) });
         Ok(())
     }
 
-    /// Somebody knows more of the past.
+    /// Adopts a history that is newer than the leader's own.
     pub(super) fn learn(&mut self, now: Time, history: &History) {
         if history.is_newer_than(&self.history) {
             self.history = history.clone();
@@ -136,7 +136,7 @@ impl Leader {
         }
     }
 
-    /// The next attempt is not smaller than this one.
+    /// Raises the number of the next attempt to at least `seen`.
     pub(super) fn outgrow(&mut self, seen: u32) {
         if let Phase::Gathering { attempt, choice, .. } = &mut self.phase
             && *attempt < seen

@@ -1,4 +1,4 @@
-//! The whole of one agent's part in its gang: its member, and the leader if the member is the one that leads.
+//! One agent's whole part in its gang: its member, and the leader if that member leads.
 
 use super::leader::{Leader, LeaderSetup};
 use super::member::Member;
@@ -8,63 +8,63 @@ use super::{Conn, Exit, Memory, Order, Timing};
 use failure::restart::Policy;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Who an agent is.
+/// The identity and configuration of an agent.
 #[derive(Clone, Debug, Hash)]
 pub struct Setup {
     /// UID of the TrainingJob.
     pub job: String,
     /// The place that it holds.
     pub member: MemberId,
-    /// This life of it.
+    /// The incarnation of the agent.
     pub incarnation: Incarnation,
-    /// How long things may take.
+    /// The durations of the protocol.
     pub timing: Timing,
-    /// What an earlier agent of this pod has left, and the operator knows.
+    /// What an earlier agent of this pod left behind, and what the operator knows.
     pub memory: Memory,
-    /// For the member that leads.
+    /// The leader's configuration, for the member that leads.
     pub leader: Option<LeaderSetup>,
 }
 
-/// What the driver tells.
+/// An input from the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
     /// A connection to the leader is open, and the leader has proven that it has the job's secret.
     Dialed(Conn),
-    /// A member has dialed, and has proven who it is.
+    /// A member has dialed, and has proven its identity.
     Accepted {
         /// Its connection.
         conn: Conn,
-        /// The member that it says it is.
+        /// The member that it claims to be.
         member: MemberId,
         /// UID of its pod.
         pod: String,
     },
-    /// A message has come.
+    /// A message has arrived.
     Received(Conn, Message),
-    /// A connection has ended, whoever ended it.
+    /// A connection has ended, whichever side ended it.
     Closed(Conn),
-    /// What the attempt goes on from, or the agent's own report of why that can't be told.
+    /// The checkpoint that the attempt resumes from, or the agent's report of why it could not be determined.
     Chosen(u32, Result<Choice, String>),
-    /// The program of this attempt has failed, and what it has left behind is being ended.
+    /// The program of this attempt has failed, and its remaining processes are being ended.
     Failing(u32),
-    /// No process of this attempt lives any more.
+    /// None of this attempt's processes lives any more.
     Ended {
         /// The attempt.
         attempt: u32,
         /// How it ended.
         outcome: Outcome,
-        /// The agent's own words about it.
+        /// The agent's own report.
         report: String,
     },
-    /// Whether the program shows no sign that it goes on.
+    /// Whether the program shows no sign of progress.
     Idle(bool),
-    /// The agent was told to end by this signal.
+    /// The agent has received this termination signal.
     Terminated(i32),
-    /// Somebody wants another attempt, and says why. Only the leader's agent heeds it.
+    /// Another attempt is requested, for this reason. Only the leader's agent acts on it.
     Restart(String),
-    /// Who the members of the next attempt are. Only the leader's agent heeds it.
+    /// The members of the next attempt. Only the leader's agent acts on it.
     Resize(BTreeSet<MemberId>),
-    /// What the operator knows of the gang's past.
+    /// The gang's history, as far as the operator knows it.
     Told(History),
     /// Time has passed.
     Tick,
@@ -75,21 +75,21 @@ pub enum Input {
 pub struct Gang {
     pub(super) member: Member,
     pub(super) leader: Option<Leader>,
-    /// The member has nothing more to do, but the leader may have.
+    /// How the agent exits. The member has nothing more to do, but the leader may have.
     exit: Option<Exit>,
     exited: bool,
 }
 
 impl Gang {
-    /// The agent at its start.
+    /// An agent that has just started.
     pub fn new(mut setup: Setup, now: Time) -> Self {
         let leader = setup.leader.take().map(|leader| Leader::new(leader, &setup, now));
         let member = Member::new(setup, now);
         Self { member, leader, exit: None, exited: false }
     }
 
-    /// Takes in a member's beat that tells its leader nothing new, and returns whether it was one: then [`Gang::step`] has
-    /// nothing to do with it, and it takes as long in a gang of thousands as in one of two.
+    /// Takes in a member's beat without news for its leader, and returns whether it was one. [`Gang::step`] then need
+    /// not process it. It takes as long in a gang of thousands as in a gang of two.
     pub fn hear(&mut self, now: Time, input: &Input) -> bool {
         match (input, &mut self.leader) {
             (Input::Received(conn, message), Some(leader)) if !self.exited => leader.hear(now, *conn, message),
@@ -97,7 +97,7 @@ impl Gang {
         }
     }
 
-    /// Takes in what has come, and returns what is to be done, in this order. `now` never goes back.
+    /// Takes in an input, and returns the orders to carry out in sequence. `now` never decreases.
     pub fn step(&mut self, now: Time, input: Input) -> Vec<Order> {
         let mut out = Vec::new();
         if self.exited || self.hear(now, &input) {
@@ -106,8 +106,8 @@ impl Gang {
         self.meet(now, &mut out);
         self.take(now, input, &mut out);
         let mut orders = Vec::new();
-        // Leader and member of one agent talk as others do, without a network. Each answers only what is new to it, so that
-        // they soon have nothing more to say; what they have not said by then they say at the next turn.
+        // Leader and member of one agent exchange messages as others do, without a network. Each answers only what is
+        // new to it, so that they soon fall silent. Anything left is sent at the next turn.
         for _ in 0..16 {
             self.member.settle(now, &mut out);
             if let Some(leader) = &mut self.leader {
@@ -141,7 +141,7 @@ impl Gang {
         orders
     }
 
-    /// Whether the agent is of no use any more to the others.
+    /// Whether the other agents do not need this one any more.
     fn may_exit(&self, exit: &Exit, now: Time) -> bool {
         let Some(leader) = &self.leader else { return true };
         let is_told = self.member.status().leaving.is_some();
@@ -205,40 +205,40 @@ impl Gang {
         }
     }
 
-    /// When [`Gang::step`] has to be called with [`Input::Tick`], at the latest.
+    /// The latest time at which [`Gang::step`] has to be called with [`Input::Tick`].
     pub fn wake_at(&self, now: Time) -> Option<Time> {
         let leader = self.leader.as_ref().and_then(|leader| leader.wake_at(now));
         [leader, self.member.wake_at(now)].into_iter().flatten().min().filter(|_| !self.exited)
     }
 
-    /// What a person has decided by now: it holds for attempts that have not been judged yet.
+    /// Sets the user's current policy. It applies to attempts that have not been judged yet.
     pub fn set_policy(&mut self, policy: Policy) {
         if let Some(leader) = &mut self.leader {
             leader.set_policy(policy);
         }
     }
 
-    /// Where the gang is in its life, as its leader sees it.
+    /// The gang's phase, as its leader sees it.
     pub fn phase(&self) -> Option<&Phase> {
         self.leader.as_ref().map(|leader| &leader.phase)
     }
 
-    /// How this member stands.
+    /// This member's status.
     pub fn status(&self) -> &Status {
         self.member.status()
     }
 
-    /// How the gang stands, as its leader sees it.
+    /// The gang's state, as its leader sees it.
     pub fn view(&self, now: Time) -> Option<View<'_>> {
         self.leader.as_ref().map(|leader| leader.view(now))
     }
 
-    /// Whether no program of the attempt that runs shows that it goes on, as far as a leader knows.
+    /// Whether no program of the running attempt shows progress, as far as a leader knows.
     pub fn is_idle(&self) -> bool {
         self.leader.as_ref().is_some_and(Leader::is_idle)
     }
 
-    /// What a later agent of the same pod should be given.
+    /// The memory for a later agent of the same pod.
     pub fn memory(&self) -> Memory {
         self.member.memory()
     }

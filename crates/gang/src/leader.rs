@@ -1,7 +1,8 @@
-//! The part of an agent that leads the gang: who is there, which attempt runs, and what follows from its end.
+//! The part of an agent that leads the gang: it knows the members, runs attempts and decides what follows from their
+//! ends.
 //!
-//! Each message is taken into the seat of its sender; then [`Leader::settle`] looks at all seats and the time, and goes on to
-//! the next phase if nothing is in the way. So it does not matter what came in which order.
+//! Each message updates the seat of its sender. [`Leader::settle`] then looks at all seats and the time, and moves to
+//! the next phase if nothing blocks it. So the order of the messages does not matter.
 
 use super::agent::Setup;
 use super::message::{
@@ -17,20 +18,20 @@ use protocol::attempt::AttemptEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a leader is given.
+/// The leader's configuration.
 #[derive(Clone, Debug, Hash)]
 pub struct LeaderSetup {
     /// All members of the next attempt, the leader's own among them.
     pub members: BTreeSet<MemberId>,
-    /// Those of them by whose success the gang has succeeded, whatever the others do by then; all if none is named.
+    /// The members whose success makes the gang succeed, whatever the other members do by then. If empty, all decide.
     pub deciding: BTreeSet<MemberId>,
-    /// Earlier attempts may have had members that are none any more.
+    /// Earlier attempts may have had members that are not members any more.
     pub was_larger: bool,
-    /// What a person has decided.
+    /// The user's policy.
     pub policy: Policy,
     /// Judges an attempt that has ended.
     pub judge: Judge,
-    /// First port where ranks meet, and how many there are: at least two, better more.
+    /// The first rendezvous port, and the number of ports: at least two, preferably more.
     pub ports: (u16, u16),
 }
 
@@ -42,24 +43,24 @@ pub struct Leader {
     pub(super) job: String,
     pub(super) incarnation: Incarnation,
     pub(super) timing: Timing,
-    /// Of members and spares.
+    /// The seats of members and spares.
     pub(super) seats: BTreeMap<MemberId, Seat>,
     /// All members of the attempt that runs or ends, or else of the next one.
     pub(super) members: BTreeSet<MemberId>,
-    /// Connections that have not said hello: whose they are, and since when.
+    /// Connections without a hello: the member and pod that they belong to, and when they opened.
     pub(super) strangers: BTreeMap<Conn, (MemberId, String, Time)>,
-    /// Whose seat each other connection leads to.
+    /// The member that each other connection belongs to.
     pub(super) guests: BTreeMap<Conn, MemberId>,
     pub(super) history: History,
     pub(super) phase: Phase,
-    /// By then all that was started under earlier leaders has stopped, whoever it was.
+    /// Everything that any earlier leader started has stopped by this time.
     pub(super) quiet_at: Time,
-    /// The last attempt whose leader has said that its own processes have stopped.
+    /// The last attempt whose leader has reported that its own processes have stopped.
     pub(super) cleared: u32,
     leaving: Option<i32>,
-    /// What was sent last.
+    /// The command that was sent last.
     word: Option<Command>,
-    /// For those who are told.
+    /// The last attempt that was judged, for the view.
     pub(super) judged: Option<AttemptEnd>,
 }
 
@@ -96,7 +97,7 @@ impl Leader {
         }
     }
 
-    /// The driver has chosen, or has told in a report why it can't.
+    /// The driver has chosen a checkpoint, or has reported why it could not.
     pub(super) fn chosen(&mut self, now: Time, attempt: u32, chosen: Result<Choice, String>) {
         let Phase::Gathering { attempt: next, choice, .. } = &mut self.phase else { return };
         if *next != attempt || *choice != Chosen::Asked {
@@ -112,12 +113,12 @@ impl Leader {
         }
     }
 
-    /// What a person has decided by now.
+    /// Sets the user's current policy.
     pub(super) fn set_policy(&mut self, policy: Policy) {
         self.setup.policy = policy;
     }
 
-    /// Somebody asks for another attempt.
+    /// Another attempt was requested.
     pub(super) fn restart(&mut self, now: Time, words: String) {
         match &mut self.phase {
             Phase::Gathering { not_before, .. } => *not_before = now,
@@ -128,12 +129,12 @@ impl Leader {
         }
     }
 
-    /// The agent is told to end.
+    /// The agent has received a termination signal.
     pub(super) fn terminated(&mut self, signal: i32) {
         self.leaving.get_or_insert(signal);
     }
 
-    /// Does what time or a message has made due, and tells all members what is new.
+    /// Does what time or a message has made due, and sends all members what is new.
     pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Order>) {
         for holder in self.seats.values_mut().filter_map(|seat| seat.holder.as_mut()) {
             if now.since(holder.heard) >= self.timing.lease
@@ -150,7 +151,7 @@ impl Leader {
         self.tell(now, out);
     }
 
-    /// The phase that follows from how everything stands, if it is another one.
+    /// The phase that follows from the current state, if it is a different one.
     fn next(&mut self, now: Time, out: &mut Vec<Order>) -> Option<Phase> {
         match &self.phase {
             Phase::Gathering { attempt, not_before, choice } => {
@@ -204,7 +205,7 @@ impl Leader {
         let mut wait = Duration::ZERO;
         if self.history.restarts.judged < attempt {
             let why = match why {
-                // It goes because nobody needs it any more.
+                // The member leaves because the next attempt does not need it any more.
                 Why::Left(member, _) if !self.setup.members.contains(&member) => self.resized(),
                 why => why,
             };
@@ -237,7 +238,7 @@ impl Leader {
         self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.run.as_ref()?.attempt)).max()
     }
 
-    /// The members may be others from now on.
+    /// Takes over a changed set of members.
     fn seat_members(&mut self) {
         if self.members != self.setup.members {
             self.members.clone_from(&self.setup.members);
@@ -259,12 +260,12 @@ impl Leader {
         self.seats.iter().filter(|(member, _)| self.members.contains(member)).map(|(_, seat)| seat)
     }
 
-    /// Seats of those who run nothing.
+    /// The seats of spares, which run nothing.
     fn spares(&self) -> impl Iterator<Item = &Seat> {
         self.seats.iter().filter(|(member, _)| !self.members.contains(member)).map(|(_, seat)| seat)
     }
 
-    /// Whether nothing lives of what was started in the place of a spare when it was a member.
+    /// Whether all processes have ended that were started in a spare's place when it was a member.
     pub(super) fn is_clear(&self, seat: &Seat, now: Time) -> bool {
         let is_over =
             |holder: &Holder| holder.is_out_of(self.history.attempt) || now >= holder.received + self.timing.fence();
@@ -275,20 +276,20 @@ impl Leader {
         now >= seat.fence && seat.holder.as_ref().is_some_and(|holder| holder.is_ready(attempt, now, &self.timing))
     }
 
-    /// Whether nobody unknown can run anything that an earlier leader has started: enough time has passed, or each place's
-    /// agent of the last attempt has told that it has stopped.
+    /// Whether no unknown agent can still run what an earlier leader started. Either enough time has passed, or each
+    /// place's agent of the last attempt has reported that it has stopped.
     pub(super) fn is_quiet(&self, now: Time) -> bool {
         let Some(last) = self.last_run().filter(|_| now < self.quiet_at) else { return now >= self.quiet_at };
         let run = |seat: &Seat| seat.holder.as_ref()?.status.run.clone().filter(|run| run.attempt == last);
         let runs: BTreeMap<_, _> = self.seats.iter().filter_map(|(member, seat)| Some((member, run(seat)?))).collect();
         let was_here = runs.values().any(|run| run.leader.pod == self.incarnation.pod);
         let is_known = !runs.contains_key(&self.me) && (was_here || self.cleared == last);
-        // Which members it had nobody needs to know: they hold as many places.
+        // It does not matter which members the attempt had, because the number of places is the same.
         let size = runs.values().map(|run| run.size).max().filter(|size| *size > 0);
         size.is_some_and(|size| runs.len() + usize::from(is_known) >= size as usize)
     }
 
-    /// Whether no program of the attempt that runs shows that it goes on.
+    /// Whether no program of the running attempt shows progress.
     pub(super) fn is_idle(&self) -> bool {
         let Phase::Running { attempt, .. } = &self.phase else { return false };
         let is_idle = |seat: &Seat| seat.holder.as_ref().is_some_and(|holder| holder.status.idle);
@@ -303,7 +304,7 @@ impl Leader {
         if let Some(signal) = self.leaving {
             return Some(Why::Left(self.me.clone(), signal));
         }
-        // Of one that is about to succeed nothing is to be done again.
+        // A resize does not end an attempt that is about to succeed, because its work would be repeated.
         if self.members != self.setup.members && self.of_members().all(|seat| seat.succeeded != attempt) {
             return Some(self.resized());
         }
@@ -315,7 +316,8 @@ impl Leader {
             if holder.status.seen > attempt {
                 return Some(Why::LeaderLost);
             }
-            // Even one that has succeeded: it may have found another leader, who counts on this one to have stopped by then.
+            // This holds even after it succeeded. It may have found another leader, which relies on this one having
+            // stopped.
             if holder.is_gone(now, &self.timing) {
                 return Some(Why::Lost(member.clone()));
             }
@@ -329,7 +331,7 @@ impl Leader {
 
     fn directive(&self, now: Time) -> Directive {
         match &self.phase {
-            // The next attempt is the next leader's, who couldn't use the number of one that somebody has prepared for.
+            // The next leader makes the next attempt. It could not use a number that a member has prepared for.
             Phase::Gathering { attempt, .. } if self.leaving.is_some() => {
                 Directive::Stop { attempt: attempt.saturating_sub(1), grace: millis(self.timing.short_grace) }
             }
@@ -339,7 +341,7 @@ impl Leader {
                 Directive::Start { attempt: *attempt, size, port: *port, choice: choice.clone() }
             }
             Phase::Ending { attempt, why, .. } => {
-                // Who has ended what it ran, and left, takes no time from who is still saving.
+                // A member that has ended its program and left does not shorten the grace of members that still save.
                 let is_lost = |seat: &Seat| {
                     let holder = seat.holder.as_ref();
                     holder.is_none_or(|h| h.is_gone(now, &self.timing) && !h.is_out_of(*attempt))
@@ -374,7 +376,8 @@ impl Leader {
         let beat = self.timing.beat;
         let is_due = |link: &Link| now.since(link.sent) >= beat;
         let links = || self.seats.values().filter_map(|seat| seat.holder.as_ref()?.link.as_ref());
-        // With one whose time has come go those whose time comes soon: thousands of members are not thousands of turns.
+        // Messages that are almost due are sent with those that are due. Thousands of members then do not cause
+        // thousands of turns.
         let sent_before = if links().any(is_due) { beat * 7 / 8 } else { beat };
         for (member, seat) in &mut self.seats {
             let Some(link) = seat.holder.as_mut().and_then(|holder| holder.link.as_mut()) else { continue };
@@ -389,7 +392,7 @@ impl Leader {
         }
     }
 
-    /// Whether everybody knows how the gang ended, or has been gone for long.
+    /// Whether every member knows how the gang ended. After [`Timing::linger`] disconnected members are not waited for.
     pub(super) fn is_finished(&self, now: Time) -> bool {
         let Phase::Over { since } = self.phase else { return false };
         let is_over = now.since(since) >= self.timing.linger;
@@ -397,7 +400,7 @@ impl Leader {
             return false;
         }
         self.seats.iter().filter(|(member, _)| **member != self.me).all(|(member, seat)| match &seat.holder {
-            // A spare that is gone need not know.
+            // A disconnected spare need not know.
             _ if !self.members.contains(member) && seat.holder.as_ref().is_none_or(|holder| holder.link.is_none()) => {
                 true
             }
@@ -406,7 +409,7 @@ impl Leader {
         })
     }
 
-    /// When [`Leader::settle`] has something to do, at the latest.
+    /// The latest time at which [`Leader::settle`] has to be called.
     pub(super) fn wake_at(&self, now: Time) -> Option<Time> {
         let Timing { beat, lease, reconnect, linger, .. } = self.timing;
         let of_seat = |seat: &Seat| {
@@ -436,7 +439,7 @@ fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {
 }
 
 impl Leader {
-    /// How the gang stands.
+    /// The state of the gang.
     pub fn view(&self, now: Time) -> View<'_> {
         let missing = |(member, seat)| {
             let is_member = self.members.contains(member);
@@ -453,7 +456,7 @@ impl Leader {
         }
     }
 
-    /// What of a spare keeps the next attempt from starting.
+    /// Why a spare keeps the next attempt from starting.
     fn holds_up(&self, seat: &Seat, now: Time) -> Option<Missing> {
         if !matches!(self.phase, Phase::Gathering { .. }) || self.is_clear(seat, now) {
             return None;

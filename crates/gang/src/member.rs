@@ -1,8 +1,8 @@
-//! The part of an agent that runs the processes of one member, as its leader wants it.
+//! The part of an agent that runs the processes of one member, as its leader orders.
 //!
-//! It obeys whichever leader it is connected to, and starts an attempt only when it has prepared for that very one and
-//! nothing else of its own lives. Its lease is counted from when it sent the last message that the leader is known to have
-//! heard: when that is too long ago it stops what it runs, whatever else it hears or does not hear.
+//! The member obeys whichever leader it is connected to. It starts an attempt only if it has prepared for exactly that
+//! one and none of its own processes lives. Its lease runs from when it sent the last message that the leader is known
+//! to have received. After the lease it stops its program, whatever it receives.
 
 use super::agent::Setup;
 use super::message::{
@@ -22,14 +22,14 @@ pub struct Member {
     history: History,
     status: Status,
     link: Option<Link>,
-    /// Since when there is no link.
+    /// The time since which there has been no link.
     unlinked: Time,
     contact: Option<Contact>,
-    /// When the last message was sent that the leader has heard.
+    /// When it sent the last message that the leader has received.
     heard: Time,
-    /// When what is being stopped gets SIGKILL.
+    /// When the processes that are being stopped get SIGKILL.
     kill: Time,
-    /// A leaver's last words are waited for no longer.
+    /// When a leaving agent stops waiting for its last message to be confirmed.
     farewell: Option<Time>,
     is_displaced: bool,
     exited: bool,
@@ -49,13 +49,13 @@ struct Link {
     opened: Time,
 }
 
-/// The leader that was heard of last.
+/// The last leader that the member heard of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Contact {
     leader: Incarnation,
-    /// When it was last told something.
+    /// When the member last sent it a message.
     sent: Time,
-    /// No process of its own member lives any more.
+    /// No process of the leader's own member lives any more.
     clear: bool,
 }
 
@@ -64,7 +64,7 @@ impl Member {
     pub fn new(setup: Setup, now: Time) -> Self {
         let Setup { job, member: id, incarnation, timing, memory, leader: _ } = setup;
         let Memory { history, seen, run } = memory;
-        // What an earlier agent of this pod ran is dead, whatever it last knew.
+        // The processes of an earlier agent of this pod are dead, whatever state it last recorded.
         let run = run.map(|run| match run.state {
             RunState::Ended(_) => run,
             _ => Run { state: RunState::Ended(End { outcome: Outcome::Stopped, report: String::new() }), ..run },
@@ -89,17 +89,17 @@ impl Member {
         }
     }
 
-    /// How it stands.
+    /// The member's status.
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// What a later agent of this pod should be given.
+    /// The memory for a later agent of this pod.
     pub fn memory(&self) -> Memory {
         Memory { history: self.history.clone(), seen: self.status.seen, run: self.status.run.clone() }
     }
 
-    /// There is a connection to the leader. Whatever was left of an older one is closed.
+    /// A connection to the leader has opened. An older one is closed.
     pub(super) fn connected(&mut self, now: Time, conn: Conn, out: &mut Vec<Order>) {
         if self.is_displaced {
             return out.push(Order::Close { conn, why: "a later agent holds this place".to_owned() });
@@ -131,14 +131,14 @@ impl Member {
         }
     }
 
-    /// The leader speaks.
+    /// A message from the leader has arrived.
     pub(super) fn received(&mut self, now: Time, conn: Conn, down: Down, out: &mut Vec<Order>) {
         let Some(link) = self.link.as_mut().filter(|link| link.conn == conn) else { return };
         let (beat, command) = match down {
             Down::Command(beat, command) => (beat, *command),
             Down::Refused(why) => return self.unlink(now, Some(&why), out),
             Down::Displaced => {
-                // Neither this leader nor another one is to count on what it says.
+                // No leader may rely on this agent's messages any more.
                 self.is_displaced = true;
                 self.stop(now, self.timing.short_grace, out);
                 return self.unlink(now, Some("a later agent holds this place"), out);
@@ -148,7 +148,7 @@ impl Member {
             return;
         }
         link.echo = Some(beat.at);
-        // A leader can't have heard what was not said yet.
+        // A leader cannot have received a message that was not sent yet.
         self.heard = self.heard.max(beat.echo.unwrap_or_default().min(now));
         self.meet(now, &command, out);
         if command.history.is_newer_than(&self.history) {
@@ -157,7 +157,7 @@ impl Member {
         self.obey(now, command.leader, command.directive, out);
     }
 
-    /// Whoever speaks now is the leader. What another one has started is not to go on.
+    /// The sender of this command is the leader now. A program that another leader started is stopped.
     fn meet(&mut self, now: Time, command: &Command, out: &mut Vec<Order>) {
         let sent = self.link.as_ref().map_or(now, |link| link.sent);
         match &mut self.contact {
@@ -178,7 +178,7 @@ impl Member {
                     self.stop(now, self.timing.short_grace, out);
                 }
             }
-            // The leader knows less than this member: it will learn, and ask for a larger one.
+            // The leader knows less than this member. It will learn that, and send a larger number.
             Directive::Prepare { .. } => {}
             Directive::Start { attempt, size, port, choice } => {
                 if self.may_start(now, attempt) {
@@ -193,13 +193,13 @@ impl Member {
                     self.stop(now, Duration::from_millis(grace), out);
                 }
             }
-            // It may save what it has: where the gang has succeeded without it, it has done nothing wrong.
+            // The program may save. If the gang has succeeded without it, it has done nothing wrong.
             Directive::Exit if self.history.finish == Some(Finish::Succeeded) => self.stop(now, self.timing.grace, out),
             Directive::Exit => self.stop(now, self.timing.short_grace, out),
         }
     }
 
-    /// An order to start may be late, or somebody else's.
+    /// An order to start may be late, or come from another leader.
     fn may_start(&self, now: Time, attempt: u32) -> bool {
         let status = &self.status;
         attempt == status.seen
@@ -214,7 +214,7 @@ impl Member {
         now.since(self.heard) >= self.timing.lease
     }
 
-    /// Stops what runs. What is being stopped may get less time, but never more.
+    /// Stops the program. While it is being stopped, its grace may be shortened but never extended.
     fn stop(&mut self, now: Time, grace: Duration, out: &mut Vec<Order>) {
         let Some(run) = self.status.run.as_mut().filter(|run| run.is_alive()) else { return };
         if run.state == RunState::Stopping && now + grace >= self.kill {
@@ -226,23 +226,23 @@ impl Member {
         out.push(Order::Stop { attempt: run.attempt, grace });
     }
 
-    /// The program has failed; what it leaves behind may still live.
+    /// The program has failed. Its remaining processes may still live.
     pub(super) fn failing(&mut self, now: Time, attempt: u32, out: &mut Vec<Order>) {
         if self.status.run.as_ref().is_some_and(|run| run.attempt == attempt && run.state == RunState::Running) {
             self.stop(now, self.timing.short_grace, out);
         }
     }
 
-    /// Whether the program shows no sign that it goes on.
+    /// Records whether the program shows no sign of progress.
     pub(super) fn idle(&mut self, is_idle: bool) {
         self.status.idle = is_idle && self.status.is_alive();
     }
 
-    /// No process of the attempt lives any more.
+    /// None of the attempt's processes lives any more.
     pub(super) fn ended(&mut self, now: Time, attempt: u32, end: End) {
         let Some(run) = self.status.run.as_mut().filter(|run| run.attempt == attempt && run.is_alive()) else { return };
         let outcome = match (&run.state, end.outcome) {
-            // Whoever was told to stop has not done its work, whatever it says.
+            // A program that was stopped has not done its work, whatever it reports.
             (RunState::Stopping, Outcome::Succeeded) => Outcome::Stopped,
             (_, outcome) => outcome,
         };
@@ -252,14 +252,14 @@ impl Member {
         self.leave(now);
     }
 
-    /// The agent is told to end.
+    /// The agent has received a termination signal.
     pub(super) fn terminated(&mut self, now: Time, signal: i32, out: &mut Vec<Order>) {
         self.status.leaving.get_or_insert(signal);
         self.stop(now, self.timing.grace, out);
         self.leave(now);
     }
 
-    /// Somebody else knows more of the past.
+    /// Adopts the operator's history if it is newer.
     pub(super) fn told(&mut self, now: Time, history: &History, out: &mut Vec<Order>) {
         if history.is_newer_than(&self.history) {
             self.history = history.clone();
@@ -275,7 +275,7 @@ impl Member {
         }
     }
 
-    /// Does what time has made due, and tells the leader what is new.
+    /// Does what time has made due, and sends the leader what is new.
     pub(super) fn settle(&mut self, now: Time, out: &mut Vec<Order>) {
         let is_gone = self.link.is_none() && now.since(self.unlinked) >= self.timing.reconnect;
         if self.status.is_alive() && (is_gone || self.is_expired(now)) {
@@ -350,7 +350,7 @@ impl Member {
         (self.id.clone(), self.incarnation.pod.clone())
     }
 
-    /// When [`Member::settle`] has something to do, at the latest.
+    /// The latest time at which [`Member::settle`] has to be called.
     pub(super) fn wake_at(&self, now: Time) -> Option<Time> {
         let beat = self.link.as_ref().map(|link| link.sent + self.timing.beat);
         let silent = self.link.as_ref().map(|link| self.heard.max(link.opened) + self.timing.lease);
@@ -365,7 +365,7 @@ impl Member {
 #[cfg(test)]
 impl super::tests::Times for Member {
     fn each(&mut self, _: Time, f: &mut dyn FnMut(&mut Time)) {
-        // What decides nothing any more is forgotten.
+        // Forgets values that do not affect decisions any more.
         if self.link.is_some() {
             self.unlinked = Time::default();
         }

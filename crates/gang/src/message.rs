@@ -1,7 +1,7 @@
-//! What the leader and the members of a gang tell each other.
+//! The messages between the leader and the members of a gang.
 //!
-//! Every message tells the whole of its sender's state, so that one that is lost, repeated or late harms nothing: the next
-//! one says it again. Reports and choices are the agents' own business, and pass through here unread.
+//! Every message carries the sender's whole state. A lost, repeated or late message does no harm, because the next one
+//! repeats it. Reports and choices are opaque here; only the agents read them.
 
 use protocol::attempt::RestartHistory;
 use serde::{Deserialize, Serialize};
@@ -9,23 +9,23 @@ use std::fmt;
 use std::ops::Add;
 use std::time::Duration;
 
-/// What is told in a [`Hello`]; another one is refused.
+/// The version that a [`Hello`] reports. Any other version is refused.
 pub const VERSION: u32 = 3;
-/// Indexes of members are smaller than this: so many workers a job may have.
+/// Indexes of members are smaller than this. It is the largest number of workers that a job may have.
 pub const MAX_PLACES: u32 = 4096;
 /// Longest [`End::report`], in bytes.
 pub const MAX_REPORT: usize = 4096;
 /// Longest [`Choice::detail`], in bytes.
 pub const MAX_DETAIL: usize = 4096;
-/// Longest of all other texts, in bytes.
+/// Longest of every other text, in bytes.
 pub const MAX_TEXT: usize = 768;
 
-/// Milliseconds of a clock that only goes forward, since whatever its agent likes. Two agents' times are never compared.
+/// Milliseconds of a monotonic clock with an origin of its agent's choice. Times of two agents are never compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// How long ago `earlier` was; nothing if it was not.
+    /// The time since `earlier`, or zero if that is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
@@ -39,24 +39,24 @@ impl Add<Duration> for Time {
     }
 }
 
-/// Whole milliseconds, at most as many as there is room for.
+/// Whole milliseconds, at most `u64::MAX`.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The start of a text that may be too long.
+/// The start of a text, at most `most` bytes.
 pub(crate) fn cut(mut text: String, most: usize) -> String {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or(0));
     text
 }
 
-/// A place in the gang, whoever holds it.
+/// A place in the gang, independent of the agent that holds it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MemberId {
-    /// Such as `worker`.
+    /// The role, such as `worker`.
     pub role: String,
-    /// Among those of its role, from 0.
+    /// The index among the members of its role, from 0.
     pub index: u32,
 }
 
@@ -73,68 +73,68 @@ impl fmt::Display for MemberId {
     }
 }
 
-/// One life of an agent.
+/// One lifetime of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation {
-    /// Larger for a later agent: milliseconds since 1970 when it started. Of two pods that hold the same place the one with
-    /// the larger number is the replacement, so it comes first in the order.
+    /// When the agent started, in milliseconds since 1970; larger for a later agent. If two pods hold the same place,
+    /// the one with the larger number is the replacement, so this field is compared first.
     pub boot: u64,
-    /// UID of its pod. What an earlier agent of the same pod had started is dead: a container starts again only when all
-    /// its processes have ended.
+    /// UID of its pod. The processes of an earlier agent in the same pod are dead, because a container restarts only
+    /// after all its processes have ended.
     pub pod: String,
 }
 
-/// What goes with every message, for the lease.
+/// The timestamps that every message carries for the lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Beat {
-    /// When it was sent, by the sender's clock.
+    /// When the message was sent, by the sender's clock.
     pub at: Time,
-    /// The largest `at` that the sender has had from the receiver on this connection: the receiver learns how old its last
-    /// message is that was heard, by its own clock.
+    /// The largest `at` that the sender has received from the receiver on this connection. It shows the receiver, by
+    /// its own clock, the age of its last message that arrived.
     pub echo: Option<Time>,
 }
 
-/// What an attempt goes on from.
+/// The checkpoint that an attempt resumes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Choice {
-    /// Names the checkpoint; empty for a start from nothing. Another name is another checkpoint.
+    /// Names the checkpoint; empty for a start without one. Different names mean different checkpoints.
     pub checkpoint: String,
-    /// Whatever the agents need to go on from it, as they write it. At most [`MAX_DETAIL`] bytes.
+    /// What the agents need to resume from it, in their own format. At most [`MAX_DETAIL`] bytes.
     pub detail: String,
 }
 
 /// How the processes of one member ended in an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Every rank of the member exited 0 by itself.
+    /// Every rank of the member exited 0 on its own.
     Succeeded,
     /// The program failed, or could not be started.
     Failed,
-    /// It was told to stop before it had ended.
+    /// It was stopped before it had ended.
     Stopped,
 }
 
-/// The end of what a member ran. No process of it lives any more.
+/// The end of a member's run. None of its processes lives any more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct End {
     /// How it ended.
     pub outcome: Outcome,
-    /// The agent's own words about it, at most [`MAX_REPORT`] bytes.
+    /// The agent's own report, at most [`MAX_REPORT`] bytes.
     pub report: String,
 }
 
-/// What a member's last run is doing.
+/// The state of a member's last run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RunState {
     /// Its program runs.
     Running,
-    /// It ends: told to, or its program has failed and what that left behind is being ended.
+    /// It is ending: it was stopped, or its program has failed and the remaining processes are being ended.
     Stopping,
-    /// No process of it lives.
+    /// None of its processes lives.
     Ended(End),
 }
 
-/// What a member ran last.
+/// A member's last run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Run {
     /// The attempt that it belongs to.
@@ -144,31 +144,31 @@ pub struct Run {
     pub size: u32,
     /// The leader that started it.
     pub leader: Incarnation,
-    /// What it does.
+    /// Its state.
     pub state: RunState,
 }
 
 impl Run {
-    /// Whether a process of it may live.
+    /// Whether one of its processes may live.
     pub fn is_alive(&self) -> bool {
         !matches!(self.state, RunState::Ended(_))
     }
 }
 
-/// How a member stands.
+/// The state that a member reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Status {
     /// The largest attempt that it has heard of.
     pub seen: u32,
-    /// It starts no attempt up to this one any more.
+    /// It never again starts an attempt up to this one.
     pub closed: u32,
-    /// What it ran last.
+    /// Its last run.
     pub run: Option<Run>,
-    /// The signal that told its agent to end.
+    /// The termination signal that its agent received.
     pub leaving: Option<i32>,
     /// It knows how the gang ended, and exits.
     pub over: bool,
-    /// The program that it runs shows no sign that it goes on.
+    /// The program that it runs shows no sign of progress.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub idle: bool,
 }
@@ -183,39 +183,39 @@ impl Status {
 /// The first message of a member on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hello {
-    /// Of the protocol: [`VERSION`].
+    /// The version of the protocol: [`VERSION`].
     pub version: u32,
     /// UID of the TrainingJob.
     pub job: String,
     /// The place that it holds.
     pub member: MemberId,
-    /// Which agent it is.
+    /// The incarnation of its agent.
     pub incarnation: Incarnation,
-    /// What it knows of the gang's past.
+    /// The gang's history, as far as the member knows it.
     pub history: History,
-    /// The leader that it heard of last, and for how many milliseconds it has told that one nothing.
+    /// The last leader that it heard of, and for how many milliseconds it has sent nothing to that leader.
     pub former: Option<(Incarnation, u64)>,
-    /// The leader that started its last run has said that no process of its own lives any more.
+    /// The leader that started its last run has reported that none of its own processes lives any more.
     pub cleared: bool,
-    /// How it stands.
+    /// Its status.
     pub status: Status,
 }
 
-/// What a member tells its leader.
+/// A message from a member to its leader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Up {
-    /// First of all who it is.
+    /// The first message, with the member's identity.
     Hello(Beat, Box<Hello>),
-    /// Then how it stands.
+    /// Any later message, with the member's status.
     Status(Beat, Status),
 }
 
-/// What the leader wants of every member.
+/// What the leader orders every member to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Directive {
-    /// Stop what runs, and wait for this attempt.
+    /// Stop the running program, and wait for this attempt.
     Prepare {
-        /// The next attempt, if nothing gets in its way.
+        /// The next attempt, if nothing intervenes.
         attempt: u32,
     },
     /// Start the program.
@@ -224,9 +224,9 @@ pub enum Directive {
         attempt: u32,
         /// How many members it has.
         size: u32,
-        /// Where its ranks meet.
+        /// The port where its ranks rendezvous.
         port: u16,
-        /// What it goes on from.
+        /// The checkpoint to resume from.
         choice: Choice,
     },
     /// Stop the program.
@@ -236,29 +236,29 @@ pub enum Directive {
         /// Milliseconds between SIGTERM and SIGKILL.
         grace: u64,
     },
-    /// The gang has come to its end: exit as [`Command::history`] tells.
+    /// The gang has ended: exit as [`Command::history`] says.
     Exit,
 }
 
-/// What the leader tells every member.
+/// The leader's command to every member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Command {
-    /// Who leads.
+    /// The agent that leads.
     pub leader: Incarnation,
-    /// What is to be done.
+    /// The order.
     pub directive: Directive,
-    /// The gang's past, for the next leader.
+    /// The gang's history, for the next leader.
     pub history: History,
-    /// The leader goes, and no process of its own member lives any more.
+    /// The leader is leaving, and no process of its own member lives any more.
     pub clear: bool,
 }
 
-/// What the leader tells a member.
+/// A message from the leader to a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Down {
-    /// What is to be done.
+    /// The leader's command.
     Command(Beat, Box<Command>),
-    /// The member is none of this gang's, and why. The connection is closed.
+    /// The member does not belong to this gang, and why. The connection is closed.
     Refused(String),
     /// A later agent holds the member's place. The connection is closed.
     Displaced,
@@ -273,26 +273,26 @@ pub enum Message {
     Down(Down),
 }
 
-/// How the gang ended, once and for all.
+/// How the gang ended. It is final.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Finish {
     /// Every rank of every member succeeded.
     Succeeded,
-    /// No further attempt will be made: why the last one ended, and why none follows. At most [`MAX_TEXT`] bytes.
+    /// No further attempt is made. Says why the last one ended and why none follows, in at most [`MAX_TEXT`] bytes.
     Failed(String),
 }
 
-/// What outlives the leader: every member keeps a copy, and the operator one that may be older.
+/// What outlives the leader. Every member keeps a copy, and the operator keeps one that may be older.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
-    /// The largest attempt that was started, or ended before it was.
+    /// The largest attempt that was started, or that ended before its start.
     pub attempt: u32,
-    /// Where the ranks of the last attempt met; 0 before the first one.
+    /// The rendezvous port of the last attempt; 0 before the first one.
     pub port: u16,
     /// How the attempts have ended so far.
     pub restarts: RestartHistory,
-    /// What the last attempt went on from.
+    /// The checkpoint that the last attempt resumed from.
     pub checkpoint: String,
     /// How the gang ended.
     pub finish: Option<Finish>,
@@ -307,10 +307,10 @@ impl History {
 }
 
 impl Message {
-    /// What is wrong with a message that was well formed and signed: a text that is longer than it may be.
+    /// Checks a well-formed, signed message for texts that are too long.
     ///
     /// # Errors
-    /// Names the field.
+    /// Names the field that is too long.
     pub fn check(&self) -> Result<(), &'static str> {
         let (history, run, more) = match self {
             Self::Up(Up::Hello(_, hello)) => (Some(&hello.history), hello.status.run.as_ref(), {

@@ -1,4 +1,4 @@
-//! What ended an attempt, as its leader sees it. What follows from it is decided by [`failure::restart`].
+//! What ended an attempt, as its leader sees it. [`failure::restart`] decides what follows.
 
 use super::message::{Choice, End, History, MemberId, Outcome};
 use protocol::attempt::AttemptEnd;
@@ -6,58 +6,58 @@ use protocol::reason::Reason;
 use protocol::role::RoleName;
 use std::collections::BTreeMap;
 
-/// What ended an attempt, as the leader saw it first. It need not be the cause: a lost node shows later than the failures
-/// that follow from it.
+/// What ended an attempt, as the leader saw it first. It need not be the cause, because a lost node shows later than
+/// the failures that it causes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// A member's program failed, or its agent stopped it by itself.
+    /// A member's program failed, or its agent stopped it on its own.
     Failed(MemberId),
-    /// A member fell silent, or came back without memory.
+    /// A member fell silent, or returned without its memory.
     Lost(MemberId),
-    /// A member's agent was told to end by this signal.
+    /// A member's agent received this termination signal.
     Left(MemberId, i32),
-    /// The leader was lost: its successor found the attempt begun.
+    /// The leader was lost, and its successor found the attempt begun.
     LeaderLost,
-    /// Somebody asked for another attempt, with these words.
+    /// Another attempt was requested, with this message.
     Ordered(String),
-    /// The next attempt has other members, so many instead of so many.
+    /// The next attempt has a different set of members.
     Resized {
-        /// Members of this attempt.
+        /// The number of members of this attempt.
         from: usize,
-        /// Members of the next one.
+        /// The number of members of the next one.
         to: usize,
     },
-    /// What it should go on from could not be told: the leader's report.
+    /// The checkpoint to resume from could not be determined. Holds the leader's report.
     Unchosen(String),
 }
 
-/// How one member came out of an attempt.
+/// How an attempt ended for one member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MemberEnd {
-    /// How its processes ended; none for a member that was lost, or had started none.
+    /// How its processes ended. None for a member that was lost or had started nothing.
     pub end: Option<End>,
-    /// It was lost: silent, or its agent came back without memory.
+    /// It was lost: it fell silent, or its agent returned without its memory.
     pub lost: bool,
-    /// The signal that told its agent to end.
+    /// The termination signal that its agent received.
     pub leaving: Option<i32>,
 }
 
-/// An attempt that has ended: all that there is to judge by.
+/// An attempt that has ended, with everything that it can be judged by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ended {
     /// Its number.
     pub attempt: u32,
     /// What ended it.
     pub why: Why,
-    /// How each member came out of it.
+    /// How it ended for each member.
     pub members: BTreeMap<MemberId, MemberEnd>,
 }
 
-/// Judges an attempt. It has to be pure, and quick.
+/// A function that judges an attempt. It must be pure and fast.
 pub type Judge = fn(&Ended) -> AttemptEnd;
 
-/// An attempt begins: what it goes on from, and where its ranks meet. Each number has its port, so that a straggler of the
-/// attempt before, even of one that a lost leader has begun unseen, does not meet this one.
+/// Begins an attempt with its checkpoint and its rendezvous port. Each number has its own port, so that stragglers of
+/// the previous attempt do not meet this one. That holds even if a lost leader began that attempt unseen.
 #[expect(clippy::cast_possible_truncation, reason = "less than the number of ports")]
 pub(crate) fn begin(history: &mut History, attempt: u32, choice: &Choice, (first, count): (u16, u16)) {
     let count = u32::from(count.max(2));
@@ -67,7 +67,7 @@ pub(crate) fn begin(history: &mut History, attempt: u32, choice: &Choice, (first
     history.checkpoint.clone_from(&choice.checkpoint);
 }
 
-/// The end of an attempt by what ended it and how its members came out of it, without a look at the reports.
+/// Judges an attempt by what ended it and how it ended for its members, without reading the reports.
 pub fn by_what_was_seen(ended: &Ended) -> AttemptEnd {
     let gone = ended.members.iter().find(|(_, member)| member.lost || member.leaving.is_some());
     let failed = ended.members.iter().find(|(_, m)| m.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed));

@@ -1,4 +1,4 @@
-//! What a remote shell says over a connection of the gang: a command goes one way, what it prints and how it ends the other.
+//! The messages of a remote shell on a gang connection. A command goes one way, its output and exit code the other.
 
 use super::frame::{FrameError, MAX_FRAME, Payload};
 
@@ -7,20 +7,21 @@ pub const MAX_PIECE: usize = 32 * 1024;
 /// Longest command, in bytes.
 pub const MAX_COMMAND: usize = MAX_FRAME - 64;
 
-/// What is told at once.
+/// One message of the remote shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// Run this by a shell. It comes first, and once.
+    /// Run this command in a shell. It comes first, and only once.
     Run(String),
-    /// More of its input.
+    /// More input for the command.
     Input(Vec<u8>),
-    /// Its input has ended.
+    /// The command's input has ended.
     InputEnd,
-    /// It has printed this to stdout.
+    /// The command printed this to stdout.
     Output(Vec<u8>),
-    /// It has printed this to stderr.
+    /// The command printed this to stderr.
     Error(Vec<u8>),
-    /// It has ended with this code, and all that it printed has been told: 128 + n if signal n ended it.
+    /// The command has ended with this code, and all its output has been sent. The code is 128 + n if signal n ended
+    /// it.
     Exit(u8),
 }
 
@@ -68,7 +69,7 @@ mod tests {
         Secret::new(b"0123456789abcdef0123456789abcdef").unwrap()
     }
 
-    /// Both sides of a connection, of which the one that dials speaks `F` and wants attempt `wanted`.
+    /// Both sides of a connection. The dialing side speaks `F` and wants attempt `wanted`.
     fn meet<F: Payload>(wanted: &str) -> Result<(Channel<Packet>, Channel<F>), FrameError> {
         let mut server = Channel::<Packet>::accept(key(), "uid/3".to_owned(), [1; NONCE], NOW);
         let member = MemberId::new("worker", 0);
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(outgoing.send(&long), Err(FrameError::TooLong(MAX_COMMAND + 1)));
     }
 
-    /// The gang's key is one for all that its agents do with each other, and for all its attempts.
+    /// The gang has one key for everything that its agents do with each other, and for all its attempts.
     #[test]
     fn a_proof_for_something_else_is_none() {
         assert!(meet::<Packet>("uid/3").is_ok());

@@ -9,9 +9,9 @@ use super::{Conn, Timing};
 pub(super) struct Seat {
     /// The agent that holds it.
     pub holder: Option<Holder>,
-    /// Until then processes of earlier holders may live.
+    /// Processes of earlier holders may live until then.
     pub fence: Time,
-    /// The last attempt in which all its ranks succeeded.
+    /// The last attempt in which all ranks of the place succeeded.
     pub succeeded: u32,
     /// The last attempt in which it was lost.
     pub lost: u32,
@@ -22,11 +22,11 @@ pub(super) struct Seat {
 pub(super) struct Holder {
     pub incarnation: Incarnation,
     pub link: Option<Link>,
-    /// Since when there is no link.
+    /// The time since which there has been no link.
     pub unlinked: Time,
-    /// When its last message came: by a lease after that it has begun to stop by itself.
+    /// When its last message arrived. A lease later, the holder has begun to stop on its own.
     pub received: Time,
-    /// When the leader's last message was sent that it has heard.
+    /// When the leader sent the last message that the holder has received.
     pub heard: Time,
     pub status: Status,
 }
@@ -37,15 +37,16 @@ pub(super) struct Link {
     pub conn: Conn,
     /// The `at` of its last message.
     pub echo: Time,
-    /// Whether it was told what all are to do now, and when.
+    /// Whether the current command was sent on it, and when the last message was.
     pub told: bool,
     pub sent: Time,
-    /// It has told something new, and wants to know that it was heard.
+    /// The holder has reported something new, and waits for the confirmation.
     pub asks: bool,
 }
 
 impl Holder {
-    /// It has sent a message. Whether that is no older than the last one, on a connection that is its own.
+    /// Records a message of the holder. Returns whether it is no older than the last one, on the holder's own
+    /// connection.
     pub fn beats(&mut self, now: Time, beat: Beat) -> bool {
         let Some(link) = self.link.as_mut().filter(|link| beat.at >= link.echo) else { return false };
         link.echo = beat.at;
@@ -54,7 +55,7 @@ impl Holder {
         true
     }
 
-    /// Whether it is out of reach.
+    /// Whether it is unreachable.
     pub fn is_gone(&self, now: Time, timing: &Timing) -> bool {
         now.since(self.heard) >= timing.lease || (self.link.is_none() && now.since(self.unlinked) >= timing.reconnect)
     }
@@ -74,7 +75,7 @@ impl Holder {
             && !self.is_gone(now, timing)
     }
 
-    /// How its run of this attempt ended, as far as it has.
+    /// How its run of this attempt ended, if it has ended.
     pub fn end(&self, attempt: u32) -> Option<&super::message::End> {
         match self.status.run.as_ref().filter(|run| run.attempt == attempt).map(|run| &run.state) {
             Some(RunState::Ended(end)) => Some(end),
@@ -84,7 +85,7 @@ impl Holder {
 }
 
 impl Seat {
-    /// Takes in how the holder stands.
+    /// Updates the seat from the holder's status.
     pub fn note(&mut self) {
         let Some(holder) = &self.holder else { return };
         if let Some(run) = &holder.status.run
@@ -105,7 +106,8 @@ impl Seat {
         }
     }
 
-    /// Whether it is known how the place came out of the attempt that ended at `since`, and that by now nobody else can say more.
+    /// Whether the result of this place in the attempt that ended at `since` is known, and no other agent can add to
+    /// it.
     pub fn is_settled(&self, attempt: u32, since: Time, now: Time, timing: &Timing) -> bool {
         match &self.holder {
             Some(holder) => holder.is_out_of(attempt) || now.since(holder.received.max(since)) >= timing.lease,
@@ -113,7 +115,7 @@ impl Seat {
         }
     }
 
-    /// How it came out of an attempt.
+    /// How an attempt ended for this place.
     pub fn came_out(&self, attempt: u32) -> MemberEnd {
         let holder = self.holder.as_ref();
         MemberEnd {

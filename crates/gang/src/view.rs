@@ -1,31 +1,31 @@
-//! Where a gang is in its life, and who it waits for: for the status.
+//! The gang's phase and the members that it waits for, as the status reports them.
 
 use super::message::{Choice, History, MemberId, Time};
 use super::policy::Why;
 use protocol::attempt::AttemptEnd;
 use std::time::Duration;
 
-/// Where the gang is in its life.
+/// The phase that the gang is in.
 #[derive(Clone, Debug, Hash)]
 pub enum Phase {
-    /// Waits until all members are there and nothing of an earlier attempt lives.
+    /// Waits until all members are present and no process of an earlier attempt lives.
     Gathering {
-        /// The attempt that comes next; it may grow while members come that have seen more.
+        /// The next attempt. It may grow when members join that have seen a larger number.
         attempt: u32,
-        /// The back-off.
+        /// The end of the back-off.
         not_before: Time,
-        /// What it goes on from: asked for when all are there.
+        /// The checkpoint to resume from, chosen once all members are present.
         choice: Chosen,
     },
     /// All members may run.
     Running {
         /// The attempt.
         attempt: u32,
-        /// Where its ranks meet.
+        /// The port where its ranks rendezvous.
         port: u16,
-        /// What it goes on from.
+        /// The checkpoint that it resumes from.
         choice: Choice,
-        /// Since when.
+        /// When the phase began.
         since: Time,
     },
     /// All members stop.
@@ -34,58 +34,58 @@ pub enum Phase {
         attempt: u32,
         /// What ended it.
         why: Why,
-        /// Since when.
+        /// When the phase began.
         since: Time,
         /// How long it ran.
         ran: Duration,
     },
-    /// The history tells how the gang ended.
+    /// The gang has ended, and its history says how.
     Over {
-        /// Since when.
+        /// When the phase began.
         since: Time,
     },
 }
 
-/// What the next attempt goes on from.
+/// The checkpoint choice for the next attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Chosen {
-    /// Nobody has been asked: a member may still write.
+    /// The choice has not been requested yet, because a member may still write.
     NotYet,
-    /// The driver chooses.
+    /// The driver is choosing.
     Asked,
-    /// It has chosen.
+    /// The driver has chosen.
     Choice(Choice),
 }
 
-/// Why a member keeps the gang from starting, or from going on.
+/// Why a member keeps the gang from starting or continuing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Its agent has not said hello yet.
     NeverSeen,
-    /// Its agent can't be reached any more.
+    /// Its agent is not reachable any more.
     Unreachable,
-    /// Its agent was told to end.
+    /// Its agent is being terminated.
     Leaving,
     /// Its processes are being stopped.
     Stopping,
-    /// Its agent is there, and has not prepared for the attempt yet.
+    /// Its agent is connected, and has not prepared for the attempt yet.
     Preparing,
-    /// Processes of an earlier agent of this place may live for so long.
+    /// Processes of an earlier agent in this place may live for this long.
     Fenced(Duration),
 }
 
-/// How the gang stands.
+/// The state of the gang.
 #[derive(Debug)]
 pub struct View<'a> {
-    /// Where it is in its life.
+    /// The phase that it is in.
     pub phase: &'a Phase,
-    /// Its past.
+    /// Its history.
     pub history: &'a History,
-    /// The last attempt that did not end well, if this leader has judged it.
+    /// The last attempt that did not succeed, if this leader has judged it.
     pub judged: Option<&'a AttemptEnd>,
-    /// Members of the attempt that runs or ends, or else of the next one.
+    /// The number of members of the attempt that runs or ends, or else of the next one.
     pub members: usize,
-    /// Who is being waited for.
+    /// The members that the gang waits for.
     pub missing: Vec<(&'a MemberId, Missing)>,
     /// How long the attempt waits for processes that an unknown member may have started under an earlier leader.
     pub quiet_in: Duration,

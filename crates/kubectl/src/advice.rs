@@ -1,4 +1,4 @@
-//! What to do about a reason. `docs/operate.md` has the same in its tables; a test holds the two together.
+//! What to do about a reason. `docs/operate.md` has the same in its tables, and a test compares the two.
 
 use super::facts::{Facts, WorkerState};
 use regex::Regex;
@@ -11,14 +11,14 @@ pub struct Names<'a> {
     pub namespace: &'a str,
     /// The TrainingJob, or the TuningJob.
     pub job: &'a str,
-    /// The pod that has failed or stays, if one is known.
+    /// The pod that has failed or remains, if one is known.
     pub pod: Option<&'a str>,
     /// Its node.
     pub node: Option<&'a str>,
 }
 
 impl<'a> Names<'a> {
-    /// Those of a job: the pod that stops if an attempt waits for old pods, else that of the last failure.
+    /// Finds those of a job: the pod that stops if an attempt waits for old pods, else that of the last failure.
     #[must_use]
     pub fn of(facts: &'a Facts, reason: &str) -> Self {
         let job = Self { namespace: &facts.namespace, job: &facts.name, pod: None, node: None };
@@ -31,7 +31,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A parenthesis with a name that is not known.
+/// A parenthesis with an unknown name.
 static UNKNOWN: LazyLock<Regex> = LazyLock::new(unknown);
 
 #[expect(clippy::expect_used, reason = "a constant expression, which a test compiles")]
@@ -39,8 +39,8 @@ fn unknown() -> Regex {
     Regex::new(r" \([^()]*\{(?:pod|node)\}[^()]*\)").expect("a valid expression")
 }
 
-/// Returns what to do about a reason of this job's status, with commands that are ready to paste; `None` if there is nothing to
-/// do, or nothing is known. A command that needs a name that is not known is left out.
+/// Returns what to do about a reason of this job's status, with commands that are ready to paste. `None` if there is
+/// nothing to do, or nothing is known. A command that needs an unknown name is left out.
 #[must_use]
 pub fn advice(reason: &str, names: Names<'_>) -> Option<String> {
     let (_, advice) = ADVICE.iter().find(|(known, _)| *known == reason)?;
@@ -53,7 +53,7 @@ pub fn advice(reason: &str, names: Names<'_>) -> Option<String> {
     Some(UNKNOWN.replace_all(&text, "").into_owned())
 }
 
-/// Whether the advice on a reason may take another spec.
+/// Whether the advice on a reason may require another spec.
 #[must_use]
 pub fn needs_another_spec(reason: &str) -> bool {
     NEEDS_ANOTHER_SPEC.contains(&reason)
@@ -79,8 +79,9 @@ pub const NEEDS_ANOTHER_SPEC: [&str; 16] = [
     "Unschedulable",
 ];
 
-/// The advice on the reasons by which a job waits, then on those by which an attempt fails. `{job}` and `{namespace}` stand for
-/// those of the job. `{pod}` and `{node}` stand only in parentheses, which are left out if the name is not known.
+/// The advice on the reasons for which a job waits, then on those for which an attempt fails. `{job}` and `{namespace}`
+/// are placeholders for those of the job. `{pod}` and `{node}` are only in parentheses, which are left out if the name
+/// is unknown.
 pub const ADVICE: &[(&str, &str)] = &[
     ("Unreadable", "Correct the field that the message names, or upgrade the operator."),
     (

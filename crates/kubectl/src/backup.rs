@@ -1,4 +1,4 @@
-//! `backup`: TrainingJobs as a file that creates them again. A job that has ended is marked, so that it does not run again.
+//! `backup`: TrainingJobs as a file that creates them again. A finished job is marked, so that it does not run again.
 
 use super::cluster::Cluster;
 use super::convert;
@@ -10,15 +10,15 @@ use plan::Ended;
 use plan::labels::{ENDED, RESTART_FROM, RESTART_REQUESTED};
 use serde_json::{Value, json};
 
-/// Annotations that say nothing of a restored job.
+/// Annotations that do not apply to a restored job.
 const DROPPED: [&str; 3] = ["kubectl.kubernetes.io/last-applied-configuration", RESTART_REQUESTED, RESTART_FROM];
 
-/// What is written.
+/// The content of a backup.
 #[derive(Debug, Default, PartialEq)]
 pub struct Backup {
     /// The jobs.
     pub jobs: Vec<Value>,
-    /// What to know of them.
+    /// Notes about them for the user.
     pub notes: Vec<String>,
 }
 
@@ -63,14 +63,14 @@ impl Backup {
         self.jobs.push(manifest(job));
     }
 
-    /// The file, for `kubectl apply -f -`.
+    /// Renders the file for `kubectl apply -f -`.
     #[must_use]
     pub fn render(&self) -> String {
         self.jobs.iter().map(convert::yaml).collect::<Vec<_>>().join("---\n")
     }
 }
 
-/// What creates this job again.
+/// Returns the manifest that creates this job again.
 fn manifest(job: &TrainingJob) -> Value {
     let kept = |(key, _): &(&String, &String)| !DROPPED.contains(&key.as_str());
     let mut annotations: serde_json::Map<String, Value> =
@@ -79,7 +79,7 @@ fn manifest(job: &TrainingJob) -> Value {
         annotations.insert(ENDED.to_owned(), json!(ended).to_string().into());
     }
     let mut spec = json!(job.spec);
-    // Of a job that has saved since, this would lose what it has done.
+    // If the job has saved a checkpoint since, this would lose its progress.
     let checkpoint = job.status.as_ref().and_then(|status| status.checkpoint.as_ref());
     if checkpoint.is_some_and(|it| it.latest_path.is_some() && it.resume_from_used.is_some())
         && let Some(checkpoint) = spec["checkpoint"].as_object_mut()
@@ -95,7 +95,7 @@ fn manifest(job: &TrainingJob) -> Value {
     })
 }
 
-/// How a job has ended, if it has.
+/// Returns how a job has ended, if it has.
 fn ended(job: &TrainingJob) -> Option<Ended> {
     let status = job.status.as_ref()?;
     let state = status.state.filter(|state| state.is_finished())?;

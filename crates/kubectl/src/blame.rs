@@ -1,9 +1,9 @@
-//! Whether a node is to blame for what ended the attempts of a job.
+//! Whether a node caused the failures of a job's attempts.
 
 use api::AttemptEnd;
 use std::collections::BTreeSet;
 
-/// Reasons that speak of what a node does to a program: its memory, GPUs, links and kubelet.
+/// Reasons that point to the node: its memory, GPUs, links and kubelet.
 const OF_NODES: [&str; 8] = [
     "Signal",
     "NcclError",
@@ -15,7 +15,7 @@ const OF_NODES: [&str; 8] = [
     "NodeRejected",
 ];
 
-/// What CUDA says of a device that does not work, in the words of its runtime. Its other errors are mostly the program's.
+/// Messages of the CUDA runtime about a device that does not work. Its other errors are mostly the program's.
 const OF_DEVICES: [&str; 8] = [
     "uncorrectable ECC error encountered",
     "uncorrectable NVLink error detected",
@@ -36,9 +36,9 @@ pub struct Blame<'a> {
     pub failures: usize,
 }
 
-/// The node that had every failure of a kind that nodes cause, if there were at least two of them.
+/// Returns the node that had every failure of a kind that nodes cause, if there were at least two.
 ///
-/// A worker that has failed on another node, too, brings its failure along, whatever it is: then nobody is blamed.
+/// If one of its workers has also failed on another node, in whatever way, no node is blamed.
 #[must_use]
 pub fn node_to_blame(restarts: &[AttemptEnd]) -> Option<Blame<'_>> {
     let failures: Vec<&AttemptEnd> = restarts.iter().filter(|restart| is_of_a_node(restart)).collect();

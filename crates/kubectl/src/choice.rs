@@ -1,4 +1,4 @@
-//! Which pods of a job a person means.
+//! The pods of a job that a user means.
 
 use super::screen::count;
 use anyhow::bail;
@@ -44,13 +44,13 @@ pub(super) fn role_name(text: &str) -> Result<RoleName, String> {
 }
 
 impl Choice {
-    /// Whether it says anything.
+    /// Whether nothing is chosen, so that all pods are meant.
     #[must_use]
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the pod of this place is meant. Indices alone are those of workers.
+    /// Whether the pod in this place is meant. Indices alone are those of workers.
     #[must_use]
     pub fn has(&self, place: Place) -> bool {
         let of_role = match self.role {
@@ -60,10 +60,10 @@ impl Choice {
         of_role && self.worker.as_ref().is_none_or(|indices| indices.0.contains(&place.index))
     }
 
-    /// The places that are meant, of a job of these roles.
+    /// Returns the places that are meant, in a job with these roles.
     ///
     /// # Errors
-    /// If the job has no such role, or not so many pods of it: with what may be written.
+    /// If the job has no such role, or not so many pods of it. The error says what is valid.
     pub fn places(&self, job: &str, roles: &[(RoleName, u16)]) -> anyhow::Result<Vec<Place>> {
         let role = self.role.unwrap_or(RoleName::WORKER);
         let Some((_, replicas)) = roles.iter().find(|(name, _)| *name == role) else {
@@ -84,7 +84,7 @@ impl Choice {
     }
 }
 
-/// The roles of a job with their pods, the workers first.
+/// Returns the roles of a job with the number of their pods, the workers first.
 #[must_use]
 pub fn roles(job: &TrainingJob) -> Vec<(RoleName, u16)> {
     let roles = plan::resolve(job, &Runtime::default()).plan.gang.roles;

@@ -1,4 +1,4 @@
-//! The cluster: how it is reached, and what its refusals mean.
+//! Access to the cluster, and the meaning of its refusals.
 
 use super::screen::shortened;
 use anyhow::{Context as _, anyhow, bail};
@@ -16,13 +16,13 @@ use std::time::Duration;
 /// How long one answer of the API server may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How requests begin that change nothing.
+/// Beginnings of the names of requests that change nothing.
 const READS: [&str; 4] = ["get ", "list ", "watch ", "read "];
 
-/// What stands before the name of a TuningJob where a TrainingJob may be meant.
+/// Prefix of the name of a TuningJob where a TrainingJob may be meant.
 pub const SEARCH: &str = "tuningjob/";
 
-/// What a name means.
+/// What a name refers to.
 pub enum Named {
     /// A TrainingJob.
     Job(Box<TrainingJob>),
@@ -76,7 +76,7 @@ impl Cluster {
     /// Reaches the cluster by the kubeconfig, or from within a pod by its service account.
     ///
     /// # Errors
-    /// If it can't be reached; the error is in words for whoever typed the command.
+    /// If it can't be reached. The error is worded for the user of the command.
     pub async fn reach(place: &Place) -> anyhow::Result<Self> {
         let config = config(place).await?;
         let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
@@ -162,19 +162,19 @@ impl Cluster {
         }
     }
 
-    /// Tells whether the API server takes restart rules of containers, as the operator asks when it starts.
+    /// Returns whether the API server supports restart rules of containers, as the operator asks when it starts.
     ///
     /// # Errors
-    /// If it does not tell its version.
+    /// If the API server does not report its version.
     pub async fn has_restart_rules(&self) -> anyhow::Result<bool> {
         let version = self.ask("read the version of the API server", self.client.apiserver_version()).await?;
         Ok(plan::Runtime::has_restart_rules(&version.major, &version.minor))
     }
 
-    /// Gives a job that has not taken its template yet the one that it would take.
+    /// Gives a job that has not taken its template yet the template that it would take.
     ///
     /// # Errors
-    /// If that is not there, or can't be read.
+    /// If the template does not exist, or can't be read.
     pub async fn take_runtime(&self, job: &mut TrainingJob) -> anyhow::Result<()> {
         let Some(named) = super::plan::wants(job) else { return Ok(()) };
         let (kind, namespace) = (named.kind(), job.namespace().unwrap_or_default());
@@ -217,7 +217,7 @@ impl Cluster {
     /// Finds the TrainingJob of this name.
     ///
     /// # Errors
-    /// If there is none; the error tells of jobs with near names.
+    /// If there is none. The error names jobs with similar names.
     pub async fn find(&self, name: &str) -> anyhow::Result<TrainingJob> {
         match self.find_job(name).await? {
             Some(found) => Ok(found),
@@ -314,14 +314,14 @@ impl Cluster {
         }
     }
 
-    /// Tells why a name was not found.
+    /// Returns an error that says why a name was not found.
     async fn missing(&self, name: &str) -> anyhow::Result<anyhow::Error> {
         let here = self.jobs(&ListParams::default()).await?;
         let names = here.iter().map(ResourceExt::name_any);
         let near = near(name, &names.collect::<BTreeSet<_>>());
         let place = self.namespace.as_ref().map_or("any namespace".to_owned(), |n| format!("namespace {n}"));
         let mut text = format!("there is no TrainingJob {name} in {place}");
-        // Whoever may not look elsewhere is told of here alone.
+        // Without the right to look elsewhere, only this namespace counts.
         let everywhere = Self { namespace: None, ..self.clone() };
         let same = ListParams::default().fields(&format!("metadata.name={name}"));
         let elsewhere = match self.namespace {
@@ -398,7 +398,7 @@ async fn config(place: &Place) -> anyhow::Result<Config> {
     }
 }
 
-/// Returns the innermost cause, which says most.
+/// Returns the innermost cause, which is the most informative one.
 fn root(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -407,7 +407,7 @@ fn root(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Finds the names that one may have meant, nearest first.
+/// Finds similar names, nearest first.
 #[must_use]
 pub fn near(name: &str, names: &BTreeSet<String>) -> Vec<String> {
     const SHOWN: usize = 3;

@@ -1,4 +1,4 @@
-//! Code of a program: packed from a folder, sent in ConfigMaps of the job.
+//! Code of a program: packed from a folder, and sent in ConfigMaps of the job.
 
 use super::cluster::Cluster;
 use super::gather::pods;
@@ -26,11 +26,11 @@ use tar::{Builder, Header};
 
 /// Names that are never sent.
 const NEVER: [&str; 2] = [".git", "__pycache__"];
-/// File with further patterns of what is not sent.
+/// File with further patterns of files that are not sent.
 const IGNORE_FILE: &str = ".trainingjobignore";
-/// How many pods are patched at one time.
+/// Number of pods that are patched at one time.
 const AT_ONCE: usize = 16;
-/// How often a part is tried whose name an earlier job's part still has.
+/// Number of tries for a part whose name an earlier job's part still has.
 const TRIES: u32 = 20;
 
 /// A folder, packed.
@@ -46,10 +46,10 @@ pub struct Packed {
     pub skipped: Vec<String>,
 }
 
-/// Packs a folder without what `.gitignore` and `.trainingjobignore` exclude. The same files give the same archive.
+/// Packs a folder without files that `.gitignore` and `.trainingjobignore` exclude. Equal files give equal archives.
 ///
 /// # Errors
-/// If the folder can't be read, or is too large; the error names the largest files.
+/// If the folder can't be read, or is too large. The error names the largest files.
 pub fn pack(folder: &Path) -> anyhow::Result<Packed> {
     let shown = folder.display();
     let root = folder.canonicalize().with_context(|| format!("can't read --code {shown}"))?;
@@ -79,7 +79,7 @@ pub fn pack(folder: &Path) -> anyhow::Result<Packed> {
 }
 
 struct Found {
-    /// Below the folder.
+    /// Path below the folder.
     name: PathBuf,
     source: PathBuf,
     bytes: u64,
@@ -89,7 +89,7 @@ struct Found {
 fn find(root: &Path, shown: &Path) -> anyhow::Result<(Vec<Found>, Vec<String>)> {
     let (mut files, mut skipped, mut bytes) = (Vec::new(), Vec::new(), 0);
     let walk = WalkBuilder::new(root)
-        // Files such as .env may be needed; what is secret belongs into .gitignore.
+        // Files such as .env may be needed. Secrets belong into .gitignore.
         .hidden(false)
         .require_git(false)
         .add_custom_ignore_filename(IGNORE_FILE)
@@ -154,7 +154,7 @@ fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1024.0 * 1024.0))
 }
 
-/// The ConfigMaps of an archive. Without the job's UID they have no owner.
+/// Returns the ConfigMaps of an archive. Without the job's UID they have no owner.
 #[must_use]
 pub fn config_maps(packed: &Packed, name: &str, namespace: Option<&str>, uid: Option<&str>) -> Vec<ConfigMap> {
     let owner = uid.map(|uid| {
@@ -180,10 +180,10 @@ pub fn config_maps(packed: &Packed, name: &str, namespace: Option<&str>, uid: Op
     packed.archive.chunks(PART_BYTES).enumerate().map(part).collect()
 }
 
-/// Writes the archive to the job's ConfigMaps, the first part last: pods wait for that one.
+/// Writes the archive to the job's ConfigMaps, the first part last, because pods wait for that one.
 ///
 /// # Errors
-/// If the caller may not, or another object has one of the names.
+/// If the caller has no right to do so, or another object has one of the names.
 pub async fn send(cluster: &Cluster, job: &TrainingJob, packed: &Packed) -> anyhow::Result<()> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let uid = job.uid().unwrap_or_default();
@@ -193,10 +193,10 @@ pub async fn send(cluster: &Cluster, job: &TrainingJob, packed: &Packed) -> anyh
     Ok(())
 }
 
-/// Removes what a longer archive has left.
+/// Removes the parts that a longer archive has left.
 ///
 /// # Errors
-/// If the caller may not.
+/// If the caller has no right to do so.
 pub async fn remove_surplus(cluster: &Cluster, job: &TrainingJob, packed: &Packed) -> anyhow::Result<()> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let api: Api<ConfigMap> = cluster.api(&namespace);
@@ -241,7 +241,7 @@ async fn write(cluster: &Cluster, namespace: &str, part: &ConfigMap, uid: &str) 
                 "ConfigMap {name} in namespace {namespace} exists and belongs to no TrainingJob: delete or rename it"
             );
         }
-        // Of an earlier job of this name, which the garbage collector has yet to remove.
+        // It is of an earlier job of this name, and the garbage collector has yet to remove it.
         delete(cluster, &api, &found).await?;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -264,10 +264,10 @@ fn is_owned(found: &ConfigMap, uid: &str) -> bool {
     found.owner_references().iter().any(|owner| owner.uid == uid)
 }
 
-/// Has the nodes of all running pods of a job look at once whether a ConfigMap has changed. Otherwise they do once in a while.
+/// Makes the nodes of all running pods of a job check the ConfigMaps at once instead of only now and then.
 ///
 /// # Errors
-/// If the caller may not patch pods.
+/// If the caller has no right to patch pods.
 pub async fn hasten(cluster: &Cluster, job: &TrainingJob, mark: &str) -> anyhow::Result<()> {
     let namespace = job.namespace().unwrap_or_default();
     let api: Api<Pod> = cluster.api(&namespace);
@@ -279,7 +279,7 @@ pub async fn hasten(cluster: &Cluster, job: &TrainingJob, mark: &str) -> anyhow:
         async move {
             let patched = async {
                 match api.patch(&pod.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-                    // It is gone: the next one finds all that is new.
+                    // The pod is gone, and its successor finds the new files.
                     Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
                     answer => answer.map(drop),
                 }
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(names(&packed), [&expected[..], &["train.py"]].concat());
         assert_eq!(packed.files, 7);
         assert_eq!(packed.digest.len(), 71);
-        // The same files are the same archive, whenever they were written.
+        // The same files give the same archive, whenever they were written.
         let again = Folder::with("again", &[]);
         let copied = std::process::Command::new("cp").arg("-r").arg(&folder.0).arg(&again.0).status().unwrap();
         assert!(copied.success());
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_refused_with_the_largest_files() {
-        // Which can't be packed smaller.
+        // Random bytes can't be packed smaller.
         let mut noise = vec![0; MAX_ARCHIVE + 1];
         let mut state = 1_u32;
         for byte in &mut noise {
@@ -399,7 +399,7 @@ mod tests {
         let mut whole = Vec::new();
         for (index, part) in parts.iter().enumerate() {
             assert_eq!(part.owner_references()[0].uid, "uid");
-            // The operator does not keep them.
+            // The operator does not manage them.
             assert!(!part.labels().contains_key(plan::labels::MANAGED_BY));
             part.binary_data.as_ref().unwrap()[&part_key(index)].0.as_slice().read_to_end(&mut whole).unwrap();
         }

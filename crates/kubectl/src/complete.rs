@@ -21,7 +21,7 @@ pub enum Shell {
 /// Commands for a TrainingJob or a TuningJob.
 const WITH_SEARCHES: [&str; 3] = ["why", "stop", "resume"];
 
-/// How long a person may wait for a list of jobs after the Tab key.
+/// How long a user may wait for a list of jobs after the Tab key.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Writes the completion script of a shell, for the program by its own name.
@@ -38,8 +38,8 @@ pub fn script(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// Tells what may stand where the last of these words is: one candidate a line, with what it is, and a last line for
-/// cobra, the library of kubectl's command line, that says "no file names", unless it is one.
+/// Returns the candidates for the last of these words, one on each line with its description. A last line for cobra,
+/// the library of kubectl's command line, says "no file names", unless the word is one.
 pub async fn answer(words: &[String]) -> String {
     let command = Args::command();
     let mut candidates = match candidates(&command, words) {
@@ -55,7 +55,7 @@ pub async fn answer(words: &[String]) -> String {
     candidates.join("\n") + "\n"
 }
 
-/// What may come next.
+/// What may come next on the command line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Wanted {
     These(Vec<String>),
@@ -121,7 +121,7 @@ pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
     }
 }
 
-/// The options of the last of these commands, with those of the others that hold for it, too.
+/// Returns the options of the last of these commands, with those of the others that also apply to it.
 #[expect(clippy::expect_used, reason = "the first one is the program itself")]
 fn options<'a>(commands: &[&'a Command]) -> impl Iterator<Item = &'a Arg> {
     let (command, before) = commands.split_last().expect("the program is a command");
@@ -137,8 +137,8 @@ fn option<'a>(commands: &[&'a Command], word: &str) -> Option<&'a Arg> {
     })
 }
 
-/// Lists the names of TrainingJobs and TuningJobs, in the namespace and the cluster that the words name; none if they can't be had
-/// at once.
+/// Lists the names of TrainingJobs and TuningJobs, in the namespace and the cluster that the words name. It lists none
+/// if they are not available at once.
 async fn named(words: &[String], with_jobs: bool, with_searches: bool) -> Vec<String> {
     let value = |names: &[&str]| {
         let at = words.iter().position(|word| names.contains(&word.as_str()));

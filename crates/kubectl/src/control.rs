@@ -1,4 +1,4 @@
-//! `stop`, `resume` and `restart`: what a person wants of a job is written on it, and the operator does it.
+//! `stop`, `resume` and `restart`. The command writes the user's request on the job, and the operator acts on it.
 
 use super::checkpoints;
 use super::cluster::{Cluster, Named};
@@ -17,16 +17,16 @@ use protocol::role::Place;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// How long the operator may take to heed a restart before that is said.
+/// How long the operator may take to act on a restart before the command reports that.
 const HEEDED_WITHIN: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Interval between two looks.
 const LOOK: Duration = Duration::from_millis(300);
-/// How long new code may take to run before that is said.
+/// How long new code may take to run before the command reports that.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(60);
-/// Between two requests that the nodes look.
+/// Interval between two requests to the nodes to look again.
 const LOOK_ANEW: Duration = Duration::from_secs(3);
 
-/// Has the workers stopped, and with `wait` returns when none runs any more.
+/// Stops the workers. With `wait` it returns when none runs any more.
 ///
 /// # Errors
 /// If the job has ended, can't be changed, or does not stop in time.
@@ -69,7 +69,7 @@ pub async fn stop(cluster: &Cluster, name: &str, wait: Option<Duration>) -> anyh
     }
 }
 
-/// Lets a job go on that was stopped.
+/// Resumes a stopped job.
 ///
 /// # Errors
 /// If the job has ended, or can't be changed.
@@ -247,12 +247,12 @@ pub async fn restart(
     Ok(done + &resumes)
 }
 
-/// The beginning of a digest.
+/// Returns the beginning of a digest.
 fn short(digest: &str) -> &str {
     digest.get(..digest.len().min(19)).unwrap_or(digest)
 }
 
-/// Nodes look only once in a while whether a ConfigMap has changed, and at once when the pod has.
+/// Nodes check ConfigMaps only once in a while, but at once after the pod has changed.
 async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str, code: Option<&Packed>) -> anyhow::Result<()> {
     let namespace = job.namespace().unwrap_or_default();
     let Some(leader) = pods(cluster, job)
@@ -261,7 +261,7 @@ async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str, code: Optio
         .filter(|pod| pod.place() == Place::FIRST_WORKER && pod.runs())
         .max_by_key(|pod| pod.incarnation)
     else {
-        return Ok(()); // what starts now knows of it
+        return Ok(()); // a pod that starts now reads the request
     };
     let config = names::config_name(&job.name_any());
     let what = format!("get ConfigMap {config} in namespace {namespace}");
@@ -285,7 +285,7 @@ async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str, code: Optio
     cluster.ask(&what, pods.patch(&leader.name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
 }
 
-/// Has all nodes look until the code runs: one that looked too early may have found the ConfigMaps as they were.
+/// Has all nodes look until the code runs. A node that looked too early may have found the old ConfigMaps.
 async fn deliver(cluster: &Cluster, job: &TrainingJob, request: &str, digest: &str) -> anyhow::Result<()> {
     let (name, begun) = (job.name_any(), Instant::now());
     let mut looks = 0;
@@ -325,7 +325,7 @@ fn ended(job: &TrainingJob) -> Option<State> {
     state(job).filter(|state| state.is_finished())
 }
 
-/// Of exactly this job, and not of one that has taken its name since.
+/// Changes exactly this job, and not a later one of the same name.
 async fn change(cluster: &Cluster, job: &TrainingJob, verb: &str, mut patch: Value) -> anyhow::Result<()> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     patch["metadata"]["uid"] = json!(job.uid());

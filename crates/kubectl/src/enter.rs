@@ -53,13 +53,13 @@ async fn pod(cluster: &Cluster, job: &TrainingJob, place: Place) -> anyhow::Resu
     }
 }
 
-/// What a shell does first: the variables of the program, and its working directory.
+/// Commands that a shell runs first, which set the program's variables and its working directory.
 fn prelude() -> String {
     let (state, code) = (paths::STATE, format!("{}/{FOLDER}", paths::STATE));
     format!("[ ! -r {state}/env ] || . {state}/env; [ ! -d {code} ] || cd {code}; ")
 }
 
-/// What a command in a container reads.
+/// What a command in a container gets as its input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Input {
     Nothing,
@@ -94,7 +94,7 @@ fn is_null() -> bool {
 
 /// Arguments of kubectl that run a command in a container with the environment of its program.
 ///
-/// An input that ends at once is not passed on: containerd may miss its end, and the command would wait for ever.
+/// An input that ends at once is not passed on. containerd may miss its end, and the command would wait forever.
 fn exec_args(pod: &str, command: &[String], input: Input) -> Vec<String> {
     let mut args = vec!["exec".to_owned()];
     args.extend((input != Input::Nothing).then(|| "-i".to_owned()));
@@ -110,7 +110,7 @@ fn exec_args(pod: &str, command: &[String], input: Input) -> Vec<String> {
     args
 }
 
-/// Runs a command beside the program of a worker; a shell without one.
+/// Runs a command beside the program of a worker. Without a command it runs a shell.
 ///
 /// # Errors
 /// If the worker does not run, or there is no kubectl.
@@ -137,10 +137,10 @@ pub async fn port_forward(
     kubectl(at, &job, args.collect())
 }
 
-/// Copies a file or a folder from or to a worker, whose side of the two begins with a colon.
+/// Copies a file or a folder from or to a worker. The worker's side begins with a colon.
 ///
 /// # Errors
-/// If not one side is the worker's, the worker does not run, or there is no kubectl.
+/// If not exactly one side is the worker's, the worker does not run, or there is no kubectl.
 pub async fn copy(cluster: &Cluster, at: &Where, job: &str, one: &One, sides: [&str; 2]) -> anyhow::Result<ExitCode> {
     if sides.iter().filter(|side| side.starts_with(':')).count() != 1 {
         bail!(
@@ -161,7 +161,7 @@ fn kubectl(at: &Where, job: &TrainingJob, args: Vec<String>) -> anyhow::Result<E
     replace(command).context("can't run kubectl, which this command needs on PATH")
 }
 
-/// Becomes the command, so that a signal that ends this program leaves none behind.
+/// Replaces this program with the command, so that a signal that ends this program leaves no process behind.
 #[cfg(unix)]
 fn replace(mut command: Command) -> io::Result<ExitCode> {
     use std::os::unix::process::CommandExt;
@@ -199,7 +199,7 @@ mod tests {
         let from_cron = exec_args("p", &command, Input::Nothing);
         assert_eq!(from_cron[1..3], ["p", "-c"]);
         assert!(shell.last().unwrap().ends_with("then exec bash; else exec sh; fi"));
-        // What a real shell makes of it.
+        // The behaviour of a real shell.
         let folder = std::env::temp_dir().join(format!("enter-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("code")).unwrap();
         std::fs::write(folder.join("env"), "export RANK='1'\n").unwrap();

@@ -1,4 +1,4 @@
-//! What is known of a TrainingJob at one moment: all that the commands tell, and the JSON of `-o json`.
+//! What is known of a TrainingJob at one moment, for all commands and for the JSON of `-o json`.
 
 use api::{Condition, RoleSpec, State, StorageType, TrainingJob, TrainingJobSpec, TrainingJobStatus, TuningJob};
 use jiff::Timestamp;
@@ -24,19 +24,19 @@ pub struct Facts {
     /// When the job was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Timestamp>,
-    /// When its deletion was asked for.
+    /// When its deletion was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleting: Option<Timestamp>,
     /// Since when the job is in its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// The number of the spec's last change; the status speaks of the change `status.observedGeneration`.
+    /// The number of the spec's last change. The status describes the change `status.observedGeneration`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// What the job asks for.
+    /// The effective spec of the job.
     #[serde(skip)]
     pub spec: TrainingJobSpec,
-    /// What the operator tells of it.
+    /// The status that the operator has written.
     pub status: TrainingJobStatus,
     /// The search that the job is a trial of.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +77,7 @@ impl TrialOf {
 #[derive(Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Worker {
-    /// The role of the pod, where it is no worker's.
+    /// The role of the pod, unless it is a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// The index of the worker, or of the pod among those of its role.
@@ -90,7 +90,7 @@ pub struct Worker {
     /// Its node, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// How it stands.
+    /// The state of the worker.
     pub state: WorkerState,
     /// The exit code of its program.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ pub struct Worker {
     pub message: Option<String>,
 }
 
-/// How a worker stands.
+/// The state of a worker.
 #[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkerState {
     /// Its program or pod failed.
@@ -110,13 +110,13 @@ pub enum WorkerState {
     Waiting,
     /// Images, volumes, start.
     Starting,
-    /// It was told to stop and has not ended yet.
+    /// It was asked to stop and has not ended yet.
     Stopping,
-    /// It ended since it was told to.
+    /// It has ended after it was asked to stop.
     Stopped,
     /// Its program runs.
     Running,
-    /// Its program ended well.
+    /// Its program succeeded.
     Succeeded,
 }
 
@@ -137,7 +137,7 @@ impl WorkerState {
 }
 
 impl Worker {
-    /// Tells how the worker of a pod stands.
+    /// Returns the state of the worker in a pod.
     #[must_use]
     pub fn of(pod: &ObservedPod) -> Self {
         let mut it = Self {
@@ -202,7 +202,7 @@ pub struct Event {
     pub message: String,
     /// How often it was seen.
     pub count: i32,
-    /// How many others of this reason, of other pods or earlier, are left out: a gang's pods tell the same, each.
+    /// Number of similar events left out: of this reason, of other pods or earlier. All pods of a gang have the same.
     #[serde(skip_serializing_if = "is_zero")]
     pub alike: usize,
 }
@@ -243,14 +243,14 @@ impl Event {
     }
 }
 
-/// Whether a pod is `<job>-training-<index>-<random>`: `a` must not be told the events of `a-training-0`'s pods.
+/// Whether a pod is `<job>-training-<index>-<random>`. Job `a` must not get the events of `a-training-0`'s pods.
 fn is_member(pod: &str, job: &str, role: RoleName) -> bool {
     let rest = pod.strip_prefix(&names::role_job_name(job, role)).and_then(|rest| rest.strip_prefix('-'));
     rest.and_then(|rest| rest.split_once('-'))
         .is_some_and(|(index, random)| index.parse::<u32>().is_ok() && !random.contains('-'))
 }
 
-/// Chooses the last of these events, oldest first: all of the job itself, and of its Job and pods the last one of each reason.
+/// Chooses the last events, oldest first: all of the job itself, and the last one of each reason of its Job and pods.
 #[must_use]
 pub fn last_events(mut events: Vec<Event>, most: usize) -> Vec<Event> {
     events.sort_by_key(|event| event.time);
@@ -268,7 +268,7 @@ pub fn last_events(mut events: Vec<Event>, most: usize) -> Vec<Event> {
 }
 
 impl Facts {
-    /// Tells what the TrainingJob alone says.
+    /// Returns what the TrainingJob alone says.
     #[must_use]
     pub fn of(job: &TrainingJob, time: Timestamp) -> Self {
         let status = job.status.clone().unwrap_or_default();
@@ -302,7 +302,7 @@ impl Facts {
         condition_is(&self.status.conditions, type_, status)
     }
 
-    /// Tells whether the operator has not yet seen the last change of the spec.
+    /// Returns whether the operator has not yet seen the last change of the spec.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.status.state.is_some()
@@ -310,13 +310,13 @@ impl Facts {
             && self.status.observed_generation.is_some_and(|seen| self.generation.is_some_and(|now| seen < now))
     }
 
-    /// Tells whether the job has ended.
+    /// Returns whether the job has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.status.state.is_some_and(State::is_finished)
     }
 
-    /// Counts the GPUs that all pods together ask for.
+    /// Counts the GPUs that all pods together request.
     #[must_use]
     pub fn gpus(&self) -> u32 {
         let all = |pods: u16, each: u16| u32::from(pods) * u32::from(each);
@@ -334,13 +334,13 @@ impl Facts {
             worker.role.is_none() && worker.attempt == attempt && worker.node.is_some() && is_alive
         };
         let seen = self.workers.iter().filter(has_place).count();
-        // Whoever may not see pods sees the GPUs in the status.
+        // Users without the right to see pods get the GPUs from the status.
         let told =
             self.status.resources.map_or(0, |held| held.allocated_gpus) / u32::from(self.spec.gpus_per_worker().max(1));
         if self.workers.is_empty() { told } else { u32::try_from(seen).unwrap_or(u32::MAX) }
     }
 
-    /// Tells the progress in percent.
+    /// Returns the progress in percent.
     #[must_use]
     pub fn percent(&self) -> Option<f64> {
         self.status.progress.as_ref()?.split(',').next()?.trim_end_matches('%').trim().parse().ok()
@@ -372,7 +372,7 @@ fn since(status: &TrainingJobStatus, created: Option<Timestamp>) -> Option<Times
     }
 }
 
-/// Tells in words where checkpoints go.
+/// Describes where checkpoints go.
 fn checkpoints(spec: &TrainingJobSpec, namespace: &str, name: &str) -> Option<String> {
     let checkpoint = &spec.checkpoint;
     if !checkpoint.enabled() {

@@ -14,21 +14,21 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Time between two looks of `wait`.
+/// Interval between two looks of `wait`.
 const LOOK: Duration = Duration::from_secs(1);
-/// Gangs with more pods than this show the first worker alone, unless others are chosen.
+/// Gangs with more pods than this show only the first worker, unless others are chosen.
 const ALL_SHOWN: usize = 8;
-/// How long the API server may be out of reach.
+/// How long the API server may be unreachable.
 const UNREACHABLE: Duration = Duration::from_secs(300);
 
-/// What became of a job, as an exit code.
+/// The outcome for a job, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is as it was waited for, or Completed.
+    /// It has reached the goal, or is Completed.
     Met,
-    /// It failed, or came to another end.
+    /// It failed, or ended in another way.
     Failed,
-    /// The time is over.
+    /// The time is up.
     Late,
     /// It was deleted.
     Deleted,
@@ -67,7 +67,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Whether a job in this state is there, or never will be.
+    /// Whether a job in this state has reached the goal, or never will.
     fn met(self, state: Option<State>) -> Option<Outcome> {
         let is_met = match (self, state?) {
             (Self::Completed, State::Completed)
@@ -82,10 +82,10 @@ impl Goal {
     }
 }
 
-/// Waits until a job is as wanted, and says how it stands then.
+/// Waits until a job has reached the goal, and prints its state then.
 ///
 /// # Errors
-/// If there is no such job, or the cluster can't be asked for minutes.
+/// If there is no such job, or the cluster is unreachable for minutes.
 pub async fn wait(
     cluster: &Cluster,
     name: &str,
@@ -123,7 +123,7 @@ pub async fn wait(
     }
 }
 
-/// How a job stands, in one line.
+/// Describes the state of a job in one line.
 fn describe(job: &TrainingJob) -> String {
     let name = job.name_any();
     let status = job.status.clone().unwrap_or_default();
@@ -184,7 +184,7 @@ pub async fn attach(
     Ok((outcome, conclusion(&found, outcome)))
 }
 
-/// What is said at the end.
+/// The message at the end.
 fn conclusion(job: &TrainingJob, outcome: Outcome) -> String {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let more = match outcome {
@@ -197,7 +197,7 @@ fn conclusion(job: &TrainingJob, outcome: Outcome) -> String {
     format!("{}{after}{more}", describe(job))
 }
 
-/// The line below the logs: state, bar, counts, loss, time left.
+/// Returns the line below the logs: state, bar, counts, loss, time left.
 #[must_use]
 pub fn progress_line(job: &TrainingJob, width: usize) -> String {
     let facts = Facts::of(job, now());
@@ -223,7 +223,7 @@ pub fn progress_line(job: &TrainingJob, width: usize) -> String {
     super::screen::shortened(&parts.join("  "), width)
 }
 
-/// What a job waits for, in few words.
+/// Returns what a job waits for, in few words.
 #[must_use]
 pub fn waiting(facts: &Facts) -> String {
     if facts.is_finished() || facts.status.state == Some(State::Running) {

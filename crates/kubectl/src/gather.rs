@@ -1,4 +1,4 @@
-//! Reads what the commands tell.
+//! Reads the facts that the commands show.
 
 use super::cluster::Cluster;
 use super::facts::{Event, Facts, Worker, last_events};
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 20;
 /// How many pages of 500 events of a namespace are read at most.
 const PAGES: usize = 20;
-/// How long events that were read serve, while nothing else has changed.
+/// How long events are used again while nothing else has changed.
 const EVENTS_SERVE: Duration = Duration::from_secs(15);
 
-/// A gatherer reads one job, again and again.
+/// Reads one job repeatedly.
 pub struct Gatherer {
     cluster: Cluster,
     events: Option<EventsRead>,
@@ -40,7 +40,7 @@ impl Gatherer {
         Self { cluster, events: None }
     }
 
-    /// Reads everything about the job of this name. What the rights of the reader don't allow is told as not read.
+    /// Reads everything about the job of this name. What the reader's rights don't cover is listed as not read.
     ///
     /// # Errors
     /// If the job itself can't be read.
@@ -58,8 +58,8 @@ impl Gatherer {
         Ok(facts)
     }
 
-    /// Reads the job's events. The API server reads all Events of the namespace for each question, whatever is asked, so
-    /// that one answer serves a while.
+    /// Reads the job's events. The API server reads all Events of the namespace for every request, whatever its filter.
+    /// Therefore one answer is used for a while.
     async fn events(&mut self, job: &TrainingJob) -> Result<Vec<Event>, String> {
         let version = job.resource_version().unwrap_or_default();
         match &self.events {
@@ -67,7 +67,7 @@ impl Gatherer {
             _ => {}
         }
         let namespace = job.namespace().unwrap_or_default();
-        // The Events of the core API are the same ones, and the role `view` allows them alone.
+        // The core API has the same Events, and the role `view` allows only these.
         let api: Api<core::Event> = self.cluster.api(&namespace);
         let what = format!("list Events in namespace {namespace}");
         let events = self.cluster.pages(&what, &api, PAGES).await.map_err(|error| format!("{error:#}"));
@@ -77,7 +77,7 @@ impl Gatherer {
     }
 }
 
-/// Chooses of all Events the last of this job, oldest first.
+/// Chooses the last Events of this job, oldest first.
 fn events_of(events: &[core::Event], job: &TrainingJob) -> Vec<Event> {
     let (name, uid) = (job.name_any(), job.uid());
     let created = job.metadata.creation_timestamp.as_ref().map(|t| t.0);
@@ -107,11 +107,11 @@ pub fn selector(job: &TrainingJob) -> String {
     format!("{}={}", labels::UID, job.uid().unwrap_or_default())
 }
 
-/// Tells of the workers of this attempt, and of those of earlier ones that have not ended yet.
+/// Returns the workers of this attempt, and those of earlier attempts that have not ended yet.
 fn workers(pods: &[ObservedPod], status: &TrainingJobStatus) -> Vec<Worker> {
     let current = incarnation(status);
     let shown = pods.iter().filter(|pod| pod.incarnation >= current.number || pod.is_alive());
-    // Of pods that had several attempts the last one counts.
+    // The last attempt of a pod counts.
     let of = |pod| {
         let worker = Worker::of(pod);
         Worker { attempt: last_attempt(pod, current), ..worker }
@@ -121,14 +121,14 @@ fn workers(pods: &[ObservedPod], status: &TrainingJobStatus) -> Vec<Worker> {
     workers
 }
 
-/// The last attempt that a pod had, as far as the status tells: of one of an incarnation before the last one the latest
-/// that it can have been.
+/// Returns the last attempt of a pod, as far as the status shows it. For a pod of an incarnation before the last one it
+/// is the latest possible attempt.
 #[must_use]
 pub fn last_attempt(pod: &ObservedPod, current: Incarnation) -> u32 {
     current.attempt.saturating_sub(current.number.saturating_sub(pod.incarnation)).max(1)
 }
 
-/// Returns the time as the status tells it, in whole seconds.
+/// Returns the time in whole seconds, as in the status.
 #[must_use]
 pub fn now() -> Timestamp {
     whole_second(Timestamp::now())

@@ -16,16 +16,16 @@ pub struct Row {
     pub node: String,
     /// The resource, such as nvidia.com/gpu.
     pub resource: String,
-    /// How many pods may request.
+    /// Number of GPUs that pods may request.
     pub allocatable: i64,
-    /// How many the pods on the node request.
+    /// Number of GPUs that the pods on the node request.
     pub requested: i64,
-    /// How many another pod can get: none if the node takes no pods.
+    /// Number of GPUs that another pod can get. It is 0 if the node takes no pods.
     pub free: i64,
     /// Why the node takes no new pods: NotReady or Cordoned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closed: Option<&'static str>,
-    /// Who holds them: NAMESPACE/JOB, or pod NAMESPACE/POD if it is of no TrainingJob.
+    /// The holders: NAMESPACE/JOB, or pod NAMESPACE/POD for a pod without a TrainingJob.
     pub holders: BTreeSet<String>,
 }
 

@@ -675,7 +675,7 @@ fn converted(file: &Path, answers: &convert::Answers, json: bool) -> anyhow::Res
     Ok(if converted.lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Tells what jobs come to; the exit code tells whether they would run.
+/// Prints the plans of jobs. The exit code says whether all of them would run.
 fn planned(jobs: &[api::TrainingJob], restart_rules: bool, json: bool) -> anyhow::Result<ExitCode> {
     let told: Vec<plan::Told> = jobs.iter().map(|job| plan::told(job, restart_rules)).collect();
     let text: Vec<String> = told.iter().map(plan::render).collect();

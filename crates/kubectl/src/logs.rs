@@ -1,4 +1,4 @@
-//! What the workers print: all of them in the order of time, also through restarts.
+//! The output of the workers, in the order of time and across restarts.
 
 use super::choice::{Choice, roles};
 use super::cluster::{self, Cluster};
@@ -30,26 +30,26 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// How many logs are read at one time at most: each is a connection of its own.
+/// Maximum number of logs that are read at one time. Each is a connection of its own.
 const MOST: usize = 256;
-/// How long a log that broke off is left alone.
+/// How long a log that broke off is left alone before the next try.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long logs may still come in once the job has ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Which lines of which workers are wanted, and in which form.
+/// Which lines of which workers are shown, and in which form.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Wanted {
-    /// The pods whose lines are wanted.
+    /// The pods whose lines are shown.
     pub choice: Choice,
-    /// Whether it goes on, also with the pods of later attempts.
+    /// Whether to follow the logs, including those of later attempts.
     pub follow: bool,
-    /// How many last lines of each worker are wanted; `None` means all.
+    /// Number of last lines of each worker. `None` means all.
     pub tail: Option<i64>,
-    /// How young lines must be.
+    /// Maximum age of the lines.
     pub since: Option<SignedDuration>,
-    /// Whether only the worker that caused the last failure is wanted.
+    /// Whether only the worker that caused the last failure is shown.
     pub failed: bool,
     /// Whether the time of each line is shown.
     pub timestamps: bool,
@@ -66,9 +66,9 @@ pub struct Source {
     pub pod: String,
     /// The UID of the pod.
     pub uid: String,
-    /// The last attempt of the pod: it may have had earlier ones.
+    /// The last attempt of the pod, which may have had earlier ones.
     pub attempt: u32,
-    /// Whose it is.
+    /// The role and the index of the pod.
     pub place: Place,
 }
 
@@ -110,13 +110,13 @@ pub struct Form {
     pub job: String,
     /// How many digits the largest index has.
     pub digits: usize,
-    /// How many characters the longest name of a role has; none if there are only workers.
+    /// Number of characters of the longest name of a role, 0 if there are only workers.
     pub roles: usize,
     /// Whether the time of each line is shown.
     pub timestamps: bool,
     /// Whether each line is printed as a JSON object.
     pub json: bool,
-    /// What the place allows where they are shown.
+    /// What the output allows.
     pub look: Look,
 }
 
@@ -135,7 +135,7 @@ struct JsonLine<'a> {
     worker: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<&'a str>,
-    /// The pod or its log is gone, and this is what was kept of it.
+    /// Whether the pod or its log is gone, and this is what was kept of it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     kept: bool,
     line: std::borrow::Cow<'a, str>,
@@ -160,7 +160,7 @@ impl Form {
         shown
     }
 
-    /// Renders words that were kept of a worker, or of nobody in particular.
+    /// Renders words that were kept of a worker, or that belong to no worker.
     #[must_use]
     pub fn kept(&self, attempt: Option<u32>, place: Option<Place>, pod: Option<&str>, words: &str) -> Vec<u8> {
         if self.json {
@@ -170,7 +170,7 @@ impl Form {
         words.lines().flat_map(|line| format!("{mark}{line}\n").into_bytes()).collect()
     }
 
-    /// Whose a line is: a worker by its index, and by its role where there are others.
+    /// Returns the mark of a line: the index of the worker, and its role if there are other roles.
     fn mark(&self, place: Place) -> String {
         let Place { role, index } = place;
         let mark = match self.roles {
@@ -200,7 +200,7 @@ impl Form {
     }
 }
 
-/// Returns what a terminal would show of a line that returns to its start, as progress bars do: it would overwrite the mark.
+/// Returns what a terminal would show of a line that returns to its start, as progress bars do. It overwrites the mark.
 fn at_last(text: &[u8]) -> &[u8] {
     let last = text.rsplit(|byte| *byte == b'\r').find(|part| !part.is_empty());
     last.unwrap_or_default()
@@ -308,7 +308,7 @@ impl Foot {
         }
     }
 
-    /// Takes in how the job stands by now.
+    /// Updates the line from the state of the job.
     fn note(&mut self, job: &TrainingJob, look: Look) {
         let state = job.status.as_ref().and_then(|status| status.state).map_or("Pending", State::as_str);
         let waiting = waiting(&Facts::of(job, gather::now()));
@@ -317,7 +317,7 @@ impl Foot {
             self.line = progress_line(job, look.width.unwrap_or(80).saturating_sub(1));
             self.draw();
         } else {
-            // Words such as of the scheduler change with each node.
+            // Some messages, such as those of the scheduler, change with each node.
             let reason = waiting.split(':').next().unwrap_or_default();
             let state = if reason.is_empty() { state.to_owned() } else { format!("{state}, {reason}") };
             let shown = if waiting.is_empty() {
@@ -352,7 +352,7 @@ impl Logs<'_> {
         self.out.write_all(&self.form.render(source, line))
     }
 
-    /// Shows what there is, all workers in the order of time. Returns the time of each pod's last line.
+    /// Shows the existing lines of all workers in the order of time. Returns the time of each pod's last line.
     async fn backlog(&mut self, sources: &[Source]) -> anyhow::Result<HashMap<String, Option<Timestamp>>> {
         let (tail, since) = (self.wanted.tail, self.wanted.since);
         let api = &self.api;
@@ -402,7 +402,7 @@ impl Logs<'_> {
         Ok(readers.into_iter().map(|reader| (reader.source.uid, reader.last)).collect())
     }
 
-    /// Shows what comes, of these pods and of those that follow them, until the job has ended.
+    /// Shows new lines of these pods and of the pods that follow them, until the job has ended.
     async fn follow(&mut self, job: &TrainingJob, seen: HashMap<String, Option<Timestamp>>) -> anyhow::Result<()> {
         let name = job.name_any();
         let (tell, mut told) = mpsc::channel::<(Source, Line)>(1024);
@@ -413,7 +413,7 @@ impl Logs<'_> {
         let mut start = |tasks: &mut JoinSet<()>, pod: &ObservedPod, current: Incarnation| {
             if followed.insert(pod.uid.clone()) {
                 let after = seen.get(&pod.uid).copied().flatten();
-                // A pod of which nothing was shown, since all of it was older than --since or there was nothing yet.
+                // Nothing of this pod was shown, because all was older than --since or there was nothing yet.
                 let since = since.filter(|_| seen.contains_key(&pod.uid)).map(|since| Timestamp::now() - since);
                 let source = Source::of(pod, current);
                 tasks.spawn(follow_pod(api.clone(), slim.clone(), source, after.max(since), tell.clone()));
@@ -443,7 +443,7 @@ impl Logs<'_> {
             tokio::select! {
                 Some((source, line)) = told.recv() => {
                     shown.push((source, line));
-                    // What has gathered meanwhile goes out in one write.
+                    // Lines that have arrived meanwhile go out in one write.
                     while let Some(Some(more)) = told.recv().now_or_never() {
                         shown.push(more);
                     }
@@ -470,7 +470,7 @@ impl Logs<'_> {
                             aside(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last));
                         }
                         if is_finished(&job) {
-                            // Pods that started and ended since the watch last told of them.
+                            // Pods that started and ended since the last report of the watch.
                             for pod in pods(self.cluster, &job).await?.iter().filter(|p| has_started(p) && is_wanted(p.place())) {
                                 start(&mut tasks, pod, self.current);
                             }
@@ -503,7 +503,7 @@ impl Logs<'_> {
         Ok(())
     }
 
-    /// Shows the log of the worker that failed first in the last attempt that failed, else what was kept of it.
+    /// Shows the log of the worker that failed first in the last failed attempt, else what was kept of it.
     async fn failed(&mut self, job: &TrainingJob, pods: &[ObservedPod]) -> anyhow::Result<()> {
         let name = job.name_any();
         let status = job.status.clone().unwrap_or_default();
@@ -525,7 +525,7 @@ impl Logs<'_> {
                     return Ok(());
                 }
                 Ok(_) => aside(&format!("the log of pod {} is empty", source.pod)),
-                Err(_) => {} // told already
+                Err(_) => {} // reported already
             }
         }
         let report = pod.and_then(|pod| match &pod.training {
@@ -550,13 +550,13 @@ impl Logs<'_> {
     }
 }
 
-/// Finds the last failure that a worker caused; there is none if the job itself failed for another reason.
+/// Finds the last failure that a worker caused. There is none if the job itself failed for another reason.
 #[must_use]
 pub fn culprit<'a>(restarts: &'a [AttemptEnd], failure: Option<&str>) -> Option<&'a AttemptEnd> {
     restarts.last().filter(|last| failure.is_none_or(|failure| last.reason == failure))
 }
 
-/// Ends a watch that is refused; a broken connection is taken up again.
+/// Returns the error of a refused watch. A broken connection is restored instead.
 fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::Result<()> {
     let source = match error {
         watcher::Error::InitialListFailed(source)
@@ -570,9 +570,9 @@ fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::
     }
 }
 
-/// Shows something that is no line of a log, where it does not get among the lines of a file.
+/// Prints a message that is not a line of a log to stderr, so that it stays out of a file of logs.
 pub(super) fn aside(text: &str) {
-    // Nobody listens any more: no reason to end.
+    // A closed output is no reason to end.
     let _ = writeln!(terminal::stderr(), "{}", Style::Dim.paint(text, true));
 }
 
@@ -580,13 +580,13 @@ fn parameters() -> LogParams {
     LogParams { container: Some(TRAINING.to_owned()), timestamps: true, ..LogParams::default() }
 }
 
-/// A reader has one log, line by line.
+/// Reads one log, line by line.
 pub(super) struct Reader {
     source: Source,
     stream: Pin<Box<dyn AsyncBufRead + Send>>,
     /// Lines of this time and earlier have been shown before.
     after: Option<Timestamp>,
-    /// The time of the last line. Those that were printed at once may have the same: some runtimes stamp whole buffers.
+    /// The time of the last line. Several lines may have the same time, because some runtimes stamp whole buffers.
     last: Option<Timestamp>,
 }
 
@@ -624,7 +624,7 @@ impl Reader {
     }
 }
 
-/// Follows the log of one pod from after this time until it has ended, however often the connection breaks.
+/// Follows the log of one pod after this time until the pod has ended, however often the connection breaks.
 async fn follow_pod(
     api: Api<Pod>,
     pods: Api<SlimPod>,
@@ -633,7 +633,7 @@ async fn follow_pod(
     tell: mpsc::Sender<(Source, Line)>,
 ) {
     loop {
-        // The API knows whole seconds only, and rounds; the reader leaves out what was shown.
+        // The API supports whole seconds only, and rounds. The reader skips lines that were shown before.
         let since_time = after.and_then(|after| Timestamp::from_second(after.as_second() - 1).ok());
         let params = LogParams { follow: true, since_time, ..parameters() };
         let mut whole = false;

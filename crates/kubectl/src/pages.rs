@@ -1,4 +1,4 @@
-//! The commands that pages, examples and alerts show are commands of this plugin.
+//! Checks that the commands in pages, examples and alerts are commands of this plugin.
 
 use super::{Args, with_result};
 use clap::{CommandFactory as _, Parser as _};
@@ -6,10 +6,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-/// The commands of this plugin that a text shows: between backticks, else to the end of the line or to the next program.
+/// Returns the plugin's commands in a text: between backticks, else to the end of the line or to the next program.
 fn commands(text: &str) -> Vec<String> {
     let mut text = text.replace("\\\n", " ");
-    // In an alert, a label stands in place of the name.
+    // In an alert, a label replaces the name.
     while let Some((begin, length)) = text.find("{{").and_then(|at| Some((at, text[at..].find("}}")? + 2))) {
         text.replace_range(begin..begin + length, "LABEL");
     }
@@ -30,7 +30,7 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// The words of a line for a shell, with its quotes.
+/// Splits a line into the words that a shell would see, with its quotes.
 fn shell_words(line: &str) -> Vec<String> {
     let (mut words, mut quote) = (vec![String::new()], None);
     for letter in line.chars() {
@@ -45,10 +45,10 @@ fn shell_words(line: &str) -> Vec<String> {
     words
 }
 
-/// Whether a line, as one types it, is a command of this plugin.
+/// Whether a line, as a user types it, is a command of this plugin.
 pub(super) fn understood(line: &str) -> Result<(), String> {
     let words: Vec<_> = with_result(shell_words(line).into_iter().skip(1).map(OsString::from).collect());
-    // A verb by itself stands for all its forms.
+    // A verb alone stands for all its forms.
     let is_verb = words.len() == 2 && Args::command().find_subcommand(&words[1]).is_some();
     match Args::try_parse_from(words) {
         Err(error) if error.use_stderr() && !is_verb => {
@@ -58,7 +58,7 @@ pub(super) fn understood(line: &str) -> Result<(), String> {
     }
 }
 
-/// What people paste from a page, an alert or an example has to be understood.
+/// The plugin must accept every command that users paste from a page, an alert or an example.
 #[test]
 fn every_command_that_a_page_shows_is_understood() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

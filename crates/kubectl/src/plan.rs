@@ -1,4 +1,4 @@
-//! `plan`: what a job comes to, which value came from where, and the objects that would be made. Makes none.
+//! `plan`: the result of a job's spec, the origin of each value, and the objects that would be made. It makes none.
 
 use super::convert::{comment, documents, yaml};
 use anyhow::{anyhow, bail};
@@ -15,12 +15,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// UID of a job that is only a file.
+/// UID of a job that exists only as a file.
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
-/// What stands where the operator writes its own image.
+/// Placeholder where the operator writes its own image.
 pub const AGENT_IMAGE: &str = "IMAGE-OF-THE-OPERATOR";
 
-/// What a job comes to.
+/// The result of planning a job.
 #[derive(Debug, Serialize)]
 pub struct Told {
     /// Namespace of the job.
@@ -29,16 +29,16 @@ pub struct Told {
     pub name: String,
     /// Every value, and where it came from.
     pub values: Vec<Origin>,
-    /// Why no objects are made; none if they are.
+    /// Why no objects would be created. Empty if they would be.
     pub refusals: Vec<String>,
-    /// What would be made.
+    /// The objects that would be created.
     pub objects: Vec<Value>,
 }
 
-/// One value.
+/// A value and its origin.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Origin {
-    /// A field of the spec, or what is worked out.
+    /// A field of the spec, or the name of a derived value.
     pub field: String,
     /// Its value.
     pub value: Value,
@@ -49,7 +49,7 @@ pub struct Origin {
 /// The TrainingJobs in a file.
 ///
 /// # Errors
-/// If it is no YAML, or has no TrainingJob, or one that can't be read.
+/// If the file is not YAML, has no TrainingJob, or has one that can't be read.
 pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJob>> {
     let mut jobs = Vec::new();
     let documents = documents(text)?;
@@ -83,7 +83,7 @@ pub fn jobs(text: &str, namespace: Option<&str>) -> anyhow::Result<Vec<TrainingJ
     Ok(jobs)
 }
 
-/// The template that is still to be found for this job.
+/// Returns the template that this job names and has not taken yet.
 #[must_use]
 pub fn wants(job: &TrainingJob) -> Option<RuntimeRef> {
     let is_taken = job.status.as_ref().is_some_and(|status| status.inherited.is_some());
@@ -93,14 +93,14 @@ pub fn wants(job: &TrainingJob) -> Option<RuntimeRef> {
 /// Gives a job a template, as the operator would when it is created.
 ///
 /// # Errors
-/// The template can't be applied to the job.
+/// If the template can't be applied to the job.
 pub fn take(job: &mut TrainingJob, taken: &TakenRuntime) -> anyhow::Result<()> {
     let inherited = plan::record(job, Some(taken), None).map_err(|why| anyhow!("{}: {why}", job.name_any()))?;
     job.status.get_or_insert_default().inherited = Some(inherited);
     Ok(())
 }
 
-/// The template that a document is, if it is the one that the job names.
+/// Returns the template in a document, if it is the one that the job names.
 fn runtime(document: &Value, job: &TrainingJob, named: &RuntimeRef) -> Option<TakenRuntime> {
     let kind = named.kind();
     let metadata = &document["metadata"];
@@ -110,7 +110,7 @@ fn runtime(document: &Value, job: &TrainingJob, named: &RuntimeRef) -> Option<Ta
         .then(|| TakenRuntime::of(kind, document))
 }
 
-/// What a job comes to, where the API server takes restart rules of containers or not.
+/// Plans a job. `restart_rules` says whether the API server supports restart rules of containers.
 #[must_use]
 pub fn told(job: &TrainingJob, restart_rules: bool) -> Told {
     let runtime = Runtime { agent_image: AGENT_IMAGE.to_owned(), restart_rules, ..Runtime::default() };
@@ -129,7 +129,7 @@ pub fn told(job: &TrainingJob, restart_rules: bool) -> Told {
     }
 }
 
-/// What would be made, in the order of its making.
+/// Returns the objects that would be created, in the order of their creation.
 fn objects(job: &TrainingJob, planned: &Planned) -> Vec<Value> {
     let Ok(plan) = planned.accepted() else { return Vec::new() };
     let status = job.status.clone().unwrap_or_default();
@@ -139,7 +139,7 @@ fn objects(job: &TrainingJob, planned: &Planned) -> Vec<Value> {
     let unknown = OperatorKey::from_random([0; 32]).job_key(&plan.identity.uid);
     objects.extend(objects::keys(plan, &[0; 32], &unknown).iter().map(|secret| {
         let mut secret = value(secret);
-        // Only the operator can make it.
+        // Only the operator can create the data.
         secret.as_object_mut().map(|secret| secret.remove("data"));
         secret
     }));
@@ -161,7 +161,7 @@ fn value(object: &impl Serialize) -> Value {
     serde_json::to_value(object).expect("an object is plain data")
 }
 
-/// Objects of the spec that are one value.
+/// Objects of the spec that count as one value.
 const WHOLE: [&str; 6] = [
     "podTemplate",
     "resources.requests",
@@ -171,7 +171,7 @@ const WHOLE: [&str; 6] = [
     "hyperparameters.additionalParams",
 ];
 
-/// What is written in the spec, or in the template, and the defaults of what is not.
+/// Returns the values in the spec or in the template, and the defaults of the others.
 fn spec_values(spec: &TrainingJobSpec, own: &TrainingJobSpec, inherited: Option<&Inherited>) -> Vec<Origin> {
     let taken = inherited.and_then(|inherited| inherited.runtime.as_ref());
     let recorded = inherited.map(|inherited| inherited.defaults.value()).unwrap_or_default();
@@ -204,7 +204,7 @@ fn spec_values(spec: &TrainingJobSpec, own: &TrainingJobSpec, inherited: Option<
     all
 }
 
-/// Every value below, with its path.
+/// Calls `tell` for every value below, with its path.
 fn each(value: &Value, path: &str, tell: &mut impl FnMut(&str, &Value)) {
     let whole = Map::new();
     let fields = value.as_object().filter(|_| !WHOLE.contains(&path)).unwrap_or(&whole);
@@ -216,7 +216,7 @@ fn each(value: &Value, path: &str, tell: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-/// What follows from the spec.
+/// Returns the values that are derived from the spec.
 fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
     let role = plan.gang.workers();
     let (name, framework) = (&plan.identity.name, word(&spec.framework()));
@@ -306,7 +306,7 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
     all
 }
 
-/// What a role comes to, which has from the workers what it does not say.
+/// Adds the values of a role. Values that the role does not set are from the workers.
 fn of_role(job: &str, spec: &TrainingJobSpec, role: &plan::Role, tell: &mut impl FnMut(&str, Value, String)) {
     let written = spec.roles.iter().find(|of| of.name == role.name.as_str());
     let own = |field: &str, is_own: bool, else_from: &str| match written {
@@ -332,12 +332,12 @@ fn of_role(job: &str, spec: &TrainingJobSpec, role: &plan::Role, tell: &mut impl
     tell("host of the first", json!(names::host(job, name, 0)), "metadata.name".into());
 }
 
-/// A word of the API.
+/// Returns a word of the API.
 fn word(of: &impl Serialize) -> String {
     value(of).as_str().unwrap_or_default().to_owned()
 }
 
-/// As YAML: the objects, behind comments with all values.
+/// Renders YAML: the objects, after comments with all values.
 #[must_use]
 pub fn render(told: &Told) -> String {
     let mut text = format!("# TrainingJob {} in namespace {}\n#\n", told.name, told.namespace);
@@ -369,7 +369,7 @@ pub fn render(told: &Told) -> String {
     text
 }
 
-/// One value on one line.
+/// Formats a value on one line.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) if *text == comment(text) => text.clone(),
@@ -403,7 +403,7 @@ mod tests {
         insta::assert_snapshot!(render(&told(&job(spec), true)).split("---\n").next().unwrap());
     }
 
-    /// What a role has from the workers, what it has itself, and who decides.
+    /// What a role has from the workers, what it has itself, and which role decides.
     #[test]
     fn each_role_is_told() {
         let spec = json!({
@@ -432,19 +432,19 @@ mod tests {
     fn each_value_says_where_it_came_from() {
         let told_ = told(&job(json!({ "gpusPerWorker": 4, "failurePolicy": { "backoffLimit": 3 } })), true);
         assert_eq!(from(&told_, "gpusPerWorker"), [(json!(4), "written".into())]);
-        // As much as the default, and yet written.
+        // It equals the default, but is written in the spec.
         assert_eq!(from(&told_, "failurePolicy.backoffLimit"), [(json!(3), "written".into())]);
         assert_eq!(from(&told_, "failurePolicy.restartPolicy"), [(json!("OnFailure"), "default".into())]);
         assert_eq!(from(&told_, "suspend"), [(json!(false), "default".into())]);
         assert_eq!(from(&told_, "WORLD_SIZE")[0].0, 8);
-        // Objects that are not there have no defaults.
+        // Absent objects have no defaults.
         assert_eq!(from(&told_, "elastic.minWorkers"), []);
         let told = told(&job(json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } })), true);
         assert_eq!(from(&told, "elastic.minWorkers"), [(json!(1), "default".into())]);
         assert_eq!(from(&told, "WORLD_SIZE"), []);
     }
 
-    /// Every field that a job may have is told.
+    /// The plan lists all fields that a job may have.
     #[test]
     fn every_default_is_told() {
         let spec = json!({
@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(read, told.objects);
     }
 
-    /// Of each value it is told whether the job says it or its template, which may stand in the same file.
+    /// The plan says for each value whether it is from the job or from its template, which may be in the same file.
     #[test]
     fn what_comes_from_the_template() {
         let file = "apiVersion: ml.example.com/v1\nkind: ClusterTrainingRuntime\nmetadata: {name: gpu}\nspec: {image: \"theirs:1\", numWorkers: 3, resources: {limits: {cpu: 8, memory: 8Gi}}}\n---\n\
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!(from(&told, "model"), [(json!("m"), "written".into())]);
         assert_eq!(from(&told, "runtimeRef.name"), [(json!("gpu"), "written".into())]);
         assert_eq!(told.objects.last().unwrap()["spec"]["completions"], 3);
-        // Its text has parameters, of which the job gives values.
+        // The template's text has parameters, and the job gives their values.
         let with = file
             .replace("theirs:1", "$<params.team>:1")
             .replace("spec: {image", "spec: {parameters: [{name: team}], image");
@@ -502,7 +502,7 @@ mod tests {
         let set = self::told(&jobs(&set, Some("team")).unwrap().remove(0), true);
         assert_eq!(set.refusals, Vec::<String>::new());
         assert_eq!(from(&set, "image"), [(json!("vision:1"), "ClusterTrainingRuntime gpu".into())]);
-        // Another one is still to be found.
+        // A template that is not in the file is still to be found.
         let job = jobs(&file.replace("{name: gpu}, resources", "{name: other}, resources"), None).unwrap().remove(0);
         assert_eq!(wants(&job).unwrap().name, "other");
     }

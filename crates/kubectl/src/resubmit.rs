@@ -1,4 +1,4 @@
-//! `resubmit`: a job again with another spec, in its place or under another name.
+//! `resubmit`: creates a job again with another spec, in its place or under another name.
 
 use super::cluster::Cluster;
 use super::code;
@@ -14,10 +14,10 @@ use plan::names::code_name;
 use protocol::code::{PARTS, part_key};
 use serde_json::{Map, Value, json};
 
-/// Annotations of one object that say nothing of another one.
+/// Annotations of one object that do not apply to another one.
 const OF_OBJECT: [&str; 3] = ["kubectl.kubernetes.io/last-applied-configuration", RESTART_REQUESTED, RESTART_FROM];
 
-/// Changes a job that no program runs of, or creates it again under another name. Returns what was done.
+/// Changes a job without running programs, or creates it again under another name. Returns what was done.
 ///
 /// # Errors
 /// If the job runs and no name was given, or the API server refuses the spec.
@@ -63,7 +63,7 @@ pub async fn resubmit(
     }
 }
 
-/// Changes the spec of this job, if it is still as it was read.
+/// Changes the spec of this job, if the job is still as it was read.
 async fn change(cluster: &Cluster, job: &TrainingJob, old: &Value, new: &Value) -> anyhow::Result<()> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let Some(spec) = difference(old, new) else { return Ok(()) };
@@ -74,7 +74,7 @@ async fn change(cluster: &Cluster, job: &TrainingJob, old: &Value, new: &Value) 
     cluster.ask(&what, api.patch(&name, &PatchParams::default(), &patch)).await.map(drop)
 }
 
-/// The merge patch that leads from one value to the other; none if they are equal.
+/// Returns the merge patch from one value to the other, or `None` if they are equal.
 fn difference(old: &Value, new: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (old, new) else { return (old != new).then(|| new.clone()) };
     let mut patch = Map::new();
@@ -108,7 +108,7 @@ async fn create(cluster: &Cluster, job: &TrainingJob, name: &str, spec: Value) -
     Ok((name.to_owned(), format!("{name} is created from {}; to follow it: {follow}", job.name_any())))
 }
 
-/// The archive of a job's code.
+/// Reads the archive of a job's code.
 async fn archive(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Vec<u8>> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let api = cluster.api::<ConfigMap>(&namespace);
@@ -129,11 +129,11 @@ async fn archive(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Vec<u8>
     Ok(archive)
 }
 
-/// Another name for a job of this one.
+/// Returns another name for a job of this name.
 fn another(name: &str) -> String {
     let letter = |_: u32| char::from(LETTERS[rand::random_range(0..LETTERS.len())]);
     let suffix: String = (0..5).map(letter).collect();
-    // A name that was made so has room for another ending.
+    // A name that was made in this way has room for another suffix.
     let stem: String = name.chars().take(40).collect();
     format!("{}-{suffix}", stem.trim_end_matches('-'))
 }

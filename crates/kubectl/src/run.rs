@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Letters of generated names: no vowels, which make words, and nothing that looks like something else.
+/// Letters of generated names: no vowels, which form words, and no letter that looks like another one.
 pub(super) const LETTERS: &[u8] = b"bcdfghjkmnpqrstvwxz2456789";
 
 /// What the job is to be.
@@ -67,16 +67,16 @@ fn variable(text: &str) -> Result<(String, String), String> {
 /// A job that is not created yet.
 #[derive(Debug)]
 pub struct Draft {
-    /// The TrainingJob.
+    /// The TrainingJob of the command line.
     pub job: Value,
-    /// Its code.
+    /// The job's code.
     pub packed: Option<Packed>,
 }
 
-/// Makes the job of the arguments, and packs its code.
+/// Creates a draft of the job from the arguments, and packs its code.
 ///
 /// # Errors
-/// If an argument can't be meant, or the folder can't be sent.
+/// If an argument is invalid, or the folder can't be sent.
 pub fn draft(args: &JobArgs, namespace: Option<&str>) -> anyhow::Result<Draft> {
     let packed = args.code.as_deref().map(code::pack).transpose()?;
     let name = args.name.clone().unwrap_or_else(|| generated(&args.command));
@@ -87,7 +87,7 @@ pub fn draft(args: &JobArgs, namespace: Option<&str>) -> anyhow::Result<Draft> {
     if let Some(image) = &args.image {
         spec["image"] = json!(image);
     }
-    // A template may say how many there are.
+    // A template may set the number.
     if let Some(workers) = args.workers.or(args.runtime.is_none().then_some(1)) {
         spec["numWorkers"] = json!(workers);
     }
@@ -144,7 +144,7 @@ pub(super) fn check_spec(spec: &Value) -> anyhow::Result<()> {
     }
 }
 
-/// A field that was written and is not read.
+/// Finds a field that was written and is not read.
 fn unknown_field(written: &Value, read: &Value, path: &str) -> Option<String> {
     let (Value::Object(written), Value::Object(read)) = (written, read) else { return None };
     written.iter().find_map(|(name, value)| {
@@ -175,7 +175,7 @@ fn runtime_ref(text: &str) -> anyhow::Result<Value> {
     }
 }
 
-/// A name made of what is run: `train-x7k2p` of `torchrun train.py`.
+/// Generates a name from the program: `train-x7k2p` of `torchrun train.py`.
 fn generated(command: &[String]) -> String {
     let script = command.iter().find(|word| word.ends_with(".py") || word.ends_with(".sh"));
     let stem = script.or(command.first()).and_then(|word| Path::new(word).file_stem()?.to_str());
@@ -294,7 +294,7 @@ mod tests {
         let with = drafted(&["x", "--runtime", "cpu", "--param", "team=a=b", "--param", "cpu=8"]).unwrap().job;
         let expected = json!({ "name": "cpu", "parameters": { "team": "a=b", "cpu": "8" } });
         assert_eq!(with["spec"]["runtimeRef"], expected);
-        // A template says the rest.
+        // The template sets the rest.
         assert_eq!(
             drafted(&["x", "--runtime", "cpu"]).unwrap().job["spec"],
             json!({ "runtimeRef": { "name": "cpu" } })

@@ -1,4 +1,4 @@
-//! `runbook`: what an alert means and what to type, from the page that the alerts link to.
+//! `runbook`: what an alert means and which commands to run, from the page that the alerts link to.
 
 use super::cluster::near;
 use anyhow::bail;
@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 /// The page with the runbooks of all alerts.
 const PAGE: &str = include_str!("../../../docs/monitoring.md");
 
-/// The runbook of an alert.
+/// Returns the runbook of an alert.
 ///
 /// # Errors
-/// If there is no such alert; the error names near ones.
+/// If there is no such alert. The error names similar ones.
 pub fn runbook(alert: &str) -> anyhow::Result<String> {
     let sections = sections();
     let found = sections.iter().find(|(name, _)| name.eq_ignore_ascii_case(alert));
@@ -23,7 +23,7 @@ pub fn runbook(alert: &str) -> anyhow::Result<String> {
     bail!("there is no alert {alert}; did you mean {}?", meant.join(" or "))
 }
 
-/// Name and text of each runbook.
+/// Returns name and text of each runbook.
 fn sections() -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     let mut is_open = false;

@@ -63,12 +63,12 @@ pub struct Look {
     pub height: Option<usize>,
     /// Whether colours may be used.
     pub colour: bool,
-    /// Whether somebody looks at it, and a screen can be cleared.
+    /// Whether the output is a terminal, so that the screen can be cleared.
     pub terminal: bool,
 }
 
 impl Look {
-    /// Returns what standard output allows: `COLUMNS` goes before the terminal's width.
+    /// Returns what standard output allows. `COLUMNS` takes precedence over the terminal's width.
     #[must_use]
     pub fn of_stdout() -> Self {
         let stdout = std::io::stdout();
@@ -165,7 +165,7 @@ impl Screen {
         }
     }
 
-    /// Adds a table with these headings. Where it is too wide, the columns in `flexible` give way.
+    /// Adds a table with these headings. If it is too wide, the columns in `flexible` become narrower.
     pub fn table(&mut self, headings: &[&str], rows: &[Vec<(Style, String)>], flexible: &[usize]) {
         const LEAST: usize = 10;
         let width_of = |column: usize| {
@@ -230,21 +230,21 @@ fn pieces(word: &str, room: usize) -> Vec<String> {
     pieces
 }
 
-/// Tells how many columns a letter takes: a sign of many scripts takes two, an accent none.
+/// Returns the number of columns of a letter. A sign of many scripts takes two, an accent none.
 fn columns_of(letter: char) -> usize {
     /// It widens the sign before it into an emoji.
     const WIDENS: char = '\u{fe0f}';
     if letter == WIDENS { 1 } else { letter.width().unwrap_or(0) }
 }
 
-/// Takes the columns of a letter from those that are left, and tells whether there were enough.
+/// Subtracts the columns of a letter from those that are left. Returns whether there were enough.
 fn take(left: &mut usize, letter: char) -> bool {
     let rest = left.checked_sub(columns_of(letter));
     *left = rest.unwrap_or(*left);
     rest.is_some()
 }
 
-/// Returns the text without what would move the cursor: messages quote what programs print.
+/// Returns the text without what would move the cursor, because messages quote the output of programs.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -275,13 +275,13 @@ pub fn bar(percent: f64, columns: usize) -> String {
     format!("[{}{}]", "#".repeat(full), "-".repeat(columns - full))
 }
 
-/// Tells the time from `then` to `now` as [`span`] does.
+/// Formats the time from `then` to `now` as [`span`] does.
 #[must_use]
 pub fn age(then: Timestamp, now: Timestamp) -> String {
     span(now.duration_since(then).as_secs())
 }
 
-/// Tells a number of seconds in two units at most: 45s, 12m, 3h5m, 2d4h.
+/// Formats a number of seconds in two units at most: 45s, 12m, 3h5m, 2d4h.
 #[must_use]
 pub fn span(seconds: i64) -> String {
     const SHORT: SpanPrinter = SpanPrinter::new().designator(Designator::Compact).spacing(Spacing::None);
@@ -295,10 +295,10 @@ pub fn span(seconds: i64) -> String {
     span.map_or_else(|_| "for ever".to_owned(), |span| SHORT.span_to_string(&span))
 }
 
-/// Reads a span as people write it: 90s, 10m, 1h30m.
+/// Parses a span such as 90s, 10m or 1h30m.
 ///
 /// # Errors
-/// If it is none; the error says what would be one.
+/// If it is not a span. The error gives examples.
 pub fn read_span(text: &str) -> Result<SignedDuration, String> {
     let span: SignedDuration = text.parse().map_err(|_| "write a span such as 90s, 10m or 1h30m".to_owned())?;
     if span.as_secs() < 1 {
@@ -308,7 +308,7 @@ pub fn read_span(text: &str) -> Result<SignedDuration, String> {
     }
 }
 
-/// Tells a measured value in four digits.
+/// Formats a measured value in four digits.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "columns and digits of a terminal")]
 pub fn number(value: f64) -> String {
@@ -324,13 +324,13 @@ pub fn number(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// Tells how many there are: `1 worker`, `2 workers`.
+/// Formats a count: `1 worker`, `2 workers`.
 #[must_use]
 pub fn count(n: i64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Joins numbers that follow each other: 0,1,2,5 is `0-2,5`.
+/// Joins consecutive numbers: 0,1,2,5 is `0-2,5`.
 #[must_use]
 pub fn ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();

@@ -16,23 +16,23 @@ use protocol::stacks::{Place, ProcessStacks, Stacks};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Bytes of an answer that are read: an agent's is smaller.
+/// Maximum bytes of an answer that are read. An agent's answer is smaller.
 const MAX_ANSWER: usize = 1 << 20;
-/// Agents that are asked at a time.
+/// Number of agents that are asked at a time.
 const AT_ONCE: usize = 8;
-/// Workers that are asked in all.
+/// Maximum number of workers that are asked.
 const MOST: usize = 64;
 
 /// What one worker's agent has answered.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OfWorker {
-    /// The role of the pod, where it is no worker's.
+    /// The role of the pod, unless it is a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Its index.
+    /// Index of the worker.
     pub worker: u32,
-    /// Its pod.
+    /// Name of its pod.
     pub pod: String,
     /// The pod's node.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub struct OfWorker {
     /// What its processes do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<Stacks>,
-    /// Why that is not known.
+    /// Why the stacks are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -63,7 +63,7 @@ pub struct Document {
 /// Asks the agents of a job's workers.
 ///
 /// # Errors
-/// If there is nobody to ask, or nobody has answered; the error says why.
+/// If there is no worker to ask, or none has answered. The error says why.
 pub async fn gather(cluster: &Cluster, name: &str, choice: &Choice) -> anyhow::Result<Document> {
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
@@ -101,7 +101,7 @@ pub async fn gather(cluster: &Cluster, name: &str, choice: &Choice) -> anyhow::R
     Ok(Document { namespace, name: name.to_owned(), workers })
 }
 
-/// Has the agent in a pod asked by itself: its container's user may, and no port serves the stacks.
+/// Asks the agent in a pod by running it in the container. The container's user may ask, and no port serves stacks.
 async fn ask(cluster: &Cluster, namespace: &str, pod: &ObservedPod) -> anyhow::Result<Stacks> {
     let (mut out, mut err) = (Bounded::default(), Bounded::default());
     let args = ["stacks".to_owned(), format!("--state={}", paths::STATE)];
@@ -115,7 +115,7 @@ async fn ask(cluster: &Cluster, namespace: &str, pod: &ObservedPod) -> anyhow::R
     Ok(stacks.bounded())
 }
 
-/// What is printed in a container, of bounded size.
+/// Output of a command in a container, of bounded size.
 #[derive(Default)]
 struct Bounded(Vec<u8>);
 
@@ -139,7 +139,7 @@ impl Write for Bounded {
     }
 }
 
-/// The text for people.
+/// Renders the text for users.
 #[must_use]
 pub fn render(document: &Document) -> String {
     let mut text = String::new();
@@ -163,7 +163,7 @@ pub fn render(document: &Document) -> String {
     text
 }
 
-/// Whom the others seem to wait for, as far as that shows: one that is stopped, or the only one that is not in an exchange.
+/// Names what the others seem to wait for: a stopped process, or the only one that is not in an exchange.
 fn blamed(document: &Document) -> String {
     let ranks = || {
         let stacks = document.workers.iter().filter_map(|worker| Some((worker, worker.stacks.as_ref()?)));

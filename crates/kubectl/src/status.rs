@@ -7,7 +7,7 @@ use api::{AttemptEnd, CheckpointStatus, Measurement, RestartPolicy, State, Worke
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 
-/// How many lines workers, restarts and events get: the rest is told by its number.
+/// Maximum number of lines for workers, restarts and events. The rest is only counted.
 const WORKER_LINES: usize = 16;
 const RESTART_LINES: usize = 3;
 const EVENT_LINES: usize = 6;
@@ -69,7 +69,7 @@ fn state(screen: &mut Screen, facts: &Facts, diagnosis: &Diagnosis) {
     screen.long_field(label, style(diagnosis.verdict), &words);
 }
 
-/// Shows why a job is slow: the first sentence of a diagnosis is its verdict, the second what speaks for it.
+/// Shows why a job is slow. The first sentence of a diagnosis is its verdict, the second the evidence for it.
 fn slow(screen: &mut Screen, diagnosis: &Diagnosis) {
     if let Some(why) = diagnosis.says.get(1) {
         screen.long_field("Slow", Style::Busy, why);
@@ -205,7 +205,7 @@ fn workers(screen: &mut Screen, facts: &Facts) {
     }
 }
 
-/// How many of so many run, wait and have ended.
+/// Returns how many of all pods run, wait and have ended.
 fn counted(counts: &Workers, all: u32) -> String {
     let parts = [
         (counts.active, "running"),
@@ -217,7 +217,7 @@ fn counted(counts: &Workers, all: u32) -> String {
     if parts.is_empty() { format!("none of {all}") } else { format!("{} of {all}", parts.join(", ")) }
 }
 
-/// What workers have in common that are told in one line; those in trouble come first.
+/// What the workers on one line have in common. Workers in trouble come first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     role: Option<String>,
@@ -241,7 +241,7 @@ fn groups(facts: &Facts) -> Vec<(Group, Vec<u32>)> {
         indices.sort_unstable();
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    // A gang that is well reads in the order of its workers.
+    // The lines of a healthy gang are in the order of its workers.
     groups.sort_by(|(a, first), (b, second)| {
         let key =
             |group: &Group, indices: &[u32]| (group.state.min(WorkerState::Running), group.role.clone(), indices[0]);
@@ -266,7 +266,7 @@ fn style_of(state: WorkerState) -> Style {
     }
 }
 
-/// How many are good, and of how many of them damage may be unseen.
+/// Returns how many are good, and how many of them are only complete, so that damage may go undetected.
 fn good(status: &CheckpointStatus) -> Option<String> {
     match (status.checkpoint_count?, status.complete_count) {
         (..=1, complete) => complete.map(|_| "complete".to_owned()),
@@ -327,7 +327,7 @@ fn result(screen: &mut Screen, facts: &Facts) {
     }
 }
 
-/// Joins what there is: `  (a, b)`.
+/// Joins the parts that exist: `  (a, b)`.
 fn in_brackets(parts: &[Option<String>]) -> String {
     let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
     if parts.is_empty() { String::new() } else { format!("  ({})", parts.join(", ")) }
@@ -359,7 +359,7 @@ fn restarts(screen: &mut Screen, facts: &Facts) {
     }
 }
 
-/// As an end is told, but without its pod and rank, which are too long for one line: `worker 3 (gpu-17): why`.
+/// Describes an end without its pod and rank, which are too long for one line: `worker 3 (gpu-17): why`.
 fn brief(end: &AttemptEnd) -> String {
     match (end.place(), &end.node) {
         (Some(place), Some(node)) => format!("{place} ({node}): {}", end.message),

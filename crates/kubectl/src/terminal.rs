@@ -1,13 +1,13 @@
-//! What is written to a terminal: nothing but text and colours, whatever a pod printed.
+//! Output to a terminal: only text and colours, whatever a pod printed.
 
 use std::io::{self, IsTerminal, Write};
 
-/// The most bytes of a line that are kept until its end is there.
+/// Maximum bytes of a line that are kept until its end arrives.
 const MAX_LINE: usize = 64 * 1024;
 /// Ends all colours.
 const RESET: &str = "\x1b[0m";
 
-/// A terminal, to which only harmless lines go; or a file or a pipe, to which everything goes as it is.
+/// An output. Only harmless lines go to a terminal. Everything goes to a file or a pipe as it is.
 pub struct Terminal<W: Write> {
     inner: W,
     is_tty: bool,
@@ -56,7 +56,7 @@ impl<W: Write> Write for Terminal<W> {
         Ok(bytes.len())
     }
 
-    /// A line that has not ended waits for its end: what is cut may be half of a letter.
+    /// An unfinished line is kept until its end arrives, because a cut may be within a letter.
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
     }
@@ -65,14 +65,14 @@ impl<W: Write> Write for Terminal<W> {
 impl<W: Write> Drop for Terminal<W> {
     fn drop(&mut self) {
         if !self.line.is_empty() {
-            // Nobody listens any more: no reason to end.
+            // A closed output is no reason to fail.
             let _ = self.end_line(b"", b"").and_then(|()| self.inner.flush());
         }
     }
 }
 
-/// The line without what would move the cursor, fill the clipboard, name the window or turn the direction of the text. Colours
-/// stay, and end with the line.
+/// Returns the line without sequences that move the cursor, fill the clipboard, name the window or turn the direction
+/// of the text. Colours stay, and end with the line.
 pub fn harmless(line: &str) -> String {
     let (mut kept, mut rest, mut is_coloured) = (String::with_capacity(line.len()), line, false);
     while let Some(letter) = rest.chars().next() {
@@ -96,7 +96,7 @@ pub fn harmless(line: &str) -> String {
     kept
 }
 
-/// The sequence for a colour or another rendition with which the text begins, such as `\x1b[1;31m`.
+/// Returns the sequence for a colour or another rendition with which the text begins, such as `\x1b[1;31m`.
 fn colour(text: &str) -> Option<&str> {
     let numbers = text.strip_prefix("\x1b[")?;
     let length = numbers.find(|c: char| !(c.is_ascii_digit() || c == ';' || c == ':'))?;

@@ -1,4 +1,4 @@
-//! What people are told, for facts made by hand.
+//! What users see, for facts made by hand.
 
 use super::advice::{ADVICE, NEEDS_ANOTHER_SPEC, Names, advice};
 use super::complete::{Wanted as Completed, candidates};
@@ -198,7 +198,7 @@ fn a_failed_job_on_one_screen() {
     insta::assert_snapshot!(on_screen(&failed()));
 }
 
-/// With all that can be told of checkpoints.
+/// A job with everything that can be known of checkpoints.
 fn checkpointing() -> Facts {
     let mut facts = running();
     facts.spec.checkpoint.keep_best = Some(KeepBest { metric: "eval_loss".into(), mode: None });
@@ -329,7 +329,7 @@ fn colours_change_nothing_but_the_colour() {
     }
 }
 
-/// Of the letters of some scripts, and of signs such as an emoji, each takes two columns.
+/// Letters of some scripts, and signs such as an emoji, take two columns each.
 #[test]
 fn wide_letters_take_their_room() {
     let columns = |text: &str| text.lines().map(UnicodeWidthStr::width).max().unwrap_or(0);
@@ -866,7 +866,7 @@ fn a_node_that_fails_workers_is_named() {
     let (_, says, advice) = told(&failed_by(&ends));
     assert!(says.contains("The first failure was on node gpu-17 every time."), "{says}");
     assert!(advice.contains("kubectl cordon gpu-17"), "{advice}");
-    // What the program did in between does not speak for the node, and not against it.
+    // What the program did in between speaks neither for nor against the node.
     let key = ("PythonException", 0, "gpu-4", ", rank 0: KeyError: 'labels' at train.py:88");
     let (_, says, advice) = told(&failed_by(&[ends[0], key, ends[1]]));
     assert!(
@@ -893,7 +893,7 @@ fn no_node_is_blamed_for_what_programs_do() {
         let (_, says, advice) = told(&failed_by(&[(reason, 1, "gpu-17", words), (reason, 1, "gpu-17", words)]));
         assert!(!says.contains("on node gpu-17") && !advice.contains("cordon"), "{reason}: {words}: {says} {advice}");
     }
-    // Who fails on other nodes, too, brings the failure along.
+    // A worker that also fails on other nodes brings the failure along.
     let crash = |worker, node| ("Signal", worker, node, "ended by SIGSEGV");
     let elsewhere = ("PythonException", 1, "gpu-4", "KeyError: 'labels' at train.py:88");
     for ends in [
@@ -1006,7 +1006,7 @@ fn there_is_advice_for_every_reason_of_the_documentation() {
     for (title, column) in [("Conditions and their reasons", 3), ("Why a job failed or restarted", 1)] {
         for row in section(title).lines().filter(|line| line.starts_with("| ")).skip(1) {
             let cell = row.split('|').nth(column).unwrap_or_default().to_owned();
-            // Of "`PodFailed`, or Kubernetes' own word such as ..." the first.
+            // Of "`PodFailed`, or Kubernetes' own word such as ..." only the first counts.
             let words = if column == 1 { 1 } else { usize::MAX };
             reasons.extend(cell.split('`').skip(1).step_by(2).take(words).map(str::to_owned));
         }
@@ -1019,7 +1019,7 @@ fn there_is_advice_for_every_reason_of_the_documentation() {
     assert_eq!(names.len(), ADVICE.len(), "a reason stands twice in crates/kubectl/src/advice.rs");
 }
 
-/// The job of these tests, of which no failed pod is known.
+/// The job of these tests, without a known failed pod.
 const BERT: Names<'static> = Names { namespace: "team", job: "bert", pod: None, node: None };
 
 #[test]
@@ -1128,7 +1128,7 @@ fn lines_of_logs() {
 
 /// An API server with a job `x` whose attempt 1 ends while its log is followed, and whose attempt 2 completes.
 ///
-/// What it answers is fixed; a watch that has told everything stays silent.
+/// Its answers are fixed. A watch that has sent everything stays silent.
 #[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
 async fn restarting(
     request: http::Request<kube::client::Body>,
@@ -1169,7 +1169,7 @@ async fn restarting(
     };
     let list =
         |items: Vec<serde_json::Value>| serde_json::json!({ "metadata": { "resourceVersion": "1" }, "items": items });
-    // The type comes first, as API servers write it: an object is decoded as it comes.
+    // The type comes first, as API servers write it, because an object is decoded as it arrives.
     let applied = |object: serde_json::Value| format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
     let answer = if path.ends_with("/log") {
         let name = path.rsplit('/').nth(1).unwrap();
@@ -1177,7 +1177,7 @@ async fn restarting(
         match (name, has("follow=true")) {
             ("x-1-0", false) => first(0),
             ("x-1-1", false) => first(1),
-            // As much again as is asked for, a line more, and the connection's end.
+            // The lines that are asked for again, one more line, and the connection's end.
             ("x-1-0", true) => first(0) + "2026-01-01T00:00:03Z b0\n",
             ("x-1-1", true) => first(1),
             _ => {
@@ -1219,7 +1219,7 @@ async fn logs_go_on_through_restarts() {
     let done = tokio::time::timeout(std::time::Duration::from_secs(60), all).await;
     let asked = asked.1.lock().unwrap().join("\n");
     done.unwrap_or_else(|_| panic!("it does not end; it asked for\n{asked}")).unwrap();
-    // First what there was in the order of time, then what comes, each line once.
+    // First the existing lines in the order of time, then the new lines, each once.
     let text = String::from_utf8(out).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();
     lines[2..].sort_unstable();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A job in one line.
+/// A job on one line.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -16,12 +16,12 @@ pub struct Row {
     pub namespace: String,
     /// The name of the job.
     pub name: String,
-    /// Its state; it is absent while no operator has taken note of the job.
+    /// Its state. It is absent until an operator has noticed the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// How many workers there are whose program runs.
+    /// Number of workers with a running program.
     pub active: u32,
-    /// How many workers there should be.
+    /// Number of workers that there should be.
     pub desired: u32,
     /// How far it is, for example 45%.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,22 +29,22 @@ pub struct Row {
     /// The epoch that it is in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_epoch: Option<i64>,
-    /// How many epochs there are in all.
+    /// Number of epochs in all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_epochs: Option<i64>,
     /// Its training loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// How many GPUs it holds.
+    /// Number of GPUs that it holds.
     #[serde(rename = "allocatedGPUs")]
     pub allocated_gpus: u32,
-    /// How much they are used, in percent.
+    /// Utilization of its GPUs, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_utilization: Option<f64>,
-    /// How many seconds remain.
+    /// Number of seconds that remain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_seconds_remaining: Option<i64>,
-    /// How often it has been restarted.
+    /// Number of its restarts.
     pub restart_count: u32,
     /// What it waits for, or why it failed, in one word.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct Row {
     /// The Kueue LocalQueue of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// How many seconds ago it was created.
+    /// Seconds since it was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<i64>,
     #[serde(skip)]
@@ -60,7 +60,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Tells a job's facts in a row.
+    /// Returns the row of a job.
     #[must_use]
     pub fn of(facts: &Facts) -> Self {
         let (status, diagnosis) = (&facts.status, Diagnosis::of(facts));
@@ -135,7 +135,7 @@ fn state(text: &str) -> Result<State, String> {
 }
 
 impl Filter {
-    /// The rows that are wanted, in their order.
+    /// Returns the rows that match, in their order.
     #[must_use]
     pub fn apply(&self, mut rows: Vec<Row>) -> Vec<Row> {
         rows.retain(|row| {
@@ -154,7 +154,7 @@ impl Filter {
     }
 }
 
-/// Sorts rows: those that hold something first, those that have ended last.
+/// Sorts rows. Jobs that hold something come first, and ended jobs last.
 pub fn sort(rows: &mut [Row]) {
     let order = |state: Option<State>| match state {
         Some(State::Running) => 0,
@@ -170,7 +170,7 @@ pub fn sort(rows: &mut [Row]) {
     });
 }
 
-/// Renders the jobs as `kubectl trainingjob top` shows them, with the namespace if they are of several.
+/// Renders the jobs as `kubectl trainingjob top` shows them, with the namespace if there are several.
 #[must_use]
 #[expect(clippy::cast_possible_wrap, reason = "numbers of jobs and pods")]
 pub fn render(rows: &[Row], all_namespaces: bool, look: Look) -> String {

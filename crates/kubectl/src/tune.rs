@@ -20,7 +20,7 @@ const CURVE: usize = 60;
 const BAR: usize = 20;
 /// Heights of the curve.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Columns of a CSV that are of every search. A hyperparameter of such a name gets the prefix `parameters.`.
+/// Columns that every CSV has. A hyperparameter with such a name gets the prefix `parameters.`.
 const COLUMNS: [&str; 10] =
     ["trial", "job", "state", "value", "step", "gpuHours", "durationSeconds", "reason", "retries", "best"];
 
@@ -235,7 +235,7 @@ impl Search {
         self.state.is_some_and(TuningState::is_finished)
     }
 
-    /// The trials in this order. Trials without a value are last.
+    /// Sorts the trials in this order. Trials without a value are last.
     pub fn sort(&mut self, sort: Sort) {
         if sort == Sort::Number {
             return;
@@ -395,7 +395,7 @@ fn curve(study: Option<&Study<'_>>, status: &TuningJobStatus) -> Vec<Point> {
     ended.into_iter().filter_map(point).collect()
 }
 
-/// Seconds until all trials have ended, if those that follow last as long as those that have ended.
+/// Returns the seconds until all trials have ended, if further trials last as long as the ended ones.
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "seconds and counts of trials")]
 fn seconds_left(search: &Search) -> Option<i64> {
     if search.is_finished() || search.has_spec_suspend {
@@ -410,7 +410,7 @@ fn seconds_left(search: &Search) -> Option<i64> {
     let rest = |row: &Row| (mean - row.duration_seconds.unwrap_or(0) as f64).max(0.0);
     let running: Vec<f64> = search.trials.iter().filter(|row| !row.state.is_ended()).map(rest).collect();
     let mut to_start = f64::from(search.remaining);
-    // What the GPU hours allow.
+    // The limit that the GPU hours set.
     let hours = ended.iter().filter_map(|row| row.gpu_hours).sum::<f64>() / ended.len() as f64;
     if let Some(limit) = search.gpu_hours_limit.filter(|_| hours > 0.0) {
         to_start = to_start.min(((limit - search.gpu_hours) / hours).max(0.0).ceil());
@@ -502,7 +502,7 @@ fn best_and_curve(screen: &mut Screen, search: &Search, look: Look) {
     }
 }
 
-/// Draws values in one line of at most so many columns.
+/// Draws values on one line with at most this many columns.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "columns")]
 fn sparkline(values: &[f64], columns: usize) -> String {
     let (low, high) = values

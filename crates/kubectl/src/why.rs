@@ -10,27 +10,27 @@ use protocol::attempt::RepeatedFailure;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// After how many silent seconds a running program is worth a look; evaluations and checkpoints are shorter.
+/// Seconds without progress after which a running program is worth a look. Evaluations and checkpoints are shorter.
 const QUIET: i64 = 600;
-/// The same of a program whose steps are all done; it still writes its model and its last checkpoint.
+/// The same for a program whose steps are all done. It still writes its model and its last checkpoint.
 const QUIET_AT_THE_END: i64 = 120;
-/// How many seconds before the operator sees all programs run one of them may have reported progress.
+/// Seconds by which one program may report progress before the operator sees all programs run.
 const FIRST_WORDS: i64 = 30;
-/// For how many seconds a program that has just started is not judged.
+/// Seconds for which a program that has just started is not judged.
 const WARM_UP: i64 = 300;
-/// The GPU use, in percent, below which something else holds the program up.
+/// The GPU use, in percent, below which something else slows the program down.
 const LOW_GPU: f64 = 50.0;
-/// After how many seconds an operator that lives would have taken note of a job.
+/// Seconds after which a running operator would have noticed a job.
 const UNNOTICED: i64 = 30;
 /// What to do about a job that failed because its attempts repeat the same failure.
 const REPEATED: &str = "Three attempts failed for the same reason at the same step, resumed from the same checkpoint. Another \
                         attempt would fail, too. Read the log of the worker that the message names, and check the data \
                         of that step.";
 
-/// How a job stands, for a person.
+/// The state of a job, for a user.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No operator has taken note of it.
+    /// No operator has noticed it.
     Unnoticed,
     /// It waits for nodes, quota or an object.
     Pending,
@@ -46,7 +46,7 @@ pub enum Verdict {
     Publishing,
     /// It was asked to stop.
     Suspended,
-    /// It ended well.
+    /// It succeeded.
     Completed,
     /// It won't run any more.
     Failed,
@@ -54,21 +54,21 @@ pub enum Verdict {
     Deleting,
 }
 
-/// What can be said of a job, and what to do.
+/// What is known of a job, and what to do.
 #[derive(Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Diagnosis {
-    /// How it stands, in one word.
+    /// The state of the job, in one word.
     pub verdict: Verdict,
     /// The reason of the status that decides, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What makes it wait or made it fail, in the words of whoever did.
+    /// What makes it wait or made it fail, in the words of the component that reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What can be said of it, in sentences.
+    /// What is known of it, in sentences.
     pub says: Vec<String>,
-    /// What to do, in sentences; there are none if nothing has to be done.
+    /// What to do, in sentences. Empty if nothing has to be done.
     pub advice: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ impl Diagnosis {
         self.advice.push(sentence.into());
     }
 
-    /// Takes reason and message from the condition that decides.
+    /// Takes reason and message from the deciding condition.
     fn decided_by(&mut self, condition: &Condition) {
         self.reason = Some(condition.reason.clone());
         self.message = Some(condition.message.clone()).filter(|m| !m.is_empty());
@@ -215,7 +215,7 @@ impl Diagnosis {
         }
     }
 
-    /// How a job is changed that asks for GPUs only because that is the default.
+    /// Says how to change a job that requests GPUs only because that is the default.
     fn needless_gpus(&mut self, facts: &Facts) {
         let is_missing = facts.is("Scheduled", false).is_some_and(|scheduled| lacks_gpus(&scheduled.message));
         if is_missing && facts.spec.gpus_per_worker() > 0 {
@@ -267,7 +267,7 @@ impl Diagnosis {
                 self.advise_on(facts, &scheduled.reason);
                 self.half_placed(facts);
             } else if let Some(running) = facts.is("Running", false).filter(|c| is_start(c, restarting)) {
-                // The next one in the same pods has no number before it begins.
+                // The next attempt in the same pods has no number before it begins.
                 let attempt = attempt.max(ended + 1);
                 self.say(format!("Attempt {attempt} is starting ({}): {}", running.reason, sentence(&running.message)));
                 self.advise_on(facts, &running.reason);
@@ -372,7 +372,7 @@ impl Diagnosis {
             self.advise_on(facts, &flat.reason);
         }
         if let Some(silent) = facts.is("AgentReady", false) {
-            // What is not heard may well go on.
+            // A job may make progress although its agent does not answer.
             no_progress = None;
             let since = age(silent.last_transition_time.0, facts.time);
             self.say(format!("The agent has not answered for {since}: {}", sentence(&silent.message)));
@@ -522,7 +522,7 @@ impl Diagnosis {
         self.advise_on_spec(facts);
     }
 
-    /// Tells what the job could go on from, and what is wrong with its checkpoints.
+    /// Says from which checkpoint the job could resume, and what is wrong with its checkpoints.
     fn checkpoints(&mut self, facts: &Facts) {
         if let Some(status) = &facts.status.checkpoint {
             if let Some(path) = &status.resumed_from {
@@ -553,7 +553,7 @@ impl Diagnosis {
         }
     }
 
-    /// The search that the job is a trial of, or that it runs itself.
+    /// Names the search that the job is a trial of, or that it runs itself.
     fn search(&mut self, facts: &Facts) {
         let namespace = &facts.namespace;
         if let Some(TrialOf { tuning_job, trial }) = &facts.trial_of {
@@ -567,7 +567,7 @@ impl Diagnosis {
         }
     }
 
-    /// Tells of the restarts so far, and whether they have something in common.
+    /// Describes the restarts so far, and what they have in common.
     fn restarted(&mut self, facts: &Facts) {
         let Some(restarts) = facts.status.restart_count.filter(|n| *n > 0) else { return };
         let disruptions = facts.status.disruption_count.unwrap_or(0);
@@ -601,7 +601,7 @@ impl Diagnosis {
         }
     }
 
-    /// Tells what the placed part of a gang holds while it waits for the rest, and what would help; whether it holds anything.
+    /// Says what the placed part of a waiting gang holds, and what would help. Returns whether it holds anything.
     fn half_placed(&mut self, facts: &Facts) -> bool {
         let (placed, all) = (facts.placed(), u32::from(facts.spec.num_workers()));
         if placed < 1 || placed >= all {
@@ -610,7 +610,7 @@ impl Diagnosis {
         let (have, hold) = if placed == 1 { ("has", "holds") } else { ("have", "hold") };
         let gpus = placed * u32::from(facts.spec.gpus_per_worker());
         let held = if gpus == 0 { "idle CPUs and memory".into() } else { count(gpus.into(), "idle GPU") };
-        // Of GPUs the condition says it itself.
+        // The condition itself mentions the GPUs.
         let is_said = gpus > 0
             && facts
                 .is("Scheduled", false)
@@ -652,7 +652,7 @@ pub fn render(diagnosis: &Diagnosis, look: Look) -> String {
     screen.text()
 }
 
-/// Tells how a verdict looks.
+/// Returns the style of a verdict.
 #[must_use]
 pub fn style(verdict: Verdict) -> Style {
     match verdict {
@@ -663,7 +663,7 @@ pub fn style(verdict: Verdict) -> Style {
     }
 }
 
-/// Tells whether the condition Running speaks of the gang that starts, and not of the one that has failed.
+/// Returns whether the condition Running is about the gang that starts, and not about the one that has failed.
 fn is_start(running: &Condition, restarting: &Condition) -> bool {
     let starts = ["Starting", "ImagePull", "ContainerConfig", "Storage", "Network"];
     starts.contains(&running.reason.as_str()) && running.reason != restarting.reason
@@ -707,7 +707,7 @@ fn sentence(words: &str) -> String {
     if words.ends_with(['.', '!', '?']) { words.to_owned() } else { format!("{words}.") }
 }
 
-/// Whether a scheduler's words name a GPU among what the nodes lack.
+/// Whether a scheduler's message names a GPU among the resources that the nodes lack.
 fn lacks_gpus(message: &str) -> bool {
     let lacking = message.split("Insufficient ").skip(1);
     let mut names = lacking.filter_map(|rest| rest.split([',', ' ']).next());

@@ -1,4 +1,4 @@
-//! What the agent of the first worker reports of the checkpoints.
+//! Checkpoints in the status, as the agent of the first worker reports them.
 
 use super::conditions::{Told, condition_is, whole_second};
 use super::view::View;
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use protocol::checkpoints::{Checkpoints, Kept, ProblemKind};
 
 impl View<'_> {
-    /// The last report on the checkpoints: the last words of an agent that has ended, else the last answer.
+    /// The latest report on the checkpoints: the final report of an agent that has ended, otherwise the last answer.
     pub(super) fn checkpoint_report(&self) -> Option<Checkpoints> {
         let answer = || {
             let agent = self.input.agent.filter(|agent| agent.is_of(self.current.attempt))?;
@@ -24,7 +24,7 @@ pub(super) fn with(record: TrainingJobStatus, report: &Checkpoints) -> TrainingJ
     TrainingJobStatus { checkpoint: Some(now).filter(|now| *now != CheckpointStatus::default()), ..record }
 }
 
-/// The record with the checkpoint from which a restart was requested last, also where the annotation is lost later.
+/// The record with the checkpoint that the last restart request named, also if the annotation is lost later.
 pub(super) fn with_request(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
     let policy = view.input.plan.storage.checkpoint.as_ref().map(|checkpoint| &checkpoint.policy);
     let named = policy.and_then(|policy| Some((policy.request.clone()?, policy.resume_from.clone()?)));
@@ -37,7 +37,7 @@ pub(super) fn with_request(view: &View<'_>, mut record: TrainingJobStatus) -> Tr
     record
 }
 
-/// Whether the checkpoints are good, by this report.
+/// The condition of the checkpoints' health, by this report.
 pub(super) fn health(conditions: &[Condition], report: &Checkpoints) -> Option<Told> {
     let type_ = ConditionType::CheckpointsHealthy;
     if let Some(problem) = report.problems.first() {
@@ -49,7 +49,7 @@ pub(super) fn health(conditions: &[Condition], report: &Checkpoints) -> Option<T
     is_news.then(|| Told::is(type_, true, Reason::CheckpointsGood, "nothing is wrong with the checkpoints"))
 }
 
-/// What is told, in the words of the API. What is not told stays as it was: a pod that comes anew knows nothing of copies.
+/// The report in the fields of the API. Values that are not reported stay unchanged: a new pod knows nothing of copies.
 fn status(told: &Checkpoints, before: &CheckpointStatus) -> CheckpointStatus {
     let latest = told.latest.as_ref();
     let copied = told.copied.as_ref();
@@ -83,7 +83,7 @@ fn status(told: &Checkpoints, before: &CheckpointStatus) -> CheckpointStatus {
     }
 }
 
-/// When an attempt first resumed from what this request named, or from `resumeFrom`.
+/// When an attempt first resumed from the checkpoint that this request or `resumeFrom` named.
 fn used_by(told: &Checkpoints, request: Option<&str>) -> Option<Time> {
     told.wish_used.filter(|_| told.request.as_deref() == request).map(|used| Time(whole_second(used)))
 }

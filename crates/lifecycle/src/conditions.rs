@@ -1,10 +1,10 @@
-//! Conditions as meta/v1 wants them: one per type, the time is that of the last change of status.
+//! Conditions as meta/v1 defines them: one per type, with the time of its last change of status.
 
 use api::{ConditionType, Reason};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// The condition of this type, if it was ever set.
+/// The condition of this type, if it exists.
 #[must_use]
 pub fn condition(conditions: &[Condition], type_: impl AsRef<str>) -> Option<&Condition> {
     conditions.iter().find(|c| c.type_ == type_.as_ref())
@@ -16,7 +16,7 @@ pub fn condition_is(conditions: &[Condition], type_: impl AsRef<str>, status: bo
     condition(conditions, type_).filter(|c| c.status == word(status))
 }
 
-/// Status times are in whole seconds, or each read-back would differ from what was meant.
+/// Truncates to seconds, the resolution of status times. Otherwise each read-back would differ from the written value.
 #[must_use]
 pub fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
@@ -31,11 +31,11 @@ pub(super) struct Told {
 }
 
 enum Change {
-    /// It has this status.
+    /// Sets the condition to this status.
     Is(bool),
-    /// It is False if it was True.
+    /// Sets the condition to False if it was True.
     Clear,
-    /// It is False for good if it was ever set: the same end, whatever was seen on the way.
+    /// Sets the condition to False if it exists. The final status is then the same, whatever was seen on the way.
     Close,
 }
 
@@ -52,7 +52,7 @@ impl Told {
         Told { type_, change: Change::Close, reason, message: String::new() }
     }
 
-    /// Writes it among the conditions.
+    /// Applies the change to the conditions.
     pub(super) fn write(&self, conditions: &mut Vec<Condition>, generation: Option<i64>, now: Timestamp) {
         let (type_, was) = (self.type_, condition(conditions, self.type_).map(|c| c.status == word(true)));
         let status = match self.change {

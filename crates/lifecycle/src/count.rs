@@ -29,7 +29,7 @@ pub(super) fn counted(view: View<'_>) -> TrainingJobStatus {
     TrainingJobStatus { resources: Some(resources), workers: Some(workers), roles, ready, reason, ..view.record }
 }
 
-/// What a job waits for or why it failed, by the condition that decides.
+/// What a job waits for or why it failed, from the deciding condition.
 fn waits_for(record: &TrainingJobStatus) -> Option<Reason> {
     let is_false =
         |type_| condition_is(&record.conditions, type_, false).map(|told| Reason::from(told.reason.as_str()));
@@ -42,7 +42,7 @@ fn waits_for(record: &TrainingJobStatus) -> Option<Reason> {
     }
 }
 
-/// A number of pods or nodes, as the status has it.
+/// A number of pods or nodes, in the type of the status.
 fn number(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -55,7 +55,7 @@ impl View<'_> {
         let (active, failed) = (of(ObservedPod::runs), of(ObservedPod::failed));
         let succeeded = number(self.done.iter().filter(|place| place.role == role.name).count());
         let idle = state.is_some_and(State::is_finished) || state == Some(State::Suspended);
-        // A worker that had not succeeded by then was stopped, whether or not its pod is there to be counted.
+        // A worker that had not succeeded by then was stopped, whether or not its pod still exists.
         let failed = match state {
             Some(State::Failed) if self.record.start_time.is_some() => desired.saturating_sub(succeeded),
             _ => failed,

@@ -1,4 +1,4 @@
-//! One look at a job: what is seen becomes a status, and what is to be done about it.
+//! One decision on a job: the observations become a status and the actions to take.
 
 use super::conditions::Told;
 use super::count::counted;
@@ -16,16 +16,16 @@ use observe::{Children, ObservedJob};
 use plan::{Ended, Plan, Role};
 use std::collections::BTreeSet;
 
-/// The most phases of one look: a failed job starts again, an attempt has ended, and the next one starts.
+/// The most phases in one decision: a failed job starts again, an attempt has ended, and the next one starts.
 const PHASES: usize = 3;
 
-/// Decides what a job is and what is to be done about it.
+/// Decides the state of a job and the actions to take.
 #[must_use]
 pub fn decide(input: &Input<'_>) -> Verdict {
     let (mut done, mut told) = (Effects::default(), Vec::new());
     let mut before = input.status.clone();
     before.observed_generation = input.generation;
-    // A job of an older operator names none. Any agent can report its checkpoints.
+    // A job of an older operator names no image. Any agent can report its checkpoints.
     before.agent_image.get_or_insert_with(|| input.plan.runtime.agent_image.clone());
     if let Some(ended) = input.plan.policy.ended.as_ref().filter(|_| before.state.is_none()) {
         before = restored(input, before, ended);
@@ -54,7 +54,7 @@ fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &Ended) -> Trai
     let mut record = TrainingJobStatus {
         state: Some(ended.state),
         completion_time: Some(Time(ended.time)),
-        // One that was requested before is no request of now.
+        // A restart that was requested before the restore is no new request.
         asked_restart: input.plan.policy.restart_requested.clone().map(|request| AskedRestart {
             request,
             time: Time(input.now),
@@ -74,8 +74,8 @@ fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &Ended) -> Trai
     record
 }
 
-/// The failed Job of this incarnation of which a pod was never seen, unless its pods were read for that: either the pod is
-/// gone with its last words, or the watch of pods is behind.
+/// The failed Job of this incarnation with a pod that was never seen, unless its pods were read for that reason. Either
+/// the pod is gone with its final report, or the watch of pods is behind.
 #[must_use]
 pub fn misses_pods<'a>(status: &TrainingJobStatus, children: &'a Children) -> Option<&'a ObservedJob> {
     let current = incarnation(status);
@@ -92,8 +92,8 @@ pub fn misses_pods<'a>(status: &TrainingJobStatus, children: &'a Children) -> Op
     failed.filter(|job| !is_read(job)).find(misses)
 }
 
-/// Whether an incarnation has begun of which a Job is not known, or only that of an earlier one: either it was deleted, or
-/// the watch of Jobs is behind.
+/// Whether an incarnation has begun while one of its Jobs is unknown, or known only from an earlier one. Either the Job
+/// was deleted, or the watch of Jobs is behind.
 #[must_use]
 pub fn misses_job(plan: &Plan, status: &TrainingJobStatus, children: &Children) -> bool {
     let current = incarnation(status);

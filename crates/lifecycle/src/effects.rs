@@ -1,4 +1,4 @@
-//! What is done in a phase: actions, wake-ups, and Events that are read.
+//! The effects of a phase: actions, wake-ups, and Events to read.
 
 use super::ending::late_in;
 use super::lost::release;
@@ -13,18 +13,18 @@ use plan::Upkeep;
 use protocol::gang::GangPast;
 use std::time::Duration;
 
-/// Seconds that containers beside the programs have to end once all programs have exited with code 0.
+/// Seconds that the other containers have to end once all programs have exited with code 0.
 const SIDE_CARS: i64 = 30;
-/// How long no pod may come, while some are missing, before the Job's Events are read.
+/// How long no new pod may appear, while some are missing, before the Job's Events are read.
 const READ_OF_JOB_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// How long a scheduled pod may take to start before its Events are read.
 const READ_OF_POD_AFTER: SignedDuration = SignedDuration::from_secs(15);
-/// How long a worker may be without a node before its PodGroup is looked at.
+/// Seconds that a worker may be without a node before its PodGroup is checked.
 const LOOK_AT_GROUP_AFTER: i64 = 15;
-/// The longest between two looks at it.
+/// Longest interval between two checks of it, in seconds.
 const LOOK_AT_GROUP_WITHIN: i64 = 240;
 
-/// What is to be done.
+/// Effects of a phase.
 #[derive(Default)]
 pub(super) struct Effects {
     pub(super) actions: Vec<Action>,
@@ -37,13 +37,13 @@ impl Effects {
         Effects { actions: actions.into_iter().collect(), ..Effects::default() }
     }
 
-    /// Looks again after these seconds, if any.
+    /// Reconciles again after these seconds, if any.
     pub(super) fn waking(self, seconds: Option<i64>) -> Self {
         let after = seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
         Effects { requeue: self.requeue.into_iter().chain(after).min(), ..self }
     }
 
-    /// Both, each action once.
+    /// Both effects, with each action once.
     pub(super) fn and(mut self, other: Effects) -> Self {
         let new = other.actions.into_iter().filter(|action| !self.actions.contains(action));
         let new: Vec<_> = new.collect();
@@ -54,13 +54,13 @@ impl Effects {
     }
 }
 
-/// Deletes these Jobs, unless that is under way.
+/// Deletes these Jobs, unless they are being deleted already.
 fn deletions<'j>(jobs: impl IntoIterator<Item = &'j ObservedJob>) -> Effects {
     let jobs = jobs.into_iter().filter(|job| !job.deleting);
     Effects::of(jobs.map(|job| Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() }))
 }
 
-/// What is done for a job in this phase, whose status this is now.
+/// The effects for a job in this phase, with its new status.
 pub(super) fn effects(view: &View<'_>, phase: &Phase<'_>, status: &TrainingJobStatus) -> Effects {
     let done = match phase {
         Phase::Over => return view.clean_up(status),
@@ -81,7 +81,7 @@ pub(super) fn effects(view: &View<'_>, phase: &Phase<'_>, status: &TrainingJobSt
     if !status.state.is_some_and(State::is_finished) {
         return done;
     }
-    // Nothing else may wake a job that has ended.
+    // No other event may wake a job that has ended.
     let ends = view.any_jobs().any(|job| !job.complete && !job.deleting).then_some(SIDE_CARS);
     let is_uncopied = upkeep::copying(&View::new(view.input, status.clone())).is_under_way;
     let ttl = view.input.plan.policy.ttl_seconds.map(i64::from);
@@ -93,17 +93,17 @@ pub(super) fn effects(view: &View<'_>, phase: &Phase<'_>, status: &TrainingJobSt
 }
 
 impl View<'_> {
-    /// Seconds until the job is deleted after its end, negative once it should have been.
+    /// Seconds until the job is deleted after its end, negative if that is overdue.
     pub(super) fn ttl_left(&self) -> Option<i64> {
         let (ttl, end) = (self.input.plan.policy.ttl_seconds?, self.record.completion_time.as_ref()?);
         Some(i64::from(ttl) - self.since(end.0))
     }
 
-    /// Nothing but this happens after the end.
+    /// The only actions after the end.
     fn clean_up(&self, status: &TrainingJobStatus) -> Effects {
         let copying = upkeep::copying(self);
         let done_job = self.input.children.upkeep.as_ref().filter(|job| {
-            // That of a result which could not be published stays for its log.
+            // The Job of a result that could not be published stays for its log.
             job.task == Upkeep::Publish.as_str() && self.record.result.is_some()
         });
         let done = self.end_gang().and(copying.effects).and(Effects::of(done_job.and_then(upkeep::deletion)));
@@ -116,14 +116,14 @@ impl View<'_> {
         }
     }
 
-    /// Ends what is left of a gang whose programs have ended.
+    /// Ends the rest of a gang whose programs have ended.
     fn end_gang(&self) -> Effects {
         let unfinished = self.any_jobs().filter(|job| !job.complete && job.failed.is_none());
         unfinished.map(|job| self.end_job(job)).fold(Effects::of(self.news_of_end()), Effects::and)
     }
 
-    /// Ends what is left of a Job of a job that is over. What else is in the pods of programs that are done has a moment to end by
-    /// itself, since with the pods their logs go; then it must not hold GPUs any longer.
+    /// Ends the rest of a finished job's Job. The other containers in the pods have a moment to end by themselves,
+    /// because logs go with their pods. After that the pods must not hold GPUs any longer.
     fn end_job(&self, job: &ObservedJob) -> Effects {
         let has_failed = self.record.state == Some(State::Failed);
         let ended = self.record.completion_time.as_ref().map(|end| end.0).or(self.unpublished_since());
@@ -137,7 +137,7 @@ impl View<'_> {
         Effects::of(self.complete_without(job).into_iter().chain(end)).waking(Some(left).filter(|left| *left > 0))
     }
 
-    /// What is done for a gang whose Jobs are there, whatever its phase.
+    /// The effects for a gang whose Jobs exist, whatever its phase.
     fn keep_gang(&self) -> Effects {
         if self.gang_job().is_none() || self.is_losing_job() {
             return Effects::default();
@@ -145,19 +145,19 @@ impl View<'_> {
         let done = Effects::of([Action::Ensure]);
         let is_whole = self.failed_job().is_none();
         let done = if is_whole { done.and(self.follow_queue()).and(self.follow_size()) } else { done };
-        // A pod that goes while the gang does not need it is none of the Job's failures.
+        // A pod that goes while the gang does not need it must not count as a failure of the Job.
         let is_kept = self.queued().is_none() && self.shrunk().is_none();
         let goes = |pod: &&ObservedPod| is_kept && pod.is_alive() && pod.tracked && pod.deletion.is_some();
         done.and(Effects::of(self.members().1.into_iter().filter(goes).map(|pod| release(pod, false))))
     }
 
-    /// What is done in this phase.
+    /// The effects of this phase.
     fn in_phase(&self, phase: &Phase<'_>) -> Effects {
         let before = phase.until().map(|until| self.in_phase(until)).unwrap_or_default();
         let jobs = || deletions(self.jobs.iter().copied());
         let done = match phase {
             Phase::StoppingEarly { .. } | Phase::Suspending { .. } => jobs().waking(late_in(self, &self.all_pods)),
-            // What a job that ran before has is what one that is suspended from the start gets.
+            // A job that was suspended while it ran has the same objects as one that was suspended from the start.
             Phase::Suspended => {
                 let kept = self.leaves_queue().into_iter().chain([Action::Ensure]);
                 jobs().and(upkeep::copying(self).effects).and(Effects::of(kept))
@@ -169,7 +169,7 @@ impl View<'_> {
                 let ended = self.end_gang();
                 match work {
                     Publication::Job(work) => ended.and(upkeep::prepare(self, work)),
-                    // Programs that have ended cause no further events: the next look follows by itself.
+                    // Programs that have ended cause no further events, so the next reconciliation follows by itself.
                     Publication::NotBegun => ended.waking(self.unpublished_since().is_none().then_some(1)),
                 }
             }
@@ -191,7 +191,7 @@ impl View<'_> {
         before.and(done).waking(self.starts_in(phase).filter(|left| *left > 0))
     }
 
-    /// What was before the pods that are about to be made.
+    /// The past of the pods that are about to be created.
     fn past(&self) -> GangPast {
         let checkpoint = self.record.checkpoint.as_ref();
         let requested = checkpoint.and_then(|checkpoint| checkpoint.restart_from.as_ref());
@@ -223,8 +223,8 @@ impl View<'_> {
         done.and(self.keep_group()).waking(late)
     }
 
-    /// Without its PodGroup no pod of the gang gets a node, and some schedulers don't even say so. It is not watched, so it is looked
-    /// at when a worker has had no node for long, and less and less often while that lasts.
+    /// Without its PodGroup no pod of the gang gets a node, and some schedulers don't report that. The PodGroup is not
+    /// watched, so it is checked when a worker has had no node for long, at growing intervals.
     fn keep_group(&self) -> Effects {
         let staying = self.staying();
         let missing = self.missing(&staying);
@@ -245,7 +245,7 @@ impl View<'_> {
         }
     }
 
-    /// The object whose Events are to be read: what keeps it from starting stands nowhere else.
+    /// Reads the Events of one object, because only these say what keeps it from starting.
     fn read_events(&self, phase: &Phase<'_>) -> Effects {
         let staying = self.staying();
         let of = match phase {

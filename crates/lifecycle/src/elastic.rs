@@ -1,8 +1,8 @@
-//! How many of its workers an elastic gang is of.
+//! The number of workers in an elastic gang.
 //!
-//! The Job has as many pods as `numWorkers` asks for, and Kubernetes places them when there is room. The gang is of the first of
-//! them by index, as many as was decided here; the agents of the others wait. The decision goes by the ConfigMap to the agent of
-//! worker 0, which ends the attempt in order and begins the next one with as many.
+//! The Job has the number of pods in `numWorkers`, and Kubernetes places them when there is room. The gang consists of
+//! the first of them by index, in the number that is decided here. The agents of the others wait. The ConfigMap takes
+//! the decision to the agent of worker 0, which ends the attempt in order and begins the next one with that number.
 
 use super::effects::Effects;
 use super::verdict::Action;
@@ -14,17 +14,17 @@ use observe::{ObservedJob, ObservedPod};
 use plan::{Elastic, labels};
 use protocol::gang::{GangPhase, GangStatus};
 
-/// How it is said that all pods have nodes.
+/// Message for a gang whose pods all have nodes.
 pub(super) const EVERY_WORKER_HAS_A_NODE: &str = "every worker has a node";
-/// Seconds after which workers that are too many go although the leader has not said that the gang does without them.
+/// Seconds after which surplus workers go even if the leader has not reported that its gang runs without them.
 const UNHEARD: i64 = 180;
-/// Seconds after which it is looked whether the leader has answered since.
+/// Seconds after which a new answer of the leader is looked for.
 const ASK_AGAIN: i64 = 2;
 
-/// The sizes on record after this look, and why the gang has got another one if it has.
+/// The recorded sizes after this reconciliation, and why the gang has got another size if it has.
 pub(super) fn decided(view: &View<'_>) -> (Option<ElasticStatus>, Option<String>) {
     let (plan, known) = (view.input.plan, view.record.elastic.clone());
-    // A number that is refused is not followed: what runs keeps its size.
+    // A refused number is ignored, and a running gang keeps its size.
     if view.input.refused.is_some() {
         return (known, None);
     }
@@ -40,7 +40,7 @@ pub(super) fn decided(view: &View<'_>) -> (Option<ElasticStatus>, Option<String>
         selector: labels::text(&labels::worker_selector(plan)),
     };
     if view.is_suspending() || view.is_to_start() {
-        return (Some(all()), None); // of workers that run nothing yet all are wanted
+        return (Some(all()), None); // workers that run nothing yet are all wanted
     }
     if !view.has_size() {
         return (known, None);
@@ -63,26 +63,26 @@ pub(super) fn decided(view: &View<'_>) -> (Option<ElasticStatus>, Option<String>
 }
 
 impl<'a> View<'a> {
-    /// Workers that the gang is of.
+    /// The number of workers in the gang.
     pub(super) fn size(&self) -> u16 {
         let desired = self.input.plan.gang.workers().replicas;
         let decided = self.input.plan.gang.elastic.as_ref().and(self.record.elastic.as_ref());
         decided.map_or(desired, |decided| decided.workers)
     }
 
-    /// Whether the gang is there to have its size decided: it has its Jobs, and no queue holds it.
+    /// Whether the gang is ready for a decision on its size: it has its Jobs, and no queue holds it.
     pub(super) fn has_size(&self) -> bool {
         let is_there = !self.is_settled() && self.gang_job().is_some() && !self.is_losing_job();
         is_there && self.failed_job().is_none() && self.held().is_none()
     }
 
-    /// The workers that the gang is of, with the pods of other roles, and the workers beyond its size.
+    /// The workers in the gang with the pods of other roles, and the workers beyond its size.
     pub(super) fn members(&self) -> (Vec<&'a ObservedPod>, Vec<&'a ObservedPod>) {
         let (size, is_elastic) = (self.size(), self.input.plan.gang.elastic.is_some());
         self.pods.iter().copied().partition(|pod| !is_elastic || pod.index < size.into())
     }
 
-    /// The size that would do better.
+    /// A better size.
     fn wanted_size(&self, elastic: &Elastic, size: u16) -> Option<Wanted> {
         let (desired, room) = (self.input.plan.gang.workers().replicas, self.room());
         let all = number_of(desired.into(), "worker");
@@ -108,7 +108,7 @@ impl<'a> View<'a> {
 
     fn room(&self) -> Room {
         let desired = self.input.plan.gang.workers().replicas;
-        // One whose kubelet alone is silent runs on.
+        // A pod continues to run if only its kubelet is silent.
         let runs_on = self.programs_run();
         let stays =
             |pod: &ObservedPod| pod.is_alive() && pod.deletion.is_none() && (pod.unreachable.is_none() || runs_on);
@@ -117,7 +117,7 @@ impl<'a> View<'a> {
             self.done.contains(&worker(index)) || self.pods.iter().copied().any(|pod| is_so(&pod))
         };
         let is_placed = |index| is(index, |pod| pod.node.is_some());
-        // As many of the first ones as are so.
+        // The number of first workers that pass the test.
         let first = |is: &dyn Fn(u16) -> bool| (0..desired).find(|index| !is(*index)).unwrap_or(desired);
         Room {
             placed: (0..desired).map(|index| u16::from(is_placed(index))).sum(),
@@ -126,8 +126,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What has the Job and the leader follow the size: the Job has as many pods as are wanted, and the node of worker 0 brings
-    /// its agent the news.
+    /// Makes the Job and the leader follow the size. The Job gets the wanted number of pods, and the node of worker 0
+    /// delivers the new size to its agent.
     pub(super) fn follow_size(&self) -> Effects {
         let plan = self.input.plan;
         let elastic = plan.gang.elastic.as_ref().filter(|_| self.input.refused.is_none() && self.has_size());
@@ -136,7 +136,8 @@ impl<'a> View<'a> {
         };
         let left = status.since.as_ref().map(|since| i64::from(elastic.wait_seconds) - self.since(since.0));
         let (size, desired, there) = (self.size(), plan.gang.workers().replicas, job.parallelism);
-        // Where one of the first finds no room a later one gives up its own; the gang has not run without the first one anyway.
+        // If one of the first workers finds no room, a later one gives up its own. The gang could not run without the
+        // first one anyway.
         let is_idle = self.room().first < size;
         let pods = if is_idle { size } else { desired };
         let is_more = there.is_some_and(|there| there > pods.into());
@@ -145,7 +146,7 @@ impl<'a> View<'a> {
         let scale = scales.then(|| Action::ScaleJob { name: job.name.clone(), uid: job.uid.clone(), pods });
         let effects = Effects::of(scale).waking(left.filter(|left| *left > 0)).waking(needed);
         if elastic.workers != size {
-            return effects.waking(Some(1)); // the ConfigMap is the next pass's
+            return effects.waking(Some(1)); // the next pass has the ConfigMap
         }
         let changed = status.changed.as_ref().map(|time| time.0);
         let knows = |pod: &ObservedPod| match pod.gang_size {
@@ -157,29 +158,31 @@ impl<'a> View<'a> {
         effects.and(Effects::of(first.map(hasten)))
     }
 
-    /// Seconds for which workers beyond so many are still needed: an attempt runs with them, or may begin with them, until the
-    /// leader says that its gang does without them. What it said before it could know the size says nothing.
+    /// Seconds for which workers beyond this number are still needed. An attempt runs with them, or may begin with
+    /// them, until the leader reports that its gang does without them. A report from before it could know the size does
+    /// not count.
     fn surplus_is_needed_for(&self, pods: u16) -> Option<i64> {
         let changed = self.record.elastic.as_ref()?.changed.as_ref()?.0;
         let does_without = |gang: &GangStatus| gang.phase == GangPhase::Over || gang.workers <= pods.into();
         let does_without = self.gang.is_some_and(does_without);
-        // The status keeps whole seconds.
+        // The status has whole seconds.
         let is_new = self.input.agent.is_some_and(|agent| agent.time.as_second() > changed.as_second());
         let is_needed = !(does_without && is_new) && self.pods.iter().any(|pod| pod.runs());
         let left = UNHEARD - self.since(changed);
-        // No pass comes of an answer that is like the last one.
+        // An answer that is the same as the last one triggers no pass.
         let look_again = if does_without { left.min(ASK_AGAIN) } else { left };
         (is_needed && left > 0).then_some(look_again)
     }
 
-    /// Whether the gang was to have this worker when its pod went; else its going is no loss, whether or not a leader is heard.
+    /// Whether the gang was to have this worker when its pod went. Otherwise the pod is no loss, whether or not a
+    /// leader is heard.
     pub(super) fn was_wanted(&self, gone: &ObservedPod) -> bool {
         let changed = self.record.elastic.as_ref().and_then(|elastic| elastic.changed.as_ref()).map(|time| time.0);
         let went_before = changed.is_some_and(|changed| gone.deletion.is_some_and(|deletion| deletion < changed));
         self.input.plan.gang.elastic.is_none() || (gone.index < self.size().into() && !went_before)
     }
 
-    /// That every worker has a node, as it is said of a gang that runs without some.
+    /// The message that every worker has a node, also for a gang that runs without some workers.
     pub(super) fn placed(&self, job: &ObservedJob, spares: &[&ObservedPod]) -> String {
         let (size, desired) = (self.size(), self.input.plan.gang.workers().replicas);
         if size >= desired {
@@ -195,7 +198,7 @@ impl<'a> View<'a> {
         )
     }
 
-    /// How many pods the Job of a gang needs that has succeeded without some of its workers, if it has more.
+    /// Removes surplus pods from the Job of a gang that has succeeded without some of its workers.
     pub(super) fn complete_without(&self, job: &ObservedJob) -> Option<Action> {
         self.input.plan.gang.elastic.as_ref()?;
         let first = (0..u16::MAX).find(|index| !self.done.contains(&worker(*index))).unwrap_or(u16::MAX);
@@ -210,20 +213,20 @@ impl<'a> View<'a> {
     }
 }
 
-/// Another size.
+/// A better size for the gang.
 struct Wanted {
     size: u16,
-    /// It need not be seen for a while.
+    /// It need not last for a while first.
     at_once: bool,
     why: String,
 }
 
-/// What room the workers have found.
+/// The room that the workers have found.
 struct Room {
     /// Workers with a node.
     placed: u16,
-    /// Of the first ones by index those with a node.
+    /// Number of leading workers, by index, that all have a node.
     first: u16,
-    /// Of the first ones by index those whose agents are there.
+    /// Number of leading workers, by index, whose agents all run.
     there: u16,
 }

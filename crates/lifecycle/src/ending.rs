@@ -1,4 +1,5 @@
-//! How an attempt ends: what is filed of it, since the pods are the only other evidence and they go, and when it is over.
+//! How an attempt ends: what is recorded of it, because its pods are the only other evidence and vanish, and when it is
+//! over.
 
 use super::conditions::whole_second;
 use super::phase::Phase;
@@ -11,15 +12,16 @@ use observe::{ObservedJob, ObservedPod};
 
 /// Restarts kept in the status.
 const RESTARTS_KEPT: usize = 10;
-/// Seconds that the pods of other roles have to end by themselves when a Job has failed: their last words may say more.
+/// Seconds that the pods of other roles have to end by themselves after a Job has failed. Their last reports may say
+/// more.
 const LEFT_ALONE: i64 = 15;
 
-/// What happened to the whole gang from outside, and to no one worker first.
+/// A disruption from outside that hit the whole gang and no worker first.
 pub(super) fn disruption_of_gang(reason: Reason, message: &str) -> AttemptEnd {
     AttemptEnd { disruption: true, ..AttemptEnd::new(0, reason, message) }
 }
 
-/// Files how an attempt ended, unless that is known, or was and is older than what is kept.
+/// Records how an attempt ended, unless that is recorded already or is older than the restarts that are kept.
 pub(super) fn add(restarts: &mut Vec<AttemptEnd>, new: AttemptEnd) {
     if let Err(at) = restarts.binary_search_by_key(&new.attempt, |known| known.attempt) {
         restarts.insert(at, new);
@@ -28,7 +30,7 @@ pub(super) fn add(restarts: &mut Vec<AttemptEnd>, new: AttemptEnd) {
     restarts.drain(..surplus);
 }
 
-/// Files how an attempt ended in place of what was filed of it.
+/// Records how an attempt ended, in place of an earlier record of it.
 pub(super) fn file(record: &mut TrainingJobStatus, end: AttemptEnd) {
     match record.restarts.iter_mut().find(|known| known.attempt == end.attempt) {
         Some(known) => *known = end,
@@ -37,14 +39,14 @@ pub(super) fn file(record: &mut TrainingJobStatus, end: AttemptEnd) {
 }
 
 impl<'a> View<'a> {
-    /// Brings a node's time between the creation of the pods, which is the API server's, and now: a clock that is behind
-    /// would leave no back-off, and one that is ahead would be in the future.
+    /// Limits a node's time to the span from the creation of the pods, by the API server's clock, until now. A clock
+    /// that is behind would leave no back-off, and one that is ahead would give a time in the future.
     pub(super) fn by_our_clock(&self, time: Timestamp) -> Timestamp {
         let created = self.all_pods.iter().filter_map(|pod| pod.created).min();
         time.max(created.unwrap_or(time)).min(self.now())
     }
 
-    /// How the present attempt ends if this is the cause; a later look may know better.
+    /// How the present attempt ends if this is the cause. A later reconciliation may know better.
     pub(super) fn end_by(&self, cause: &AttemptEnd) -> AttemptEnd {
         let attempt = self.current.attempt;
         let resumed_from = self.record.checkpoint.as_ref().and_then(|checkpoint| checkpoint.resumed_from.clone());
@@ -53,14 +55,14 @@ impl<'a> View<'a> {
         let time = self.by_our_clock(cause.time.unwrap_or(self.now()));
         let ran_seconds = self.began().map_or(0, |start| super::view::seconds(start, time).max(0));
         let Some(known) = self.kept() else { return AttemptEnd { time: Some(time), ran_seconds, ..cause } };
-        // What was filed first stands, unless an earlier failure (or the same one, better known) comes to light, or its pod is
-        // still at hand and was judged again among all the others.
+        // The recorded end stands, with two exceptions. An earlier failure (or the same one, better known) was found,
+        // or its pod still exists and was judged again among all the others.
         let place = known.place();
         let same = place == cause.place();
         let is_at_hand = |pod: &&ObservedPod| (pod.failed() || pod.disruption.is_some()) && Some(pod.place()) == place;
         let is_earlier = known.disruption || known.time.is_some_and(|known| known <= time);
         let stands = !same && is_earlier && !self.all_pods.iter().copied().any(|pod| is_at_hand(&pod));
-        // That pods are deleted follows from what befell them, and from what an agent reported.
+        // The deletion of pods is a consequence of what happened to them before, and of what an agent reported.
         let follows = cause.reason == Reason::PodDeleted && known.reason != Reason::PodDeleted;
         let is_given_up = known.reason == Reason::Unkillable;
         let is_known = known.disruption && !self.is_guess(known);
@@ -70,7 +72,7 @@ impl<'a> View<'a> {
         AttemptEnd { time: Some(time), ran_seconds: ran_seconds.max(known.ran_seconds), ..cause }
     }
 
-    /// Whether the leader took a pod for evicted that was told to end, and nothing on the pod says so.
+    /// Whether the leader reported an eviction for a pod that was only asked to stop, by all that the pod itself says.
     fn is_guess(&self, known: &AttemptEnd) -> bool {
         let mut pods = self.pods.iter().filter(|pod| Some(pod.place()) == known.place());
         let is_only_deleted =
@@ -78,7 +80,7 @@ impl<'a> View<'a> {
         known.reason == Reason::Evicted && pods.any(|pod| is_only_deleted(pod))
     }
 
-    /// When the present attempt began. Pods may have had attempts before: it began after the last of those.
+    /// When the present attempt began. Its pods may have run earlier attempts, so it began after the last of those.
     fn began(&self) -> Option<Timestamp> {
         let earlier = self.record.restarts.iter().filter(|end| end.attempt < self.current.attempt);
         let before = earlier.filter_map(|end| end.time).max();
@@ -95,14 +97,14 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The same view with nothing filed of the present attempt.
+    /// The same view without the recorded end of the present attempt.
     fn without_end(&self) -> View<'a> {
         let mut record = self.record.clone();
         record.restarts.retain(|end| end.attempt != self.current.attempt);
         View::new(self.input, record)
     }
 
-    /// The same view with this filed.
+    /// The same view with this end recorded.
     pub(super) fn with_end(&self, end: AttemptEnd) -> View<'a> {
         let mut record = self.record.clone();
         file(&mut record, end);
@@ -115,7 +117,7 @@ impl<'a> View<'a> {
         !matches!(decide(policy, &mut self.history(), end), Next::Stop { .. })
     }
 
-    /// What follows from an attempt that is over.
+    /// What follows an attempt that is over.
     pub(super) fn judged(&self, end: AttemptEnd) -> Phase<'a> {
         let mut history = self.history();
         match decide(&self.input.plan.policy.failure.restart, &mut history, &end) {
@@ -127,7 +129,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether a worker has failed, or the Job has.
+    /// Whether a worker or the Job has failed.
     fn fails(&self) -> bool {
         // An eviction marks a pod first, and then deletes it.
         let is_marked = |pod: &ObservedPod| pod.disruption.is_some() && pod.deletion.is_none() && self.takes_in();
@@ -137,7 +139,8 @@ impl<'a> View<'a> {
         self.failed_job().is_some() || self.replaced() || members.iter().any(|pod| fails(pod))
     }
 
-    /// A worker has failed: the cause is filed at once, for its pod may vanish, and judged when the whole gang has ended.
+    /// A worker has failed. The operator records the cause at once, because the pod may vanish, and judges it when the
+    /// whole gang has ended.
     pub(super) fn failing(&self) -> Option<Phase<'a>> {
         self.gang_job()?;
         let fails = if self.leaving().is_empty() {
@@ -151,12 +154,12 @@ impl<'a> View<'a> {
     fn ending(&self) -> Phase<'a> {
         let pods = self.ending_pods();
         let alive = pods.iter().any(|pod| pod.is_alive());
-        // Pods of that Job that seem to live have ended unseen: the watch of their Job was faster.
+        // Pods of that Job that seem alive have ended unseen, because the watch of Jobs was faster.
         let lives = |job: &ObservedJob| pods.iter().any(|pod| pod.is_alive() && pod.role == job.role);
         let lost = || self.failed_jobs().find(|job| !lives(job)).and_then(|job| self.pods_lost(job));
         let of_this_attempt = pods.iter().copied().filter(|pod| !self.is_judged(pod));
         let seen = first_cause(of_this_attempt);
-        // The Job controller deletes the pods of a Job that a pod has failed which is not there any more.
+        // The pod that failed the Job no longer exists, and the Job controller deletes the other pods of the Job.
         let follows = seen.as_ref().is_some_and(|seen| seen.reason == Reason::PodDeleted);
         let unseen = self.failed_jobs().next().filter(|_| follows && !self.missing(&self.pods).is_empty());
         let unseen = unseen.and_then(|job| self.pods_lost(job));
@@ -171,30 +174,30 @@ impl<'a> View<'a> {
         if is_over || self.replaced() { self.judged(end) } else { Phase::Ending { end: Some(end), follows } }
     }
 
-    /// The pods whose end is that of the attempt. Those that were replaced have been judged.
+    /// The pods whose end is that of the attempt. Replaced pods have been judged.
     fn ending_pods(&self) -> Vec<&'a ObservedPod> {
         if self.takes_in() { self.pods.clone() } else { self.all_pods.clone() }
     }
 
-    /// Another gang may not begin while anything of this one may run; the last one is not waited for that long.
+    /// Another gang must not begin while anything of this one may run. The wait for the last gang is shorter.
     fn may_be_over(&self, pods: &[&ObservedPod]) -> bool {
         self.failed_job().is_some() || (!pods.is_empty() && pods.iter().all(|pod| pod.gone))
     }
 
-    /// Seconds for which the pods of other roles are left alone when one Job has failed: their agents wait for members that
-    /// don't come any more. None if all Jobs have failed.
+    /// Seconds for which the pods of other roles are left alone after one Job has failed. Their agents wait for members
+    /// that no longer come. `None` if all Jobs have failed.
     fn is_left_in(&self, end: &AttemptEnd) -> Option<i64> {
         let is_part = !self.jobs.iter().all(|job| job.failed.is_some());
         is_part.then(|| LEFT_ALONE - end.time.map_or(0, |time| self.since(time)))
     }
 
-    /// Whether every pod that may still live should have ended, and no node says that it has.
+    /// Whether every pod that may still be alive should have ended, and no node has confirmed its end.
     fn all_are_late(&self, pods: &[&ObservedPod]) -> bool {
         let mut alive = pods.iter().filter(|pod| pod.is_alive());
         alive.all(|pod| waiting::late_at(pod).is_some_and(|at| at <= self.now()))
     }
 
-    /// Seconds until what is left of an attempt that ends is looked at again.
+    /// Seconds until the rest of an ending attempt is checked again.
     pub(super) fn ends_in(&self, end: &AttemptEnd, follows: bool) -> Option<i64> {
         let pods = self.ending_pods();
         let alive = pods.iter().any(|pod| pod.is_alive());
@@ -205,7 +208,8 @@ impl<'a> View<'a> {
         [late(), left(), next()].into_iter().flatten().min()
     }
 
-    /// Whether a pod that is gone went by the end of an attempt that is filed: another one may have taken its place since.
+    /// Whether a pod that is gone belongs to a recorded end of an earlier attempt. Another pod may have taken its place
+    /// since.
     fn is_judged(&self, pod: &ObservedPod) -> bool {
         let earlier = self.record.restarts.iter().filter(|end| end.attempt < self.current.attempt);
         let before = earlier.filter_map(|end| end.time).max();
@@ -213,7 +217,7 @@ impl<'a> View<'a> {
         pod.gone && before.zip(went()).is_some_and(|(before, went)| whole_second(went) <= before)
     }
 
-    /// The Job made a new pod for a worker whose first one vanished without an end, and no gang is there to take it in.
+    /// The Job made a new pod for a worker whose first pod vanished without an end, and no gang exists to take it in.
     fn replaced(&self) -> bool {
         self.all_pods
             .iter()
@@ -222,8 +226,8 @@ impl<'a> View<'a> {
             && !self.takes_in()
     }
 
-    /// This Job failed and no pod of it is left to say why. A pod whose program has failed stays: something outside has taken it, as
-    /// an eviction or a lost node does.
+    /// This Job failed and no pod of it is left to say why. A pod whose program failed would still exist. So something
+    /// outside took the pods, such as an eviction or a lost node.
     fn pods_lost(&self, job: &ObservedJob) -> Option<AttemptEnd> {
         let (reason, message) = job.failed.as_ref()?;
         if self.kept().is_some() {
@@ -235,7 +239,7 @@ impl<'a> View<'a> {
         Some(AttemptEnd { time: Some(self.now()), ..disruption_of_gang(reason, &message) })
     }
 
-    /// What keeps these pods from ending, once that has lasted longer than it may.
+    /// What keeps these pods from ending, once they are late.
     pub(super) fn late(&self, pods: &[&ObservedPod]) -> Option<String> {
         waiting::for_end(pods, self.now())
     }

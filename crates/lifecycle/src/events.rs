@@ -1,4 +1,4 @@
-//! The Events of a look at a job: what has become of its status.
+//! The Events of a reconciliation: the changes of the job's status.
 
 use super::conditions::{condition, condition_is};
 use super::phase::{Phase, Silence};
@@ -9,7 +9,7 @@ use api::{CheckpointStatus, Reason, State, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use plan::Gang;
 
-/// What has become of the status `old` by this phase.
+/// The Events for the change from the status `old` in this phase.
 pub(super) fn events(
     view: &View<'_>,
     phase: &Phase<'_>,
@@ -20,13 +20,13 @@ pub(super) fn events(
     [look.of_reports(), look.of_attempts(), look.of_gang(), look.of_life()].concat()
 }
 
-/// One look at a job: what was known, its phase, and its status before and after.
+/// One reconciliation of a job: its view, its phase, and its status before and after.
 struct Look<'l, 'a> {
     view: &'l View<'a>,
     phase: &'l Phase<'a>,
     old: &'l TrainingJobStatus,
     new: &'l TrainingJobStatus,
-    /// The attempt after it.
+    /// The attempt after the reconciliation.
     attempt: u32,
 }
 
@@ -39,7 +39,7 @@ fn warning(reason: &'static str, note: impl Into<String>) -> Event {
 }
 
 impl Look<'_, '_> {
-    /// The condition, if it has got this status.
+    /// The condition, if it has changed to this status.
     fn becomes(&self, type_: C, status: bool) -> Option<&Condition> {
         let was = condition_is(&self.old.conditions, type_, status).is_some();
         condition_is(&self.new.conditions, type_, status).filter(|_| !was)
@@ -63,7 +63,8 @@ impl Look<'_, '_> {
         reports.chain(checkpoint_events(self.view, self.old, self.new)).chain(self.checkpoint_problem()).collect()
     }
 
-    /// A problem with the checkpoints that is new. Another one that is bad is news; what a store says of itself changes all the time.
+    /// A new problem with the checkpoints. Another bad checkpoint is news, but a store's message about itself changes
+    /// all the time.
     fn checkpoint_problem(&self) -> Option<Event> {
         let problem = condition_is(&self.new.conditions, C::CheckpointsHealthy, false)?;
         let reason = Reason::from(problem.reason.as_str());
@@ -83,7 +84,7 @@ impl Look<'_, '_> {
         Some(warning(event, &*problem.message))
     }
 
-    /// Attempts that end, and those that are requested.
+    /// Attempts that ended or were requested.
     fn of_attempts(&self) -> Vec<Event> {
         let (attempt, current) = (self.attempt, self.view.current.attempt);
         let asked = self.new.asked_restart.as_ref().filter(|_| self.new.asked_restart != self.old.asked_restart);
@@ -148,7 +149,7 @@ impl Look<'_, '_> {
             events.extend(causes.map(|cause| warning("NodeLost", cause.to_string())));
         }
         let starts = matches!(phase, Phase::Running) && (view.record.state != Some(State::Running) || has_losses);
-        // Who runs has a node. An elastic gang reports why some have none.
+        // Every running worker has a node. An elastic gang reports why some workers have none.
         let says_more = || view.input.plan.gang.elastic.is_some();
         let scheduled = self.becomes(C::Scheduled, true).filter(|_| phase.has_nodes() && (!starts || says_more()));
         events.extend(scheduled.map(|scheduled| normal("Scheduled", &*scheduled.message)));
@@ -157,7 +158,7 @@ impl Look<'_, '_> {
         events
     }
 
-    /// What becomes of the job as a whole.
+    /// Changes of the job as a whole.
     fn of_life(&self) -> Vec<Event> {
         let (view, new) = (self.view, self.new);
         let is_first = !view.has_run() && view.input.status.agent_image.is_none();

@@ -1,4 +1,4 @@
-//! Progress of content that is fetched, as the agent answers that fetches it.
+//! Progress of fetched content, as reported by the agent that fetches it.
 
 use super::view::View;
 use api::{DataProgress, DataStatus, State, TrainingJobStatus};
@@ -9,7 +9,7 @@ use text::bytes;
 /// Start of `status.progress` while content is fetched, and no program has run.
 const FETCHING: &str = "fetching";
 
-/// Records the progress of the fetches. The progress that no agent reports any more is removed.
+/// Records the progress of the fetches. Progress that no agent reports any more is removed.
 pub(super) fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
     record.data.retain(DataStatus::is_resolved);
     record.data.iter_mut().for_each(|data| data.progress = None);

@@ -1,4 +1,4 @@
-//! Rules for a gang whose Jobs are there.
+//! Rules for a gang whose Jobs exist.
 
 use super::ending::disruption_of_gang;
 use super::phase::Phase;
@@ -11,16 +11,16 @@ use plan::{Completion, Role};
 use protocol::gang::{GangPhase, GangStatus};
 use protocol::role::Place;
 
-/// How long nothing is said of a gang that has just been made and waits for its members, in seconds.
+/// Seconds for which a new gang may wait for its members before that is reported.
 const FORMED_WITHIN: i64 = 10;
-/// How long nothing is said of the proxy of a service mesh while a gang waits for its members, in seconds.
+/// Seconds for which a gang may wait for its members before the proxy of a service mesh is reported.
 const FORMED_IN_MESH_WITHIN: i64 = 60;
-/// How long agents may take beyond the grace to end all that they run, in seconds: several times what they take to give up what
-/// can't be ended.
+/// Seconds beyond the grace period that agents may take to end all that they run. This is several times what they take
+/// to give up a process that can't be ended.
 const STOPPED_WITHIN: i64 = 900;
 
 impl<'a> View<'a> {
-    /// Whether something else decides than how the gang does: it has succeeded, or is to stop.
+    /// Whether the outcome no longer depends on how the gang does: it has succeeded, or is to stop.
     pub(super) fn is_settled(&self) -> bool {
         self.has_succeeded()
             || self.was(ConditionType::Stopping) == Some(true)
@@ -32,7 +32,7 @@ impl<'a> View<'a> {
         self.jobs.iter().any(|job| job.deleting)
     }
 
-    /// A Job that is not wanted any more has an old number: this one is deleted by another client, and its pods go first.
+    /// Another client is deleting this Job, and its pods go first. A Job that is no longer wanted has an old number.
     pub(super) fn losing_job(&self) -> Option<Phase<'a>> {
         self.gang_job().filter(|_| self.is_losing_job())?;
         let end = self.has_begun().then(|| self.end_by_deleted_job());
@@ -54,7 +54,7 @@ impl<'a> View<'a> {
         Some(Phase::Shrunk { role: role.name, wanted: role.replicas, pods })
     }
 
-    /// Places of the gang that have no pod, and need one.
+    /// Places of the gang that need a pod and have none.
     pub(super) fn missing(&self, pods: &[&ObservedPod]) -> Vec<Place> {
         let mut provided = self.done_among(pods);
         provided.extend(pods.iter().map(|pod| pod.place()));
@@ -66,7 +66,7 @@ impl<'a> View<'a> {
         roles.flat_map(places).filter(|place| !provided.contains(place)).collect()
     }
 
-    /// The Job of the first place without a pod, else the workers'.
+    /// The Job of the first place without a pod, otherwise the workers' Job.
     pub(super) fn awaited_job(&self, missing: &[Place]) -> Option<&'a ObservedJob> {
         missing.first().and_then(|place| self.input.children.job(place.role)).or_else(|| self.gang_job())
     }
@@ -85,7 +85,7 @@ impl<'a> View<'a> {
         self.staying().iter().all(|pod| pod.runs() || pod.succeeded())
     }
 
-    /// The pods run and their programs don't: the agents stop an attempt, or wait for all members.
+    /// The pods run but their programs don't: the agents stop an attempt, or wait for all members.
     pub(super) fn gathering(&self) -> Option<Phase<'a>> {
         self.gang_job().filter(|_| self.all_run())?;
         let gang = self.gang.filter(|gang| matches!(gang.phase, GangPhase::Gathering | GangPhase::Stopping))?;
@@ -103,7 +103,7 @@ impl<'a> View<'a> {
         Some(Phase::Gathering { why: Why { reason, message } })
     }
 
-    /// Seconds until a gang that has just been made should have formed: programs find each other within moments.
+    /// Seconds until a new gang should have formed. Programs find each other within moments.
     pub(super) fn formed_in(&self) -> Option<i64> {
         self.gang.filter(|gang| gang.phase == GangPhase::Gathering && gang.ended.is_empty())?;
         let started = self.pods.iter().filter_map(|pod| pod.started()).max()?;
@@ -111,14 +111,14 @@ impl<'a> View<'a> {
         (left > 0).then_some(left.max(1))
     }
 
-    /// The proxy of a service mesh in the pods, and for how many seconds more nothing is said of it.
+    /// The proxy of a service mesh in the pods, and the seconds until it is reported.
     fn mesh(&self) -> Option<(&'static str, i64)> {
         let proxy = self.pods.iter().find_map(|pod| pod.mesh)?;
         let started = self.pods.iter().filter_map(|pod| pod.started()).max()?;
         Some((proxy, FORMED_IN_MESH_WITHIN - self.since(started)))
     }
 
-    /// What may keep the members of a gang from finding each other, once that has taken long.
+    /// What may keep the members of a gang from finding each other, once they have taken long.
     fn words_on_mesh(&self) -> Option<String> {
         let (proxy, _) = self.mesh().filter(|(_, left)| *left <= 0)?;
         Some(format!(
@@ -127,14 +127,14 @@ impl<'a> View<'a> {
         ))
     }
 
-    /// Seconds until a gang that gathers is looked at again for its mesh.
+    /// Seconds until a gathering gang is checked again for its mesh.
     pub(super) fn words_on_mesh_in(&self) -> Option<i64> {
         self.gang.filter(|gang| gang.phase != GangPhase::Stopping)?;
         self.mesh().map(|(_, left)| left).filter(|left| *left > 0)
     }
 
-    /// Seconds until agents that stop their programs have had too long for it, negative once they have. They give up by
-    /// themselves what can't be ended, so that something is wrong with one of them, or with its node.
+    /// Seconds until agents have taken too long to stop their programs, negative afterwards. Agents give up processes
+    /// that can't be ended, so a longer wait means that one of them or its node has a problem.
     pub(super) fn stopped_in(&self) -> Option<i64> {
         let is_stopping = |gang: &&GangStatus| gang.phase == GangPhase::Stopping && self.agent_answers();
         let since = self.gang.filter(is_stopping)?.stopping_since?;
@@ -145,7 +145,7 @@ impl<'a> View<'a> {
         self.input.plan.gang.workers().pod.grace_seconds.saturating_add(STOPPED_WITHIN)
     }
 
-    /// The end of an attempt whose agents have not stopped their programs in this phase.
+    /// The end of an attempt whose agents have not stopped their programs in time.
     pub(super) fn unstoppable(&self, phase: Phase<'a>) -> Phase<'a> {
         let (Phase::Gathering { why }, Some(left)) = (&phase, self.stopped_in()) else { return phase };
         if left > 0 {
@@ -169,7 +169,7 @@ impl<'a> View<'a> {
         Some(Phase::Starting { why: fetching.unwrap_or_else(for_start) })
     }
 
-    /// All programs run, until the agents report what the success policy wants.
+    /// All programs run, until the agents report that the success policy is met.
     pub(super) fn running(&self) -> Option<Phase<'a>> {
         self.gang_job()?;
         let agent = self.input.agent.filter(|agent| agent.is_of(self.current.attempt));
@@ -181,18 +181,19 @@ impl<'a> View<'a> {
         })
     }
 
-    /// A Job of an incarnation that has begun is gone: what ran under it ends, so its return is another incarnation.
+    /// A Job of an incarnation that has begun is gone. Its pods end, so the Job's return is another incarnation.
     pub(super) fn job_lost(&self) -> Option<Phase<'a>> {
         self.has_lost_job().then(|| self.judged(self.end_by_deleted_job()))
     }
 
-    /// Whether every program exited with code 0 that decides. From then on the status tells it, until the result is published:
-    /// its pods may go meanwhile. The Job says so itself only with its next sync, up to a second later;
-    /// and of a pod with side-cars that fail, or never end, it would say something else.
+    /// Whether every deciding program exited with code 0. The status then says so until the result is published,
+    /// because the pods may go meanwhile. The Job itself reports it only with its next sync, up to a second later. It
+    /// would report something else for a pod with side-cars that fail or never end.
     pub(super) fn has_succeeded(&self) -> bool {
         let decides = || {
             if self.input.plan.gang.elastic.is_some() {
-                // Of which size it was only the agents know. They exit 0 when all programs have, and the first worker's last.
+                // Only the agents know which size it was. They exit with 0 when all programs have, and the first
+                // worker's agent exits last.
                 return self.done.contains(&Place::FIRST_WORKER);
             }
             self.input.plan.gang.deciding().all(|place| self.done.contains(&place))
@@ -201,8 +202,8 @@ impl<'a> View<'a> {
         self.unpublished_since().is_some() || has_ended() && !self.awaits_last_reading()
     }
 
-    /// Whether the first worker's last report is still to come, with readings of the objective that nobody has seen. The watch
-    /// of Jobs may be ahead of that of pods.
+    /// Whether the first worker's last report, with readings of the objective that are still unknown, has yet to come.
+    /// The watch of Jobs may be ahead of the watch of pods.
     fn awaits_last_reading(&self) -> bool {
         let is_to_come = |pod: &ObservedPod| {
             let is_first = pod.incarnation == self.current.number && pod.place() == Place::FIRST_WORKER;
@@ -214,7 +215,7 @@ impl<'a> View<'a> {
 
     pub(super) fn completed(&self) -> Option<Phase<'a>> {
         self.has_succeeded().then(|| {
-            // They may have ended by themselves while they were being stopped.
+            // The programs may have ended by themselves while they were being stopped.
             let (reason, message) = self.enough().unwrap_or_else(|| {
                 let roles = self.input.plan.gang.roles.iter();
                 let deciding = roles.filter_map(|role| match role.completion {
@@ -229,7 +230,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// What of the success policy is met: since then the gang is being stopped, whatever happens to it.
+    /// The part of the success policy that was met. Since then the gang is being stopped, whatever happens to it.
     fn enough(&self) -> Option<(Reason, String)> {
         let stopping = super::condition_is(&self.record.conditions, ConditionType::Stopping, true)?;
         Some((Reason::from(stopping.reason.as_str()), stopping.message.clone()))

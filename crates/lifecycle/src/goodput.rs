@@ -1,14 +1,14 @@
-//! How much of a job's time has become training: the seconds in which its programs ran, less those whose work was lost.
+//! How much of a job's time became training: the seconds in which its programs ran, minus those whose work was lost.
 //!
-//! What an attempt that ended has lost is the time since its newest checkpoint, and all of its time where it left none. That
-//! is what can be known of any program: how much of an attempt is its imports and its loading nobody tells.
+//! An attempt that ended has lost the time since its newest checkpoint, or all of its time if it left none. No more is
+//! known, because programs do not report how much of an attempt they spend on imports and loading.
 
 use super::conditions::condition_is;
 use super::view::{incarnation, seconds};
 use api::{AttemptEnd, ConditionType, State, TrainingJobStatus};
 use jiff::Timestamp;
 
-/// The status with the time counted that this look has brought to an end. A look at its own result counts nothing.
+/// Adds the time that has ended with this reconciliation. A reconciliation of its own result adds nothing.
 pub(super) fn with_time(old: &TrainingJobStatus, mut status: TrainingJobStatus, now: Timestamp) -> TrainingJobStatus {
     if old.state.is_some_and(State::is_finished) {
         return status;
@@ -22,7 +22,7 @@ pub(super) fn with_time(old: &TrainingJobStatus, mut status: TrainingJobStatus, 
         let of_first = || status.restarts.iter().find(|entry| entry.attempt == first)?.time;
         ended().next_back().and_then(|entry| entry.time).or_else(of_first)
     };
-    // It may have failed a while before anybody looked.
+    // It may have failed some time before this reconciliation.
     let ran = runs_since(old).filter(|_| runs_since(&status).is_none()).map(|since| {
         let until = ended_at().filter(|at| *at >= since);
         seconds(since, until.unwrap_or(now).min(now)).max(0)
@@ -39,7 +39,7 @@ pub(super) fn with_time(old: &TrainingJobStatus, mut status: TrainingJobStatus, 
     status
 }
 
-/// The share of the job's time since its first start that has become training, from 0 to 1; time suspended does not count.
+/// The share of the job's time since its first start that became training, from 0 to 1. Suspended time does not count.
 #[must_use]
 pub fn goodput(status: &TrainingJobStatus, now: Timestamp) -> Option<f64> {
     let start = status.start_time.as_ref()?.0;
@@ -52,12 +52,12 @@ pub fn goodput(status: &TrainingJobStatus, now: Timestamp) -> Option<f64> {
     (all > 0).then(|| (good as f64 / all as f64).clamp(0.0, 1.0))
 }
 
-/// Since when all programs run.
+/// The time since which all programs run.
 fn runs_since(status: &TrainingJobStatus) -> Option<Timestamp> {
     condition_is(&status.conditions, ConditionType::Running, true).map(|running| running.last_transition_time.0)
 }
 
-/// Seconds of this attempt's work that no checkpoint has kept.
+/// Seconds of this attempt's work that are in no checkpoint.
 fn lost_seconds(status: &TrainingJobStatus, ended: &AttemptEnd) -> i64 {
     let kept = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.last_checkpoint_time.as_ref());
     kept.zip(ended.time)

@@ -1,9 +1,9 @@
-//! What the ends of the attempts add up to.
+//! The sum of the ends of all attempts.
 
 use api::TrainingJobStatus;
 use protocol::attempt::RestartHistory;
 
-/// The history on record. An operator older than the history has only counted.
+/// The recorded history. An operator older than the history has recorded only counts.
 #[must_use]
 pub fn of(record: &TrainingJobStatus) -> RestartHistory {
     let count = |count: Option<u32>| count.filter(|count| *count > 0);
@@ -29,7 +29,7 @@ pub(super) fn with(record: TrainingJobStatus, history: RestartHistory) -> Traini
     }
 }
 
-/// The record with this history, if it knows of more ends.
+/// The record with this history, if it includes more ends.
 pub(super) fn with_newer(record: TrainingJobStatus, history: &RestartHistory) -> TrainingJobStatus {
     if history.is_newer_than(&of(&record)) { with(record, history.clone()) } else { record }
 }

@@ -1,13 +1,13 @@
-//! The state machine: what a job is, and what is to be done about it, as a function of what was seen.
+//! The state machine, which maps what was observed to the state of a job and the actions to take.
 //!
-//! No I/O and no clock of its own: [`decide`] is a function of its arguments, so that every rule of the life of a job
-//! is tested as such. A look at a job goes one way:
+//! It has no I/O and no clock of its own. [`decide`] is a function of its arguments, so that every rule of a job's
+//! lifecycle can be tested as such. Each decision passes through these steps:
 //!
-//! - `record.rs` takes in what was seen since the status was written.
-//! - `view.rs` is what is known then; nothing changes it.
+//! - `record.rs` adds the observations since the status was written.
+//! - `view.rs` holds what is known then; nothing changes it.
 //! - `phase.rs` lists the phases and finds the present one by the first rule that holds.
-//! - `status.rs` turns the phase into state, conditions and what is filed.
-//! - `effects.rs` turns it into actions and wake-ups, `events.rs` tells what has become of the status.
+//! - `status.rs` turns the phase into state, conditions and records of ends.
+//! - `effects.rs` turns it into actions and wake-ups, `events.rs` reports the changes of the status.
 #![cfg_attr(
     test,
     allow(

@@ -1,10 +1,10 @@
-//! Workers that are lost while their gang stays: their pods are replaced, and no others.
+//! Workers that are lost while their gang stays. Only their pods are replaced.
 //!
-//! The agents gather again around new members, so the other pods need not go. But a pod that ends counts for its Job,
-//! whose `backoffLimit` is 0: then all go. So a pod that was asked to end is taken from the Job's count before it ends, by the
-//! finalizer through which the Job controller counts. The controller then sees a worker without a pod, and makes one, without
-//! the back-off of 10, 20, 40 s that it has after failures. Where the operator is too late for that, or hears no leader, the
-//! Job fails and the next incarnation follows.
+//! The agents gather again around new members, so the other pods can stay. But a pod that ends counts for its Job,
+//! whose `backoffLimit` is 0, and then all pods go. So the operator removes a pod that was asked to end from the Job's
+//! count before it ends. It does so by the finalizer through which the Job controller counts. The controller then sees
+//! a worker without a pod, and creates one without the back-off of 10, 20, 40 s that it has after failures. If the
+//! operator is too late for that, or hears no leader, the Job fails and the next incarnation follows.
 
 use super::effects::Effects;
 use super::phase::{Phase, Silence};
@@ -16,15 +16,16 @@ use jiff::{SignedDuration, Timestamp};
 use observe::ObservedPod;
 use protocol::gang::GangPhase;
 
-/// How long a node has been silent when Kubernetes says so: `--node-monitor-grace-period` of its controller manager, by
-/// default. Twice the lease by which the agents of that node have stopped their programs, and more.
+/// Seconds for which a node has been silent when Kubernetes reports it: the default `--node-monitor-grace-period` of
+/// its controller manager. This is more than twice the lease by which the agents of that node have stopped their
+/// programs.
 const NOTICED_AFTER: i64 = 50;
-/// How long a pod may take to end by itself that its agent has given up, in seconds.
+/// Seconds that a pod may take to end by itself after its agent has given it up.
 const ENDS_BY_ITSELF: i64 = 30;
 
 impl<'a> View<'a> {
-    /// Whether what is left of the gang takes in new pods. Those of a gang of which no pod was left begin anew, and
-    /// would not know of the attempts before.
+    /// Whether the rest of the gang takes in new pods. If no pod of a gang was left, its new pods start from the
+    /// beginning and do not know of earlier attempts.
     pub(super) fn takes_in(&self) -> bool {
         if self.gang.is_none_or(|gang| gang.phase == GangPhase::Over) {
             return false;
@@ -35,9 +36,9 @@ impl<'a> View<'a> {
         eldest.is_some_and(|eldest| last_loss.is_none_or(|loss| eldest < loss))
     }
 
-    /// The workers whose pods go or are gone while others stay, if the gang takes in new ones for them.
+    /// The workers whose pods are going or gone while others stay, if the gang takes in new pods for them.
     pub(super) fn leaving(&self) -> Vec<&'a ObservedPod> {
-        // A pod beyond the size of its role, as of a Job that another client has made larger, is no loss.
+        // A pod beyond the size of its role is no loss, for example after another client has enlarged the Job.
         let role = |pod: &ObservedPod| self.input.plan.gang.role(pod.role);
         let is_one = |pod: &ObservedPod| role(pod).is_some_and(|role| pod.index < role.pods(self.size()).into());
         let is_wanted = |pod: &ObservedPod| is_one(pod) && !self.done.contains(&pod.place());
@@ -46,32 +47,32 @@ impl<'a> View<'a> {
         if going.is_empty() {
             return going;
         }
-        // Of a Job that fails all pods go, after the one by which it failed, and no others are made.
+        // When a Job fails, all its pods go after the one by which it failed, and no others are made.
         let job_fails = self.gang_job().is_none() || self.failed_job().is_some();
         let fails = job_fails || staying.iter().any(|pod| pod.failed());
         if fails || !staying.iter().any(|pod| pod.runs()) || !self.takes_in() { Vec::new() } else { going }
     }
 
-    /// How the attempt ends by the workers that are lost.
+    /// How the attempt ends because of the lost workers.
     pub(super) fn end_by_leaving(&self) -> Option<AttemptEnd> {
-        // A worker that was told to end ends as asked: for the leader that is no failure, whatever the cause.
+        // A worker that was asked to stop ends as requested. For the leader that is no failure, whatever the cause.
         let cause = first_cause(self.leaving()).map(|cause| AttemptEnd { disruption: true, ..cause });
         self.end_by_loss(&cause?)
     }
 
-    /// The end by a lost worker, unless the leader has judged the attempt for another reason.
+    /// The end caused by a lost worker, unless the leader has judged the attempt for another reason.
     fn end_by_loss(&self, cause: &AttemptEnd) -> Option<AttemptEnd> {
         let is_known = |end: &AttemptEnd| end.disruption && end.place() == cause.place();
         (!self.is_between_attempts() || self.kept().is_some_and(is_known)).then(|| self.end_by(cause))
     }
 
-    /// Pods of workers that are lost and have yet to go.
+    /// Pods of lost workers that have yet to go.
     pub(super) fn replacing(&self) -> Option<Phase<'a>> {
         self.gang_job()?;
         self.leaving().iter().any(|pod| !pod.gone).then_some(Phase::Replacing)
     }
 
-    /// The members that stay, without those that are lost.
+    /// The members that stay, without the lost ones.
     pub(super) fn staying(&self) -> Vec<&'a ObservedPod> {
         let going = self.leaving();
         let (mut members, _) = self.members();
@@ -79,7 +80,7 @@ impl<'a> View<'a> {
         members
     }
 
-    /// Workers on nodes that do not answer. Such a node may come back; else other pods take the places.
+    /// Workers on nodes that do not answer. Such a node may come back; otherwise other pods take the places.
     pub(super) fn unreachable(&self) -> Option<Phase<'a>> {
         self.gang_job()?;
         let is_silent = |p: &&ObservedPod| p.is_alive() && !p.succeeded() && p.unreachable.is_some();
@@ -112,7 +113,7 @@ impl<'a> View<'a> {
         first_cause([WorkerFacts { disruption: disruption.as_ref(), ..WorkerFacts::from(pod) }])
     }
 
-    /// The end of the attempt by these workers on unreachable nodes.
+    /// The end of the attempt because of these workers on unreachable nodes.
     pub(super) fn end_by_lost_nodes(&self, lost: &[&ObservedPod]) -> Option<AttemptEnd> {
         lost.iter().filter_map(|pod| Self::cause_of_loss(pod)).fold(None, |end, cause| {
             let new = match &end {
@@ -123,9 +124,9 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Gives up pods that were asked to end and whose nodes are lost, and those that their agents have given up, for a process in
-    /// them does not end: the kernel then does not let the container end either, so that their nodes never say that they
-    /// have. All that is left in those has had SIGKILL, and runs nothing more.
+    /// Gives up pods that were asked to end and whose nodes are lost. Gives up also pods whose agents report a process
+    /// that does not end. The kernel then does not let the container end either, so that their nodes never report an
+    /// end. All processes left in such a pod have had SIGKILL, and run nothing more.
     pub(super) fn give_up(&self) -> Effects {
         let (_, most) = self.sizes();
         let pods = || self.input.children.pods.values().map(|pod| &**pod).filter(|pod| pod.is_alive());
@@ -142,7 +143,7 @@ impl<'a> View<'a> {
         lost.chain(given_up).fold(Effects::default(), Effects::and)
     }
 
-    /// Pods that their agents have given up, why, and the seconds that each still has to end by itself.
+    /// Pods that their agents have given up, with the reason and the seconds that each still has to end by itself.
     pub(super) fn given_up(&self) -> impl Iterator<Item = (&'a ObservedPod, &AttemptEnd, i64)> {
         let input: &'a Input<'a> = self.input;
         input.children.pods.values().map(|pod| &**pod).filter(|pod| pod.is_alive()).filter_map(|pod| {
@@ -152,7 +153,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The least and the most workers that may run together: as many as were decided, and as many as the leader reports.
+    /// The fewest and the most workers that may run together, from the size that was decided and the size that the
+    /// leader reports.
     fn sizes(&self) -> (u32, u32) {
         let decided = if self.input.plan.gang.elastic.is_some() { self.size() } else { self.input.plan.gang.size() };
         let decided = u32::from(decided);
@@ -160,11 +162,12 @@ impl<'a> View<'a> {
         (decided.min(reported), decided.max(reported))
     }
 
-    /// When the worker in this pod is given up whose node is silent. A program runs with all of its gang or not at all:
-    /// where another worker is seen without it, its agent has stopped it by the end of its lease. Where all are silent, or there
-    /// is no other, it may still write checkpoints, and only a person who knows better may delete its pod.
+    /// When the worker in this pod, whose node is silent, is given up. A program runs with all of its gang or not at
+    /// all. If another worker is seen without it, its agent has stopped it by the end of its lease. If all workers are
+    /// silent, or there is no other, it may still write checkpoints. Then only a person with better knowledge may
+    /// delete its pod.
     fn lost_at(&self, pod: &ObservedPod) -> Option<Timestamp> {
-        // A worker that waits in an elastic gang has nothing that would have stopped.
+        // A worker that waits in an elastic gang has no program that would have stopped.
         let (least, most) = self.sizes();
         let is_seen = |other: &ObservedPod| {
             let has_run = other.started().is_some() || other.ended.is_some();
@@ -178,7 +181,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Takes this pod from its Job's count, and with `force` deletes it without waiting for its node.
+/// Removes this pod from its Job's count. With `force`, deletes it without waiting for its node.
 pub(super) fn release(pod: &ObservedPod, force: bool) -> Action {
     Action::ReleasePod { name: pod.name.clone(), uid: pod.uid.clone(), force }
 }

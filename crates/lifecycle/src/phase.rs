@@ -1,7 +1,7 @@
-//! The phases of the life of a job, and the order of the rules that find the present one.
+//! The phases of a job's lifecycle, and the order of the rules that find the present one.
 //!
-//! A phase is found at each look, from what is seen and what is on record. `status.rs` turns it into the status,
-//! `effects.rs` into what is done.
+//! Each reconciliation finds the phase from the observations and the record. `status.rs` turns it into the status,
+//! `effects.rs` into actions.
 
 use super::view::View;
 use super::waiting::Why;
@@ -12,16 +12,16 @@ use protocol::attempt::RestartHistory;
 use protocol::inputs::FetchedContent;
 use protocol::role::RoleName;
 
-/// Where a job is in its life.
+/// The phase of a job's lifecycle.
 pub(super) enum Phase<'a> {
     /// The job is completed or failed, and only clean-up is left.
     Over,
-    /// The job has failed and a person has requested a restart: the next attempt follows, with a new budget.
+    /// The job has failed and a person has requested a restart. The next attempt follows, with a new budget.
     StartingAgain { request: String },
-    /// The spec has changed since the Jobs were made: the next attempt follows, with the new one.
+    /// The spec has changed since the Jobs were made. The next attempt follows, with the new spec.
     Changed,
-    /// The programs that decide have exited with code 0, or all have stopped for the success policy. A result that has been
-    /// published at this look is at hand.
+    /// The deciding programs have exited with code 0, or all have stopped for the success policy. `published` is a
+    /// result that has been published in this reconciliation.
     Completed { reason: Reason, message: String, published: Option<Published<'a>> },
     /// The programs have succeeded, and their result is published.
     Publishing { work: Publication<'a> },
@@ -31,7 +31,8 @@ pub(super) enum Phase<'a> {
     Suspending { message: String },
     /// `spec.suspend` is true and no worker runs.
     Suspended,
-    /// The job fails, by the end of an attempt if one was judged. It was in the phase `until` before, if that shows.
+    /// The job fails, by the end of an attempt if one was judged. `until` is the phase before, if the status shows
+    /// that.
     Failed {
         until: Option<Box<Phase<'a>>>,
         reason: Reason,
@@ -67,68 +68,68 @@ pub(super) enum Phase<'a> {
     /// Every worker's program runs, or has exited with code 0.
     Running,
 
-    /// None of the job's checkpoints can be used, and a person has to say what follows.
+    /// None of the job's checkpoints can be used, and a person has to decide what follows.
     AwaitingCheckpoint { message: String },
-    /// Jobs or pods of earlier incarnations have yet to go.
+    /// Jobs or pods of earlier incarnations have not gone yet.
     AwaitingOldPods { why: Option<String> },
     /// The back-off between two attempts.
     BackingOff { seconds: i64 },
-    /// A Job checks `checkpoint.resumeFrom` or fetches content, or another upkeep Job has yet to go.
+    /// A Job checks `checkpoint.resumeFrom` or fetches content, or another upkeep Job has not gone yet.
     Preparing(Preparation<'a>),
-    /// The Jobs of some roles hold nodes while that of another can't be made: they are given up for now.
+    /// The Jobs of some roles hold nodes while another role's Job can't be made. They are given up for now.
     GivingUpRoles,
-    /// Nothing holds up the attempt: its objects are made.
+    /// Nothing delays the attempt, so its objects are created.
     Creating,
 }
 
-/// What a silent node means.
+/// The consequence of a silent node.
 pub(super) enum Silence<'a> {
     /// The leader reports that all programs run.
     ProgramsRun,
-    /// These have been silent for so long that other pods take their places.
+    /// These pods have been silent for so long that other pods take their places.
     Lost(Vec<&'a ObservedPod>),
-    /// It may come back before that.
+    /// The node may come back before that.
     MayComeBack,
     /// No other worker is seen that would have stopped with it, so that its program may still run.
     MayRun,
 }
 
-/// How the work of an upkeep Job stands that precedes the workers, or publishes their result.
+/// State of an upkeep Job that precedes the workers or publishes their result.
 pub(super) enum Preparation<'a> {
-    /// There is no Job for it yet.
+    /// Its Job does not exist yet.
     Missing(Upkeep),
     /// Its Job runs.
     UnderWay(Upkeep),
-    /// The checkpoint to resume from is there and good.
+    /// The checkpoint to resume from exists and is good.
     Checked(&'a ObservedUpkeep),
     /// The content is in the cache.
     Fetched(&'a ObservedUpkeep, &'a [FetchedContent]),
-    /// The checkpoint can't be used, or the content can't be fetched or published: the job fails.
+    /// The checkpoint can't be used, or the content can't be fetched or published, so the job fails.
     Bad,
     /// The result is published.
     Published(Published<'a>),
-    /// It could not be done, for this reason, and is tried again.
+    /// It failed for this reason, and is retried.
     TriedAgain(&'a ObservedUpkeep, Why),
-    /// An upkeep Job for something else, or of before, has to go first.
+    /// An upkeep Job with another task, or one from before a request, has to go first.
     AfterOther(&'a ObservedUpkeep),
-    /// The workers start when this upkeep Job is gone.
+    /// The workers start once this upkeep Job is gone.
     GoingOn(&'a ObservedUpkeep),
 }
 
-/// How the publication of a result stands.
+/// State of the publication of a result.
 pub(super) enum Publication<'a> {
-    /// The status has yet to tell that the programs have succeeded, or pods have yet to end.
+    /// The status does not report the success yet, or pods have not ended yet.
     NotBegun,
-    /// It is the work of an upkeep Job.
+    /// An upkeep Job publishes it.
     Job(Preparation<'a>),
 }
 
-/// A result that is published, by this Job.
+/// A published result, and the Job that published it.
 pub(super) type Published<'a> = (&'a ObservedUpkeep, &'a protocol::result::Publication);
 
 type Rule<'a> = fn(&View<'a>) -> Option<Phase<'a>>;
 
-/// The present phase: that of the first rule that holds.
+/// The present phase, which the first matching rule finds.
 pub(super) fn phase<'a>(view: &View<'a>) -> Phase<'a> {
     let rules: [Rule<'a>; 27] = [
         View::over,
@@ -137,7 +138,7 @@ pub(super) fn phase<'a>(view: &View<'a>) -> Phase<'a> {
         View::suspending,
         View::changed,
         View::past_deadline,
-        // The Jobs of the gang are there.
+        // Rules for a gang whose Jobs exist.
         View::losing_job,
         View::queued,
         View::shrunk,
@@ -148,7 +149,7 @@ pub(super) fn phase<'a>(view: &View<'a>) -> Phase<'a> {
         View::gathering,
         View::starting,
         View::running,
-        // They are not.
+        // Rules for a gang whose Jobs do not exist.
         View::job_lost,
         View::refused,
         View::awaiting_spec,
@@ -171,17 +172,17 @@ impl Phase<'_> {
         matches!(self, Phase::StartingAgain { .. } | Phase::Changed | Phase::Restarting { .. })
     }
 
-    /// Whether every worker has a node, and says what it does.
+    /// Whether every worker has a node and reports its state.
     pub(super) fn has_nodes(&self) -> bool {
         matches!(self, Phase::Gathering { .. } | Phase::Starting { .. } | Phase::Running)
     }
 
-    /// Whether the Jobs are there, no queue holds them, and no pod has yet to go.
+    /// Whether the Jobs exist, no queue holds them, and no pod has yet to go.
     pub(super) fn is_of_gang(&self) -> bool {
         self.has_nodes() || matches!(self, Phase::Unscheduled { .. } | Phase::Unreachable { .. })
     }
 
-    /// The phase before, if this one came of it at this look.
+    /// The phase before, if this reconciliation moved from it to the present one.
     pub(super) fn until(&self) -> Option<&Self> {
         match self {
             Phase::Failed { until, .. } | Phase::Restarting { until, .. } | Phase::StoppingEarly { until, .. } => {

@@ -1,4 +1,4 @@
-//! What the agents tell, folded into the status, and whether the job is good enough by that. Pure.
+//! Folds the agents' reports into the status, and decides whether the job is good enough. Pure.
 
 use super::conditions::whole_second;
 use api::{BestLoss, EarlyStopping, EarlyStoppingStatus, LOSSES, Mode, ProgramMetrics, Reason, TrainingJobStatus};
@@ -17,7 +17,7 @@ const IMPROVEMENT: f64 = 0.001;
 /// Metrics of a program's own names in a status, at most.
 const MAX_METRICS: usize = 100;
 
-/// Takes in what a running program reports. What it never reported stays as it was.
+/// Adds what a running program reports. Values that it never reported stay unchanged.
 pub fn fold(mut status: TrainingJobStatus, answer: &AgentAnswer) -> TrainingJobStatus {
     let agent: &Agent = &answer.status;
     let progress = &agent.progress;
@@ -46,7 +46,7 @@ pub fn fold(mut status: TrainingJobStatus, answer: &AgentAnswer) -> TrainingJobS
     status
 }
 
-/// Takes in how far a program had come when it ended, which the last question may have missed.
+/// Adds the final progress of a program that has ended, which the last query may have missed.
 pub fn fold_end(mut status: TrainingJobStatus, reached: &Reached) -> TrainingJobStatus {
     status.estimated_seconds_remaining = None;
     let known = status.last_progress_time.as_ref().map(|time| time.0);
@@ -62,7 +62,7 @@ pub fn fold_end(mut status: TrainingJobStatus, reached: &Reached) -> TrainingJob
     status
 }
 
-/// GPUs are idle, and nothing remains, once nothing runs.
+/// Once nothing runs, GPUs are idle and no time remains.
 pub fn end(mut status: TrainingJobStatus) -> TrainingJobStatus {
     status.estimated_seconds_remaining = None;
     if let Some(metrics) = &mut status.metrics {
@@ -87,12 +87,12 @@ fn count(status: &mut TrainingJobStatus, reached: &Reached) {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // of what is in range
+#[allow(clippy::cast_possible_truncation)] // the value is in range
 pub(super) fn whole(value: f64) -> Option<i64> {
     (value.is_finite() && value.abs() < 1e15).then_some(value.floor() as i64)
 }
 
-/// JSON has no word for the others. Six digits are what people read.
+/// JSON can't represent other values. Six digits are enough for readers.
 pub(super) fn finite(value: f64) -> Option<f64> {
     value.is_finite().then(|| format!("{value:.5e}").parse().unwrap_or(value))
 }
@@ -119,11 +119,11 @@ fn set(metrics: &mut ProgramMetrics, name: &str, value: f64) {
 /// Why the job is good enough: a reason in one CamelCase word, and a message.
 pub fn success(policy: &Success, status: &TrainingJobStatus, agent: &AgentAnswer) -> Option<(Reason, String)> {
     let histories = &agent.status.histories;
-    // Any of the readings: the program may have gone on since.
+    // Any of the readings counts, because the program may have continued since.
     let reached = |name: &str, is_enough: &dyn Fn(&NumberedReading) -> bool| {
         let reading = histories.get(name)?.recent.iter().find(|reading| is_enough(reading))?;
         let at = reading.step.and_then(whole).map(|step| format!(" at step {step}")).unwrap_or_default();
-        // As the program counts it.
+        // In the program's own unit.
         let percent = finite(reading.value * 100.0).filter(|_| reading.is_percentage);
         Some((percent.map_or(reading.value.to_string(), |percent| format!("{percent}%")), at))
     };
@@ -152,7 +152,7 @@ pub fn success(policy: &Success, status: &TrainingJobStatus, agent: &AgentAnswer
     })
 }
 
-/// The best loss of this attempt with one more reading, which came at this step.
+/// The best loss of this attempt after one more reading, which was taken at this step.
 pub fn best_loss(
     known: Option<BestLoss>,
     attempt: u32,
@@ -168,8 +168,8 @@ pub fn best_loss(
     if is_best { Some(BestLoss { value, time: Time(whole_second(time)), step, attempt }) } else { known }
 }
 
-/// Counts the evaluations that the agent has seen since the last time. What is told again after a restart, of steps that
-/// an earlier attempt had evaluated, does not count twice.
+/// Counts the evaluations that the agent has seen since the last call. Steps that an earlier attempt had evaluated do
+/// not count twice when a restarted program reports them again.
 pub fn evaluate(
     policy: &EarlyStopping,
     known: Option<&EarlyStoppingStatus>,
@@ -180,7 +180,7 @@ pub fn evaluate(
     let is_there = |name: &&str| histories.get(*name).is_some_and(|history| history.count > 0);
     let chosen = match &policy.metric {
         Some(metric) => Some(metric.as_str()),
-        // One that was there before stays, until one that goes before it is reported.
+        // The metric from before stays, until one that takes precedence over it is reported.
         None => LOSSES.into_iter().find(|name| is_there(name) || known.is_some_and(|known| known.metric == *name)),
     };
     let Some((name, history)) = chosen.and_then(|name| Some((name, histories.get(name)?))) else {
@@ -208,7 +208,7 @@ pub fn evaluate(
             (Some(last), Some(value)) if better(last.best) => (value, 0),
             (Some(last), _) => (last.best, last.evaluations_since_best + 1),
             (None, Some(value)) => (value, 0),
-            // NaN before there was anything to compare with.
+            // NaN before there was a value to compare with.
             (None, None) => continue,
         };
         let evaluations = i64::try_from(reading.n).unwrap_or(i64::MAX);
@@ -313,7 +313,7 @@ mod tests {
         let custom = status.metrics.clone().unwrap().custom_metrics;
         assert_eq!((custom.len(), custom["eval_loss"]), (MAX_METRICS, 2.0));
 
-        // The last words tell of more, and take nothing away.
+        // The final report adds progress and removes none.
         let reached = Reached { step: Some(1000.0), percent: Some(100.0), time: Some(at(20)), ..Reached::default() };
         status = fold_end(status, &reached);
         assert_eq!((status.progress.as_deref(), status.current_step), (Some("100%"), Some(1000)));
@@ -330,7 +330,7 @@ mod tests {
             told(Agent { histories: [(name.to_owned(), watched(&readings))].into(), ..Agent::default() })
         };
         let status = TrainingJobStatus::default();
-        // A peak between two looks counts.
+        // A peak between two queries counts.
         let accuracy = readings(ACCURACY, &[0.5, 0.96, 0.94]);
         let (reason, message) = success(&policy(Some(0.95), None), &status, &accuracy).unwrap();
         assert_eq!(reason, Reason::TargetAccuracyReached);
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(count(Mode::Min, 0.0, &[f64::NAN, 3.0, f64::NAN, f64::INFINITY]), (3.0, 2));
     }
 
-    /// Neither a look more, nor another operator, nor a restart of the gang counts an evaluation twice or forgets one.
+    /// No repeated query, no other operator and no restart of the gang counts an evaluation twice or forgets one.
     #[test]
     fn best_and_counter_survive() {
         let policy = EarlyStopping { metric: None, mode: Mode::Min, patience: 9, min_delta: 0.0 };
@@ -378,12 +378,12 @@ mod tests {
         let one = see(None, 1, "eval_loss", &first);
         assert_eq!((one.best, one.evaluations_since_best, one.evaluations, one.step), (4.0, 1, 3, Some(30)));
         assert_eq!(see(Some(&one), 1, "eval_loss", &first), one);
-        // The next attempt begins at step 20: it evaluates step 30 once more, then goes on.
+        // The next attempt begins at step 20. It evaluates step 30 once more, then continues.
         let again = see(Some(&one), 2, "eval_loss", &[(1, 4.4, Some(30.0))]);
         assert_eq!(again, one);
         let on = see(Some(&again), 2, "eval_loss", &[(1, 4.4, Some(30.0)), (2, 4.2, Some(40.0))]);
         assert_eq!((on.best, on.evaluations_since_best, on.attempt, on.evaluations), (4.0, 2, 2, 2));
-        // A queue stopped the program and let it go on: it counts from 1 again.
+        // A queue stopped the program and resumed it. The program counts from 1 again.
         let let_go = |known: &EarlyStoppingStatus, second| {
             let readings = [(1, 4.3, Some(50.0)), (2, 4.3, Some(60.0))];
             let histories = [("eval_loss".to_owned(), watched(&readings))].into();
@@ -392,7 +392,7 @@ mod tests {
         let resumed = let_go(&on, 100);
         assert_eq!((resumed.evaluations_since_best, resumed.evaluations, resumed.step), (4, 2, Some(60)));
         assert_eq!(let_go(&resumed, 100), resumed, "no look more counts them twice");
-        // A training loss is watched only until there is an evaluation's.
+        // A training loss is watched only until an evaluation loss is reported.
         let loss = see(None, 1, "loss", &first);
         assert_eq!(see(Some(&loss), 1, "eval_loss", &[(1, 7.0, None)]).best, 7.0);
         assert_eq!(see(Some(&one), 1, "loss", &first), one);

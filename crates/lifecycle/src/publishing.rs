@@ -1,4 +1,4 @@
-//! The result of a job whose programs have succeeded: it is published before the job is completed.
+//! The result of a job whose programs have succeeded. It is published before the job is completed.
 
 use super::conditions::condition_is;
 use super::phase::{Phase, Preparation, Publication};
@@ -12,7 +12,7 @@ use plan::{Output, Publishing, Upkeep, names};
 use protocol::result::{PublishProgress, PublishStage, ResultRecord};
 use text::bytes;
 
-/// Start of what `status.progress` says of the publication, after the progress of the program.
+/// Start of the part of `status.progress` for the publication, after the progress of the program.
 const PUBLISHING: &str = "publishing ";
 
 /// Whether the programs have succeeded, and their result has yet to be published.
@@ -100,7 +100,8 @@ impl<'a> View<'a> {
         if !is_told && (self.publishing().is_none() || self.record.result.is_some()) {
             return Phase::Completed { reason, message, published: None };
         }
-        // The next look has the last metrics in its status; and the volume may be one that only one node can mount.
+        // The next reconciliation has the last metrics in its status. Besides, the volume may be one that only one node
+        // can mount.
         let lives = self.input.children.pods.values().any(|pod| pod.is_alive());
         if !is_told || lives || self.input.refused.is_some() {
             return Phase::Publishing { work: Publication::NotBegun };
@@ -115,7 +116,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What the publication of the result waits for. `None` if what is said of it stands.
+    /// What the publication of the result waits for. `None` if the present message stays.
     pub(super) fn words_on_publication(&self, work: &Publication<'_>) -> Option<Why> {
         let uri = self.publishing().map_or("spec.output", |publishing| &publishing.uri);
         let job = names::upkeep_name(&self.input.plan.identity.name);
@@ -155,7 +156,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// What is said of a result that is published.
+/// Message about a published result.
 pub(super) fn words_on_result(result: &ResultStatus) -> String {
     let ResultRecord { uri, digest, file_count, bytes, .. } = &result.record;
     let files = super::view::number_of(u32::try_from(*file_count).unwrap_or(u32::MAX), "file");

@@ -1,5 +1,5 @@
-//! A gang of several roles in a queue of Kueue's. One Workload is of all its Jobs, which the operator holds back and lets go as
-//! Kueue does with a Job of its own: what follows from a Job that is held back is the same whoever does it.
+//! A gang of several roles in a queue of Kueue. One Workload covers all its Jobs. The operator suspends and resumes
+//! them as Kueue does with a single Job, and a suspended Job has the same consequences in both cases.
 
 use super::effects::Effects;
 use super::verdict::{Action, News};
@@ -8,7 +8,7 @@ use api::State;
 use observe::{ObservedJob, ObservedWorkload};
 
 impl<'a> View<'a> {
-    /// The Workload, unless it is about to be gone.
+    /// The Workload, unless it is being deleted.
     fn workload(&self) -> Option<&'a ObservedWorkload> {
         self.input.children.workload.as_ref().filter(|workload| !workload.deleting)
     }
@@ -19,18 +19,18 @@ impl<'a> View<'a> {
         by_queue().or_else(|| self.gang_job().filter(|_| self.waits_in_queue()))
     }
 
-    /// Whether the Workload of all Jobs is not admitted, or not there yet.
+    /// Whether the Workload of all Jobs is not admitted or does not exist yet.
     fn waits_in_queue(&self) -> bool {
         let in_queue = self.input.plan.gang.queue.is_some();
         in_queue && self.workload().map_or_else(|| !self.may_be_admitted(), |workload| !workload.admitted)
     }
 
-    /// Before the first list of Workloads one that is not known may well exist, and admit what runs.
+    /// Before the first list of Workloads, an unknown Workload may exist and have admitted the Jobs that run.
     fn may_be_admitted(&self) -> bool {
         self.input.children.workloads_unlisted && self.jobs.iter().any(|job| !job.suspend)
     }
 
-    /// Has the Jobs be as the Workload says.
+    /// Suspends and resumes the Jobs according to the Workload.
     pub(super) fn follow_queue(&self) -> Effects {
         let hold = || self.running_jobs().map(|job| Action::HoldJob { name: job.name.clone(), uid: job.uid.clone() });
         match self.workload() {
@@ -44,7 +44,7 @@ impl<'a> View<'a> {
                 Effects::of(held.map(|job| name(job)).map(|(name, uid, role)| Action::LetJobGo { name, uid, role }))
             }
             Some(workload) => {
-                // What it holds is given back when nothing uses it any more.
+                // The reserved quota is given back when no pod uses it any more.
                 let mut pods = self.input.children.pods.values();
                 let is_used = self.running_jobs().next().is_some() || pods.any(|pod| pod.is_alive() && !pod.gone);
                 let gives_back = workload.evicted && workload.reserved && !is_used;
@@ -59,7 +59,7 @@ impl<'a> View<'a> {
         self.jobs.iter().copied().filter(move |job| !job.suspend && !job.deleting && !is_over(job))
     }
 
-    /// Why it waits, in Kueue's words where there are any.
+    /// Why the job waits, in Kueue's words if there are any.
     pub(super) fn words_of_queue(&self) -> String {
         let words = self.workload().map(|workload| workload.words.as_str()).filter(|words| !words.is_empty());
         match (words, self.input.plan.gang.queue.is_some()) {
@@ -69,20 +69,20 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What Kueue is to know when every program runs.
+    /// The report to Kueue when every program runs.
     pub(super) fn news_of_start(&self) -> Option<Action> {
         let is_news = self.workload().is_some_and(|workload| workload.admitted && !workload.pods_ready);
         is_news.then_some(Action::TellWorkload(News::Runs))
     }
 
-    /// What Kueue is to know when the job is over.
+    /// The report to Kueue when the job is over.
     pub(super) fn news_of_end(&self) -> Option<Action> {
         let succeeded = self.record.state != Some(State::Failed);
         let is_news = self.workload().is_some_and(|workload| !workload.finished);
         is_news.then_some(Action::TellWorkload(News::Ended { succeeded }))
     }
 
-    /// A job that is suspended asks for nothing until it is resumed.
+    /// A suspended job requests no resources until it is resumed.
     pub(super) fn leaves_queue(&self) -> Option<Action> {
         let workload = self.workload()?;
         Some(Action::DeleteWorkload { name: workload.name.clone(), uid: workload.uid.clone() })

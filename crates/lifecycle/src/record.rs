@@ -1,5 +1,5 @@
-//! Taking in what was seen since the status was written: attempts that the gang's leader reports, progress, checkpoints, and a
-//! restart that was requested.
+//! Adds the observations since the status was written: attempts that the gang's leader reports, progress, checkpoints,
+//! and a requested restart.
 
 use super::conditions::whole_second;
 use super::verdict::Input;
@@ -20,7 +20,7 @@ use protocol::progress::LOSS;
 use protocol::role::Place;
 use std::ops::Range;
 
-/// The view of a job whose status was this.
+/// The view of a job with this previous status.
 pub(super) fn take_in<'a>(input: &'a Input<'a>, status: TrainingJobStatus) -> View<'a> {
     let view = View::new(input, with_numbers(input, status)).after(with_start).after(with_gang);
     let view = view
@@ -37,7 +37,7 @@ pub(super) fn take_in<'a>(input: &'a Input<'a>, status: TrainingJobStatus) -> Vi
     View { resized, ..view.with(record) }.after(with_loss)
 }
 
-/// Why workers are lost while others stay: their pods go.
+/// Records why workers are lost while others stay. Their pods go.
 fn with_loss(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
     let is_there = !view.is_settled() && view.gang_job().is_some() && !view.is_losing_job();
     if is_there
@@ -50,7 +50,7 @@ fn with_loss(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatu
     record
 }
 
-/// The newest incarnation and attempt that a Job shows.
+/// The newest incarnation and attempt among the Jobs.
 fn with_numbers(input: &Input<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
     let known = incarnation(&record);
     let newest = input.children.jobs.values().max_by_key(|job| job.incarnation);
@@ -62,15 +62,15 @@ fn with_numbers(input: &Input<'_>, mut record: TrainingJobStatus) -> TrainingJob
 }
 
 fn with_start(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
-    // A node's clock may be behind: no program starts before its pod is made.
+    // A node's clock may be behind, but no program starts before its pod is created.
     let started = |pod: &ObservedPod| Some(pod.started()?.max(pod.created?));
     let first = || view.input.children.pods.values().filter_map(|pod| started(pod)).min().map(Time);
     record.start_time = record.start_time.or_else(first);
     record
 }
 
-/// Which attempt runs, and how those before it ended: by the leader's last report, and by the last words of its members, for
-/// the leader may have ended before it was asked.
+/// The present attempt, and how earlier ones ended. The sources are the leader's last report and its members' final
+/// reports, because the leader may have ended before it was queried.
 fn with_gang(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
     if let Some(gang) = view.gang {
         record = history::with_newer(record, &gang.restarts);
@@ -86,7 +86,7 @@ fn with_gang(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatu
             continue;
         };
         record = history::with_newer(record, &end.restarts);
-        // The pods say better how the last one ended.
+        // The pods show more accurately how the last attempt ended.
         let is_before = |ended: &&AttemptEnd| ended.attempt < report.attempt;
         let before = end.ended.iter().filter(is_before).cloned().collect::<Vec<_>>();
         record = with_attempts(view, record, report.attempt, &before);
@@ -94,12 +94,13 @@ fn with_gang(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatu
     record
 }
 
-/// An agent may say anything.
+/// An agent may send any text.
 fn is_digest(text: &str) -> bool {
     text.strip_prefix(DIGEST).is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// `attempt` is the last one that has begun, `ended` are those before it that failed or were interrupted, the oldest first.
+/// `attempt` is the last one that has begun. `ended` are the earlier ones that failed or were interrupted, the oldest
+/// first.
 fn with_attempts(
     view: &View<'_>,
     mut record: TrainingJobStatus,
@@ -107,8 +108,8 @@ fn with_attempts(
     ended: &[AttemptEnd],
 ) -> TrainingJobStatus {
     let known = incarnation(&record);
-    // Of pods that have begun none yet; or of a Job that was suspended and resumed while nobody looked, whose pods count
-    // from 1 again.
+    // The pods have begun no attempt yet. Or their Job was suspended and resumed unobserved, so that they count from 1
+    // again.
     if attempt < known.attempt {
         return record;
     }
@@ -118,7 +119,7 @@ fn with_attempts(
         if end.attempt < attempt
             && let Some(entry) = record.restarts.iter().find(|entry| entry.attempt == end.attempt).cloned()
         {
-            // What the leader has not added up by itself.
+            // What the leader has not counted itself.
             let mut added = history::of(&record);
             decide(&view.input.plan.policy.failure.restart, &mut added, &entry);
             record = history::with_newer(record, &added);
@@ -133,7 +134,7 @@ fn with_attempts(
     record
 }
 
-/// How an attempt ended that the leader reports, with what its pod shows.
+/// How an attempt ended according to the leader, completed by what its pod shows.
 fn reported(view: &View<'_>, end: &AttemptEnd) -> AttemptEnd {
     let pod = end.place().and_then(|place| view.pods.iter().find(|pod| pod.place() == place));
     let told = AttemptEnd {
@@ -144,7 +145,7 @@ fn reported(view: &View<'_>, end: &AttemptEnd) -> AttemptEnd {
         ..end.clone()
     };
     let told = match pod.and_then(|pod| out_of_memory(pod, end)) {
-        // What follows has been decided by then.
+        // By then the leader has decided what follows.
         Some(AttemptEnd { reason, message, exit_code, .. }) => AttemptEnd { reason, message, exit_code, ..told },
         None => told,
     };
@@ -155,7 +156,7 @@ fn reported(view: &View<'_>, end: &AttemptEnd) -> AttemptEnd {
 fn out_of_memory(pod: &ObservedPod, end: &AttemptEnd) -> Option<AttemptEnd> {
     let killed_at = pod.out_of_memory?;
     let reported_at = end.time.filter(|_| end.reason == Reason::Signal && end.exit_code == Some(KILLED))?;
-    // The container may have come back minutes later, and only then was it reported.
+    // The container may have returned minutes later, and the kill was only reported then.
     let after = reported_at.duration_since(killed_at);
     if after < SignedDuration::from_secs(-5) || after > SignedDuration::from_mins(10) {
         return None;
@@ -171,7 +172,7 @@ fn out_of_memory(pod: &ObservedPod, end: &AttemptEnd) -> Option<AttemptEnd> {
     first_cause([WorkerFacts { ended: Some(false), training: &container, ..WorkerFacts::from(pod) }])
 }
 
-/// One CamelCase word, as the API wants it of a condition: an agent may be of any version.
+/// One CamelCase word, as the API requires for a condition. An agent may be of any version.
 fn word(reason: &Reason) -> Reason {
     const LONGEST: Range<usize> = 1..64;
     let word = reason.as_str();
@@ -180,7 +181,7 @@ fn word(reason: &Reason) -> Reason {
     if is_word && LONGEST.contains(&word.len()) { reason.clone() } else { Reason::Failed }
 }
 
-/// What the programs report, and how far they had come when they ended.
+/// The progress that the programs report, and their progress when they ended.
 fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatus {
     if let Some(agent) = view.agent_of_attempt() {
         record = progress::fold(record, agent);
@@ -200,8 +201,8 @@ fn with_progress(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobS
     }
 }
 
-/// Readings of the objective: by the last answer, and by the last words of all pods, which may have readings that no answer
-/// had. To take them in again changes nothing.
+/// Readings of the objective, from the last answer and from the final reports of all pods. These may have readings that
+/// no answer had. Adding the same readings again changes nothing.
 fn with_objective(view: &View<'_>, known: Option<ObjectiveStatus>) -> Option<ObjectiveStatus> {
     let Some(rule) = &view.input.plan.monitoring.objective else { return known };
     let known = known.filter(|known| known.metric == rule.metric);
@@ -216,7 +217,7 @@ fn with_objective(view: &View<'_>, known: Option<ObjectiveStatus>) -> Option<Obj
     let of_first: Vec<_> = reports(Place::FIRST_WORKER).collect();
     let answer = view.input.agent.and_then(|agent| agent.status.objective.as_ref());
     of_first.iter().copied().chain(answer).for_each(|told| objective.merge(rule, told));
-    // Where the first worker has no readings, another member may have them.
+    // If the first worker has no readings, another member may have them.
     if let Some(other) = view.input.plan.gang.other_reporter() {
         let is_alone = objective.count == 0 && (!of_first.is_empty() || !other.role.is_worker());
         for told in reports(other) {
@@ -230,7 +231,7 @@ fn with_objective(view: &View<'_>, known: Option<ObjectiveStatus>) -> Option<Obj
     Some(objective)
 }
 
-/// What the init container of the only worker has fetched.
+/// The content that the init container of the only worker has fetched.
 fn with_data(view: &View<'_>, record: TrainingJobStatus) -> TrainingJobStatus {
     let fetched = view.pods.iter().map(|pod| pod.fetched.as_slice()).find(|fetched| !fetched.is_empty());
     let is_known = record.data.iter().any(|data| data.incarnation == view.current.number);
@@ -240,7 +241,7 @@ fn with_data(view: &View<'_>, record: TrainingJobStatus) -> TrainingJobStatus {
     }
 }
 
-/// The content was fetched, or found in the cache. From now on its address means this revision.
+/// The content was fetched, or found in the cache. From now on its address refers to this revision.
 pub(super) fn with_contents(
     view: &View<'_>,
     mut record: TrainingJobStatus,
@@ -268,7 +269,7 @@ pub(super) fn with_contents(
     record
 }
 
-/// How the checkpoints are: by the agent's last answer, and by its last words once it has ended.
+/// The state of the checkpoints, from the agent's last answer, or from its final report once it has ended.
 fn with_checkpoints(view: &View<'_>, record: TrainingJobStatus) -> TrainingJobStatus {
     match view.checkpoint_report() {
         Some(report) => checkpoints::with(record, &report),
@@ -280,17 +281,17 @@ impl<'a> View<'a> {
     /// The last answer of an agent on the present attempt, in pods of the present Job.
     pub(super) fn agent_of_attempt(&self) -> Option<&'a AgentAnswer> {
         let agent = self.input.agent.filter(|agent| agent.is_of(self.current.attempt))?;
-        // A Job that a queue suspends and resumes keeps the number of its attempt: what the pods of before said is not of
-        // these.
+        // A Job that a queue suspends and resumes keeps the number of its attempt. An answer of its earlier pods does
+        // not apply to the present pods.
         let resumed = self.worker_job().and_then(|job| job.resumed);
         resumed.is_none_or(|resumed| agent.time >= resumed).then_some(agent)
     }
 }
 
-/// The record of a job that has failed and is started again, as was requested.
+/// The record of a failed job that starts again, as was requested.
 pub(super) fn started_again(view: &View<'_>, request: String) -> TrainingJobStatus {
     let mut record = view.record.clone();
-    // The time between the two does not count.
+    // The time between the failure and the request does not count.
     let ended = record.completion_time.take();
     record.suspended_at = record.start_time.as_ref().and(ended.clone());
     let (reason, message) = (record.failure_reason.take(), record.failure_message.take());
@@ -301,7 +302,7 @@ pub(super) fn started_again(view: &View<'_>, request: String) -> TrainingJobStat
         record.state = Some(State::Running);
         return record;
     }
-    // Why the job had failed stays to be read, also where no attempt of it did.
+    // The reason of the job's failure stays readable, even if no attempt of it failed.
     if let Some(reason) = reason {
         let message = message.unwrap_or_default();
         let time = ended.map_or(view.now(), |end| end.0);

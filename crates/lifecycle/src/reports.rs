@@ -1,4 +1,4 @@
-//! What the agents report of the programs, as conditions.
+//! The agents' reports on the programs, as conditions.
 
 use super::checkpoints;
 use super::conditions::{Told, condition, condition_is};
@@ -11,11 +11,11 @@ use protocol::hang::Stall;
 use protocol::progress::LOSS;
 use text::error_pattern::ErrorPattern;
 
-/// How long a program that reports may be silent before that is said.
+/// How long a program that reports progress may be silent before that is reported.
 const STALLED: SignedDuration = SignedDuration::from_mins(10);
 
 impl<'a> View<'a> {
-    /// Conditions that follow from what the agents report, whatever the phase.
+    /// Conditions that follow from the agents' reports, whatever the phase.
     pub(super) fn reported_conditions(&self) -> Vec<Told> {
         let agent = self.agent_of_attempt();
         let of_agent = |read: fn(&Self, &'a AgentAnswer) -> Option<Told>| agent.and_then(|agent| read(self, agent));
@@ -46,8 +46,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A loss that has been reported for so long, at later steps, and was never lower than the best one. A wait within an
-    /// attempt, as in a queue, does not count.
+    /// A loss that was reported at later steps for this long, and never was lower than the best one. A wait within an
+    /// attempt, for example in a queue, does not count.
     fn improving_loss(&self, agent: &AgentAnswer) -> Option<Told> {
         let (best, reading) = (self.record.best_loss.as_ref()?, agent.status.progress.metrics.get(LOSS)?);
         let runs_since =
@@ -75,7 +75,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The last values stay; the condition says that they are old.
+    /// The last values stay, and the condition says that they are old.
     fn silence(&self, agent: &AgentAnswer) -> Option<Told> {
         match agent.failing_since {
             Some(since) if self.now().duration_since(since) >= AgentPolls::SILENT => {
@@ -94,7 +94,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// An agent that runs and can't be asked at all, mostly because of a NetworkPolicy, or is never believed.
+    /// An agent that runs but can't be queried at all, usually because of a NetworkPolicy, or whose answers are always
+    /// rejected.
     fn never_heard(&self) -> Option<Told> {
         let is_silent = |since: &_| self.now().duration_since(*since) >= AgentPolls::SILENT;
         let since = self.input.agent_silent_since.filter(is_silent)?;
@@ -117,7 +118,7 @@ impl<'a> View<'a> {
         Some(Told::is(ConditionType::AgentReady, false, Reason::NeverAnswered, &message))
     }
 
-    /// A program that has reported progress and now reports nothing: it may hang, or do something slow.
+    /// A program that has reported progress and now reports nothing. It may hang, or do something slow.
     fn stall(&self, agent: &AgentAnswer) -> Option<Told> {
         let runs = self.record.state == Some(State::Running);
         if let Some(stall) = agent.status.stall.as_ref().filter(|_| runs && agent.failing_since.is_none()) {
@@ -134,7 +135,7 @@ impl<'a> View<'a> {
         was.then(|| Told::is(ConditionType::ProgressStalled, false, Reason::Progresses, "the program reports again"))
     }
 
-    /// Seconds until the program is silent for too long, if it reports.
+    /// Seconds until a reporting program has been silent for too long.
     pub(super) fn stalls_in(&self) -> Option<i64> {
         let agent = self.agent_of_attempt()?;
         let runs = self.record.state == Some(State::Running);
@@ -146,7 +147,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The agent sees more: whether processes compute, print or are stopped.
+/// The agent knows more: whether processes compute, print or are stopped.
 fn suspected(agent: &AgentAnswer, stall: &Stall) -> Told {
     let role = agent.status.role.as_deref().unwrap_or("worker");
     let worker = agent.status.worker.map(|worker| format!("{role} {worker}"));
@@ -156,7 +157,7 @@ fn suspected(agent: &AgentAnswer, stall: &Stall) -> Told {
     Told::is(ConditionType::ProgressStalled, true, reason, &format!("{who}{}", stall.message))
 }
 
-/// The line that first showed a loss that is NaN or infinite.
+/// The line that first showed a NaN or infinite loss.
 fn loss_line(agent: &AgentAnswer) -> Option<&str> {
     let signs = &agent.status.report.error_patterns;
     signs.iter().find(|sign| sign.kind == ErrorPattern::NanLoss).map(|sign| sign.text.as_str())

@@ -1,4 +1,4 @@
-//! Rules for a job of which no Job of this incarnation is there yet, and deadlines.
+//! Rules for a job without a Job of this incarnation, and deadlines.
 
 use super::conditions::condition_is;
 use super::phase::{Phase, Preparation};
@@ -14,11 +14,11 @@ use plan::{Checkpoint, CheckpointVolume, Fetching, Incarnation, Source, Upkeep};
 use protocol::report::{LaunchError, LaunchErrorKind, Report};
 use protocol::role::RoleName;
 
-/// Seconds for which the Jobs of some roles may hold nodes while that of another one can't be made.
+/// Seconds for which the Jobs of some roles may hold nodes while another role's Job can't be made.
 const HALF_MADE: i64 = 60;
 
 impl<'a> View<'a> {
-    /// What is over stays over, but for a failed job of which a restart is requested.
+    /// A finished job stays finished, unless it has failed and a restart is requested.
     pub(super) fn over(&self) -> Option<Phase<'a>> {
         let state = self.record.state.filter(|state| state.is_finished())?;
         let request = self.requested_restart().or_else(|| self.request_by_change());
@@ -38,8 +38,8 @@ impl<'a> View<'a> {
         self.input.plan.policy.suspend || self.input.held.is_some()
     }
 
-    /// The incarnation in which a suspended job resumes: what runs has an old number, so that its going is settled before it is
-    /// deleted.
+    /// The incarnation in which a suspended job resumes. The running Jobs then have an old number, so that it is
+    /// decided that they go before they are deleted.
     pub(super) fn after_suspension(&self) -> Incarnation {
         let has_begun = !self.jobs.is_empty() || self.has_begun();
         if has_begun { self.current.next() } else { self.current }
@@ -59,7 +59,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// For how many seconds the job has been active, and for how many it may be, once it has begun.
+    /// The seconds for which the job has been active, and those for which it may be. `None` until it has begun.
     fn active_of_deadline(&self) -> Option<(i64, i64)> {
         let deadline = self.input.plan.policy.failure.active_deadline_seconds?;
         let start = self.record.start_time.as_ref()?;
@@ -68,7 +68,7 @@ impl<'a> View<'a> {
         Some((active, deadline.into()))
     }
 
-    /// Seconds until the job has been active for as long as it may be.
+    /// Seconds until the job reaches its active deadline.
     pub(super) fn deadline_in(&self) -> Option<i64> {
         self.active_of_deadline().map(|(active, deadline)| deadline - active)
     }
@@ -79,12 +79,12 @@ impl<'a> View<'a> {
         Some(Phase::Failed { until: None, reason: Reason::DeadlineExceeded, message, judged: None })
     }
 
-    /// A field that may change is put right as easily as it was made wrong, and a newer operator may refuse what an older one ran. So
-    /// only the first look at a job is final.
+    /// Only the first reconciliation of a job can refuse it for good. A wrong change of a field can be corrected as
+    /// easily, and a newer operator may refuse what an older one ran.
     pub(super) fn refused(&self) -> Option<Phase<'a>> {
         match (self.input.refused, self.invalid_job()) {
             (Some(why), _) if self.input.status.state.is_none() => Some(Phase::Refused { why: why.to_owned() }),
-            // The API server has taken this Job before: what it holds against it now may pass, and it is asked again.
+            // The API server accepted this Job before. Its present objection may pass, so the request is repeated.
             (None, Some(why)) if !self.has_run() => Some(Phase::Refused { why }),
             _ => None,
         }
@@ -94,15 +94,15 @@ impl<'a> View<'a> {
         self.input.refused.map(|why| Phase::AwaitingSpec { why: why.to_owned() })
     }
 
-    /// Whether nothing but the rules for a start is left to decide.
+    /// Whether only the rules for a start are left to decide.
     pub(super) fn is_to_start(&self) -> bool {
         let has_jobs = self.gang_job().is_some() || self.has_lost_job();
         !self.is_settled() && !has_jobs && self.refused().is_none() && self.input.refused.is_none()
     }
 
-    /// The last attempt found that none of the job's checkpoints can be used, and no person has said since what follows:
-    /// by `checkpoint.ifNoneUsable`, or by a request to restart, as after a repair. The job waits without pods, and its
-    /// time does not run.
+    /// The last attempt found no usable checkpoint of the job, and no person has decided since what follows. The
+    /// decision is `checkpoint.ifNoneUsable`, or a request to restart, for example after a repair. The job waits
+    /// without pods, and its time does not run.
     pub(super) fn awaiting_checkpoint(&self) -> Option<Phase<'a>> {
         let checkpoint = self.input.plan.storage.checkpoint.as_ref();
         checkpoint.filter(|checkpoint| !checkpoint.policy.may_start_over)?;
@@ -132,11 +132,11 @@ impl<'a> View<'a> {
         self.left_before(self.current).map(|why| Phase::AwaitingOldPods { why: Some(why) })
     }
 
-    /// Pods without a Job, where it went without them: their hostnames are those of the next incarnation.
+    /// Pods without a Job, because the Job went without them. Their hostnames are those of the next incarnation.
     fn left_before(&self, next: Incarnation) -> Option<String> {
         let Incarnation { number, attempt } = next;
         let pods = || self.input.children.pods.values();
-        // One that is not asked to end is named before the others.
+        // A pod that was not asked to end is named before the others.
         let left = pods().filter(|pod| pod.incarnation < number && pod.is_alive());
         let pod = left.min_by_key(|pod| (pod.deletion.is_some(), pod.incarnation, pod.place()))?;
         let mut of_number = pods().filter(|other| other.incarnation == pod.incarnation);
@@ -157,7 +157,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn backing_off(&self) -> Option<Phase<'a>> {
-        // The time is a node's: a clock that is ahead must not keep the gang from starting.
+        // The time is from a node's clock. A clock that is ahead must not keep the gang from starting.
         let (ended, wait) = self.last_end()?;
         let seconds = wait - self.since(ended).max(0);
         (status::after_restart(&self.record) && seconds > 0).then_some(Phase::BackingOff { seconds })
@@ -173,25 +173,25 @@ impl<'a> View<'a> {
         Some((last.time?, i64::try_from(wait).unwrap_or(i64::MAX)))
     }
 
-    /// The last role's Job can't be made for so long that the nodes of the others are given back. They are made again when the
-    /// API server takes it.
+    /// The last role's Job has been blocked for so long that the nodes of the others are given back. All are created
+    /// again when the API server accepts it.
     pub(super) fn giving_up_roles(&self) -> Option<Phase<'a>> {
         self.roles_given_up_in().filter(|left| *left <= 0).map(|_| Phase::GivingUpRoles)
     }
 
-    /// Jobs with pods, while that of another role can't be made. A Job that a queue holds has no pods.
+    /// Jobs with pods, while another role's Job can't be made. A Job that a queue holds has no pods.
     pub(super) fn half_made(&self) -> impl Iterator<Item = &'a ObservedJob> {
         self.jobs.iter().copied().filter(|job| !job.suspend)
     }
 
-    /// Seconds until these are given up.
+    /// Seconds until the Jobs of the other roles are given up.
     pub(super) fn roles_given_up_in(&self) -> Option<i64> {
         self.blocked_jobs().next()?;
         let since = self.half_made().filter_map(|job| job.created).min()?;
         Some(HALF_MADE - self.since(since))
     }
 
-    /// The phase, or the failure of a job that has been too long in it.
+    /// The phase, or a failure if the job has been in it for too long.
     pub(super) fn in_time(&self, phase: Phase<'a>) -> Phase<'a> {
         let phase = self.unstoppable(phase);
         let (Some(left), Some(deadline)) = (self.starts_in(&phase), self.start_deadline()) else { return phase };
@@ -211,17 +211,17 @@ impl<'a> View<'a> {
         self.input.plan.policy.failure.start_deadline_seconds.map(i64::from)
     }
 
-    /// Seconds until this attempt has taken too long to start.
+    /// Seconds until the start deadline of this attempt.
     pub(super) fn starts_in(&self, phase: &Phase<'a>) -> Option<i64> {
         let deadline = self.start_deadline()?;
         let (_, since) = self.awaited(phase)?;
-        // In pods that had an attempt before, the time of this one begins when it may start.
+        // In pods that had an attempt before, the time of this attempt begins when it may start.
         let next_from =
             self.last_end().and_then(|(ended, wait)| ended.checked_add(SignedDuration::from_secs(wait)).ok());
         Some(deadline - self.since(since.max(next_from)?))
     }
 
-    /// What a job in this phase waits for in order to start, and since when.
+    /// What a job in this phase waits for before it can start, and since when.
     fn awaited(&self, phase: &Phase<'a>) -> Option<(Why, Option<Timestamp>)> {
         let since = |job: &ObservedJob| job.created.max(job.resumed);
         match phase {
@@ -232,11 +232,11 @@ impl<'a> View<'a> {
             Phase::Gathering { why } if why.reason == Reason::Starting && self.agent_answers() => {
                 Some((why.clone(), since(self.gang_job()?)))
             }
-            // A program that is started again has run: its pod is no reason to give the job up.
+            // A program that is started again has run, so its pod is no reason to give the job up.
             Phase::Starting { why } if self.staying().iter().all(|pod| pod.killed.is_none()) => {
                 Some((why.clone(), since(self.gang_job()?)))
             }
-            // Data of any size may come from a store of any speed.
+            // The size of the data and the speed of the store have no limits.
             Phase::Preparing(Preparation::Missing(Upkeep::Fetch) | Preparation::UnderWay(Upkeep::Fetch)) => None,
             Phase::AwaitingOldPods { .. }
             | Phase::BackingOff { .. }
@@ -253,29 +253,29 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first attempt starts once `checkpoint.resumeFrom` is checked: it is looked at before any GPU is held.
+    /// The first attempt starts once `checkpoint.resumeFrom` is checked, which happens before any GPU is held.
     pub(super) fn checking(&self) -> Option<Phase<'a>> {
         self.needs_check().then(|| self.prepared_by(Upkeep::Check))
     }
 
-    /// The workers start once the content that they read is in the cache: no GPU waits for a network.
+    /// The workers start once the content that they read is in the cache, so that no GPU waits for a network.
     pub(super) fn fetching(&self) -> Option<Phase<'a>> {
         self.needs_fetch().then(|| self.prepared_by(Upkeep::Fetch))
     }
 
-    /// How the upkeep Job stands that has this task before the workers are made.
+    /// The state of the upkeep Job with this task, before the workers are made.
     fn prepared_by(&self, task: Upkeep) -> Phase<'a> {
         match self.work_of_upkeep(task) {
             Ok(preparation) => Phase::Preparing(preparation),
             Err(Why { reason, message }) => {
-                // Its log says more: the Job stays as long as the TrainingJob.
+                // The log of the Job says more, so the Job stays as long as the TrainingJob.
                 let until = Some(Box::new(Phase::Preparing(Preparation::Bad)));
                 Phase::Failed { until, reason, message, judged: None }
             }
         }
     }
 
-    /// How the work of the upkeep Job stands that has this task. The error is one for which the job fails.
+    /// The state of the upkeep Job with this task. An error makes the job fail.
     pub(super) fn work_of_upkeep(&self, task: Upkeep) -> Result<Preparation<'a>, Why> {
         let Some(job) = self.input.children.upkeep.as_ref() else { return Ok(Preparation::Missing(task)) };
         if job.task != task.as_str() || self.precedes_request(job) {
@@ -291,7 +291,8 @@ impl<'a> View<'a> {
         };
         match job.ended {
             None => Ok(Preparation::UnderWay(task)),
-            // Its pod may be deleted before anybody reads its last words. Another one finds what is in the cache, or published.
+            // Its pod may be deleted before its final report is read. Another Job finds what is in the cache or
+            // published.
             Some(true) => Ok(done().unwrap_or(Preparation::AfterOther(job))),
             Some(false) => Self::not_done(task, job, words.and_then(|words| words.error.as_ref())),
         }
@@ -311,7 +312,7 @@ impl<'a> View<'a> {
                 Reason::PublishFailed,
                 "the result was not published",
             ),
-            // A store that can't be reached comes back.
+            // A store that can't be reached may come back.
             Upkeep::Check | Upkeep::Copy => (
                 Reason::CheckpointCorrupted,
                 LaunchErrorKind::CheckpointUnusable,
@@ -327,22 +328,23 @@ impl<'a> View<'a> {
         Ok(Preparation::TriedAgain(job, Why { reason: retried, message }))
     }
 
-    /// Another upkeep Job would write to the volume beside the workers, and may hold one that only one node can mount.
+    /// Another upkeep Job would write to the volume beside the workers, and may hold a volume that only one node can
+    /// mount.
     pub(super) fn after_upkeep(&self) -> Option<Phase<'a>> {
         self.input.children.upkeep.as_ref().map(|job| Phase::Preparing(Preparation::GoingOn(job)))
     }
 
     fn needs_check(&self) -> bool {
         let Some(checkpoint) = &self.input.plan.storage.checkpoint else { return false };
-        // Of a job that was started again what failed before is no attempt of its.
+        // After a requested restart, earlier failures do not count.
         let first = self.first_that_counts();
         let is_first = self.record.start_time.is_none() && self.record.restarts.iter().all(|r| r.attempt < first);
         let is_checked = self.record.checkpoint.as_ref().is_some_and(|status| status.resume_checked == Some(true));
         is_first && !is_checked && can_be_checked(checkpoint)
     }
 
-    /// Whether content that the workers read has yet to be fetched, or to be found in the cache: since the last pods it may
-    /// have been removed from there.
+    /// Whether content for the workers has yet to be fetched, or found in the cache. It may have been removed from
+    /// there since the last pods.
     fn needs_fetch(&self) -> bool {
         let storage = &self.input.plan.storage;
         let by_job = storage.fetching.as_ref().is_some_and(Fetching::has_job);
@@ -357,7 +359,7 @@ impl<'a> View<'a> {
             })
     }
 
-    /// It has looked before a person requested to start again.
+    /// Whether the Job was created before a person requested a restart.
     fn precedes_request(&self, job: &ObservedUpkeep) -> bool {
         let asked = self.record.asked_restart.as_ref().map(|asked| asked.time.0);
         asked.is_some_and(|asked| job.deleting || job.created.is_some_and(|created| created < asked))
@@ -368,7 +370,7 @@ impl<'a> View<'a> {
         (*of == job.uid).then_some(words)
     }
 
-    /// Why no node is found yet, where that is still to be said.
+    /// Why no node is found yet, unless that was reported already.
     pub(super) fn first_words(&self, status: &TrainingJobStatus) -> Option<Why> {
         let is_said = condition_is(&status.conditions, ConditionType::Scheduled, false)
             .is_some_and(|condition| condition.reason == Reason::Scheduling.as_str());
@@ -376,7 +378,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether a pod that has nothing but the folder of checkpoints and the stores' credentials can look at it.
+/// Whether a pod that has only the checkpoint folder and the stores' credentials can check the checkpoint.
 fn can_be_checked(checkpoint: &Checkpoint) -> bool {
     let below = |path: &str| path.strip_prefix(paths::CHECKPOINTS).is_some_and(|rest| rest.starts_with('/'));
     checkpoint

@@ -1,4 +1,4 @@
-//! The status that a phase means: the only place that writes state, conditions and what is filed.
+//! The status that follows from a phase. Only this module writes the state, the conditions and the records of ends.
 
 use super::conditions::{Told, condition, condition_is};
 use super::elastic::EVERY_WORKER_HAS_A_NODE;
@@ -39,7 +39,7 @@ pub(super) fn conditions(view: &View<'_>, phase: &Phase<'_>) -> Vec<Condition> {
     writing.status.conditions
 }
 
-/// Whether this is between a failed attempt and the start of the next one.
+/// Whether the job is between a failed attempt and the start of the next one.
 pub(super) fn after_restart(record: &TrainingJobStatus) -> bool {
     let attempt = super::incarnation(record).attempt;
     record.restarts.last().is_some_and(|last| last.attempt == attempt - 1)
@@ -74,13 +74,13 @@ impl Writing<'_, '_> {
         self.tell_all(&types.map(|type_| Told::close(type_, reason.clone())));
     }
 
-    /// Another incarnation, of which nothing is counted yet.
+    /// Moves to another incarnation, of which nothing is counted yet.
     fn go_to(&mut self, incarnation: Incarnation) {
         self.status.workers = None;
         (self.status.incarnation, self.status.attempt) = (Some(incarnation.number), Some(incarnation.attempt));
     }
 
-    /// A stop that was asked for is no failure.
+    /// A requested stop is no failure.
     fn drop_end(&mut self) {
         let attempt = self.view.current.attempt;
         self.status.restarts.retain(|end| end.attempt != attempt);
@@ -166,7 +166,8 @@ impl Writing<'_, '_> {
             Phase::Queued { job } => {
                 self.drop_end();
                 if self.view.current.attempt > job.first_attempt {
-                    // Its template can't be changed, and the pods that come of it would count their attempts and budgets anew.
+                    // Its template can't be changed, so its new pods would count their attempts and budgets from the
+                    // beginning.
                     self.go_to(self.view.current.next());
                 }
                 self.set_aside();
@@ -214,7 +215,7 @@ impl Writing<'_, '_> {
         self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Suspended);
     }
 
-    /// The job has ended before. Only its checkpoints may still be copied.
+    /// The job has ended earlier. Only its checkpoints may still be copied.
     fn over(&mut self) {
         if let Some(request) = self.view.requested_restart() {
             let heeded = super::restart_request::heeded(self.view, request, self.view.current.attempt);
@@ -229,7 +230,7 @@ impl Writing<'_, '_> {
         }
     }
 
-    /// What was made of another spec ends, and costs nothing of the budget.
+    /// The Jobs of the old spec end, and their end costs nothing of the budget.
     fn changed(&mut self) {
         self.drop_end();
         self.go_to(self.view.current.next());
@@ -243,7 +244,7 @@ impl Writing<'_, '_> {
         self.close([C::Scheduled, C::Suspended], &Reason::Restarted);
     }
 
-    /// Copies of checkpoints after the end; true while they are under way.
+    /// Copies of checkpoints after the end. True while they are under way.
     fn copying(&mut self) -> bool {
         let copying = upkeep::copying(self.view);
         if let Some(report) = &copying.report {
@@ -263,7 +264,7 @@ impl Writing<'_, '_> {
         }
         self.status.state = Some(State::Completed);
         self.end();
-        // They may have had nodes unseen.
+        // The workers may have had nodes unobserved.
         self.set(C::Scheduled, true, Reason::Scheduled, EVERY_WORKER_HAS_A_NODE);
         self.set(C::Running, false, reason.clone(), PROGRAMS_HAVE_ENDED);
         self.set(C::Succeeded, true, reason.clone(), message);
@@ -271,7 +272,7 @@ impl Writing<'_, '_> {
         self.clear([C::Suspended], reason);
     }
 
-    /// The state stays as it is until the result is published. Its time does not count: no GPU is held.
+    /// The state stays unchanged until the result is published. This time does not count, because no GPU is held.
     fn publishing(&mut self, work: &Publication<'_>) {
         if !self.view.has_succeeded() {
             self.drop_end();
@@ -305,7 +306,7 @@ impl Writing<'_, '_> {
         let now = self.view.now();
         self.status = progress::end(std::mem::take(&mut self.status));
         if let Some(elastic) = &mut self.status.elastic {
-            elastic.since = None; // nothing waits for room any more
+            elastic.since = None; // no worker waits for room any more
         }
         self.status.completion_time = Some(Time(now));
         self.status.duration = self.status.start_time.as_ref().map(|start| {
@@ -322,14 +323,14 @@ impl Writing<'_, '_> {
         }
     }
 
-    /// From now on no time of its own goes by for a job that has begun: neither while it is suspended nor in a queue.
+    /// Stops the time of a job that has begun, while it is suspended or in a queue.
     fn set_aside(&mut self) {
         if self.status.start_time.is_some() && self.status.suspended_at.is_none() {
             self.status.suspended_at = Some(Time(self.view.now()));
         }
     }
 
-    /// From now on its time counts again.
+    /// Continues the time of the job.
     fn take_up_again(&mut self) {
         if let Some(since) = self.status.suspended_at.take() {
             let so_far = self.status.suspended_seconds.unwrap_or(0);
@@ -357,13 +358,13 @@ impl Writing<'_, '_> {
         let scheduled = condition(&self.status.conditions, C::Scheduled);
         if end.exit_code.is_some() && scheduled.is_some_and(|scheduled| scheduled.reason == Reason::Scheduling.as_str())
         {
-            // Programs have run unseen.
+            // Programs have run unobserved.
             self.set(C::Scheduled, true, Reason::Scheduled, EVERY_WORKER_HAS_A_NODE);
         }
         self.status = history::with(std::mem::take(&mut self.status), history.clone());
     }
 
-    /// What is said of workers that are lost, if any are.
+    /// Reports lost workers, if there are any.
     fn lost(&mut self) {
         let going = self.view.leaving();
         let Some(first) = going.iter().min_by_key(|pod| pod.place()) else { return };
@@ -381,7 +382,7 @@ impl Writing<'_, '_> {
         }
     }
 
-    /// A gang with its Jobs, of which no queue holds any and no pod has yet to go.
+    /// A gang with all its Jobs, none of them held by a queue, and no pod that has yet to go.
     fn gang(&mut self, phase: &Phase<'_>) {
         let view = self.view;
         self.lost();
@@ -449,7 +450,7 @@ impl Writing<'_, '_> {
         self.set(C::Running, runs, Reason::NodeLost, &message);
     }
 
-    /// Children that could not be made are named.
+    /// Reports children that could not be created.
     fn blocked(&mut self) {
         if let Some((key, blocked)) = self.view.input.children.blocked.iter().next() {
             let message = format!("{}: {}", key.kind.as_str(), blocked.message);
@@ -459,11 +460,11 @@ impl Writing<'_, '_> {
         }
     }
 
-    /// A job that is to start, as soon as nothing of before is left and what it resumes from is known.
+    /// A job that is about to start, once nothing of earlier incarnations remains and it is known what it resumes from.
     fn start(&mut self, phase: &Phase<'_>) {
         let view = self.view;
         let waited_for = view.reason_of(C::Scheduled);
-        // Until now nothing was to start.
+        // Until now the job was not supposed to start.
         if view.record.state == Some(State::Suspended)
             || matches!(waited_for, Some(Reason::InvalidSpec | Reason::Restarted))
         {
@@ -477,7 +478,7 @@ impl Writing<'_, '_> {
             self.status.state = Some(State::Initializing);
         } else {
             self.status.state = Some(State::Pending);
-            // A suspension that was taken back before its workers had ended.
+            // The suspension was taken back before its workers had ended.
             self.clear([C::Running], &Reason::OldPods);
             let is_suspending = condition(&self.status.conditions, C::Suspended)
                 .is_some_and(|suspended| suspended.reason == Reason::Suspending.as_str());
@@ -498,7 +499,7 @@ impl Writing<'_, '_> {
         match phase {
             Phase::AwaitingOldPods { why: Some(why) } => self.set(C::Scheduled, false, Reason::OldPods, why),
             Phase::Preparing(preparation) => self.preparing(preparation),
-            // With another number the ends of their pods are no failures of the attempt, which has not begun.
+            // With another number, the ends of their pods are no failures of the attempt, which has not begun.
             Phase::GivingUpRoles => {
                 self.go_to(Incarnation { number: view.current.number.saturating_add(1), ..view.current });
             }
@@ -511,7 +512,7 @@ impl Writing<'_, '_> {
         let plan = self.view.input.plan;
         let job = plan::names::upkeep_name(&plan.identity.name);
         let (reason, message) = match preparation {
-            // What could not be made is named instead.
+            // Children that could not be created are reported instead.
             Preparation::Missing(task) | Preparation::UnderWay(task) if self.view.input.children.blocked.is_empty() => {
                 match task {
                     Upkeep::Fetch => (Reason::Fetching, fetch::message(self.view, &job)),
@@ -542,7 +543,7 @@ impl Writing<'_, '_> {
         self.set(C::Scheduled, false, reason, &message);
     }
 
-    /// The time for which nothing has been scheduled counts from now on.
+    /// Restarts the time for which nothing has been scheduled.
     fn wait_from_now(&mut self) {
         let is_scheduled = |condition: &&mut Condition| condition.type_ == C::Scheduled.as_str();
         if let Some(scheduled) = self.status.conditions.iter_mut().find(is_scheduled) {

@@ -1,4 +1,4 @@
-//! The rules of the life of a job, each as a case, and what no sequence of observations may break.
+//! The rules of a job's lifecycle, each as a case, and what no sequence of observations may break.
 
 use super::*;
 use api::{AttemptEnd, Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus};
@@ -58,7 +58,7 @@ fn create(number: u32) -> Action {
 const FAILED_ONCE: [u32; 2] = [1, 0];
 const DISRUPTED_ONCE: [u32; 2] = [0, 1];
 
-/// Whether it makes the second incarnation, after the first one came to so many failures and disruptions.
+/// Whether the second incarnation is created, after the first one had this number of failures and disruptions.
 fn makes_second(verdict: &Verdict, [failures, disruptions]: [u32; 2]) -> bool {
     verdict.actions.iter().any(|action| match action {
         Action::CreateJobs(Incarnation { number: 2, attempt: 2 }, GangPast { restarts, .. }) => {
@@ -135,7 +135,7 @@ struct World {
     transfer: Option<AgentAnswer>,
     second: i64,
     refused: Option<String>,
-    /// Value of the annotation by which a restart is asked for.
+    /// Value of the annotation that requests a restart.
     asked: Option<&'static str>,
     /// The annotation that names a checkpoint.
     from: Option<&'static str>,
@@ -212,7 +212,7 @@ impl World {
         world
     }
 
-    /// Worker 1 exits with 1 at `second`, worker 0 is cleaned away by the Job controller.
+    /// Worker 1 exits with 1 at `second`, and the Job controller removes worker 0.
     fn fail(&mut self, attempt: u32, second: i64) -> Verdict {
         self.second = second;
         let cleaned = ObservedPod { deletion: Some(at(second + 1)), gone: true, ..running(0, attempt) };
@@ -282,7 +282,7 @@ fn a_gang_that_runs_when_it_is_next_looked_at_tells_that_alone() {
     assert_eq!(world.condition("Scheduled").0, "True");
 }
 
-/// The state and a condition are all that the status has of such a wait.
+/// The status records such a wait only in the state and a condition.
 #[test]
 fn a_job_that_waited_for_its_template_is_created_all_the_same() {
     let mut world = World::new();
@@ -379,7 +379,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
     );
     assert_eq!(entry.to_string(), "worker 1 (pod x-training-1-abcde, node node-1): exit code 1");
 
-    // The old Job is on its way: nothing is created, and its deletion is asked for again only while it was not.
+    // The old Job is being deleted. Nothing is created, and its deletion is requested again only until it has begun.
     assert_eq!(world.step().actions.len(), 1);
     world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
     assert!(world.step().actions.is_empty());
@@ -462,7 +462,7 @@ fn evidence_outlives_its_pod_and_the_operator() {
     assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("Preempted", Some(1)));
 }
 
-/// Nobody lived to see what took the pods; a pod whose program has failed would be there.
+/// No observer saw what took the pods. A pod whose program has failed would still exist.
 #[test]
 fn a_disruption_that_nobody_saw_does_not_count() {
     for (reason, told) in [("PodFailurePolicy", "Disrupted"), ("BackoffLimitExceeded", "PodsLost")] {
@@ -474,7 +474,7 @@ fn a_disruption_that_nobody_saw_does_not_count() {
     }
 }
 
-/// The Job controller deletes the pods of a Job that has failed: what failed it is the pod that is not there any more.
+/// The Job controller deletes the pods of a Job that has failed. The pod that failed it is the missing one.
 #[test]
 fn a_failed_job_without_one_of_its_pods_lost_that_one() {
     for (seen, told, disruptions) in [(vec![0], "PodsLost", Some(1)), (vec![0, 1], "PodDeleted", None)] {
@@ -493,7 +493,7 @@ fn a_failed_job_without_one_of_its_pods_lost_that_one() {
     }
 }
 
-/// As after a break of the watch: the Job controller has seen a success whose pod is gone since.
+/// After a break of the watch, the Job controller has seen a success whose pod is gone since.
 #[test]
 fn a_worker_that_succeeded_unseen_is_no_loss() {
     let job = || ObservedJob { completed: [0].into(), ..job(1) };
@@ -519,7 +519,7 @@ fn a_worker_that_succeeded_unseen_is_no_loss() {
     assert_eq!(world.status.state, Some(State::Completed));
 }
 
-/// As where its node was to be drained, and the program was faster.
+/// For example its node was to be drained, and the program was faster.
 #[test]
 fn a_worker_that_was_to_be_moved_and_succeeded_has_not_failed() {
     let mut world = World::new();
@@ -534,7 +534,7 @@ fn a_worker_that_was_to_be_moved_and_succeeded_has_not_failed() {
     assert!(world.status.restarts.is_empty());
 }
 
-/// Pods of the second attempt are seen, and of Jobs still the first one's.
+/// Pods of the second attempt are seen, but still only the first attempt's Jobs.
 #[test]
 fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
     let mut world = World::to_running();
@@ -547,7 +547,7 @@ fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
     assert!(!misses_job(&world.plan(), &world.status, &world.children));
 }
 
-/// A pod whose place is done needs no last words, and one that was looked for once is gone.
+/// A pod whose place is done needs no final report, and a pod that was looked for once is gone.
 #[test]
 fn a_failed_job_of_which_a_pod_was_never_seen_is_looked_into_once() {
     let mut world = World::to_running();
@@ -572,7 +572,7 @@ fn a_failed_job_of_which_a_pod_was_never_seen_is_looked_into_once() {
     assert_eq!(misses(&world), None, "it is of an earlier incarnation");
 }
 
-/// An operator that starts may see nothing yet of what runs.
+/// An operator that starts may see nothing yet of a running gang.
 #[test]
 fn a_job_that_ran_has_begun_whatever_the_watches_show() {
     let mut world = World::to_running();
@@ -586,7 +586,7 @@ fn a_job_that_ran_has_begun_whatever_the_watches_show() {
     assert!(seen.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }), "{seen:?}");
 }
 
-/// The watch of Jobs may be ahead of that of pods.
+/// The watch of Jobs may be ahead of the watch of pods.
 #[test]
 fn a_failed_job_waits_for_the_words_of_its_pods() {
     let mut world = World::to_running();
@@ -795,7 +795,7 @@ fn ttl_deletes_the_finished_job() {
     assert_eq!(world.step().actions, [Action::DeleteOwner]);
 }
 
-/// Who asks for checkpoints of a job starts this image, and believes no ConfigMap.
+/// A client that requests checkpoints of a job starts this image, and trusts no ConfigMap.
 #[test]
 fn the_status_names_the_agents_image_also_of_a_job_of_before() {
     let mut world = World::new();
@@ -828,13 +828,13 @@ fn a_refused_spec_fails_only_what_does_not_run() {
     assert_eq!(world.condition("Accepted").0, "True");
 }
 
-/// A slip in a field that may change, such as a regular expression of `failurePolicy.rules`, ends nothing.
+/// A mistake in a field that may change, such as a regular expression of `failurePolicy.rules`, ends nothing.
 #[test]
 fn a_spec_that_became_invalid_delays_the_next_attempt_and_ends_no_job() {
     const WHY: &str = "spec.failurePolicy.rules[0].message: \"(\" is no regular expression";
     let refuse = |world: &mut World| world.refused = Some(WHY.into());
 
-    // Suspended: also if it has never run.
+    // A suspended job, even if it has never run.
     for mut world in [World::to_running(), World::new()] {
         world.spec.suspend = true;
         world.step();
@@ -846,7 +846,7 @@ fn a_spec_that_became_invalid_delays_the_next_attempt_and_ends_no_job() {
         assert_eq!(world.status.state, Some(State::Suspended));
         let (status, reason, message) = world.condition("Accepted");
         assert!((status, reason) == ("False", "InvalidSpec") && message.starts_with(WHY), "{message}");
-        // Resumed: it waits, and begins when the spec is corrected.
+        // After it is resumed, it waits, and begins when the spec is corrected.
         world.spec.suspend = false;
         assert!(world.step().actions.is_empty());
         assert_eq!((world.status.state, world.condition("Scheduled").1), (Some(State::Suspended), "InvalidSpec"));
@@ -856,7 +856,7 @@ fn a_spec_that_became_invalid_delays_the_next_attempt_and_ends_no_job() {
         assert_eq!(world.status.state, Some(State::Pending));
     }
 
-    // Its pods are gone: the loss is counted, and the next attempt waits.
+    // Its pods are gone. The loss is counted, and the next attempt waits.
     let mut world = World::to_running();
     refuse(&mut world);
     world.fail(1, 60);
@@ -882,7 +882,7 @@ fn a_spec_that_became_invalid_delays_the_next_attempt_and_ends_no_job() {
     assert_eq!(world.status.state, Some(State::Pending));
 }
 
-/// A mutating policy or a control plane of two versions may refuse for a while what it has taken before.
+/// A mutating policy or a control plane of two versions may refuse for a while what it accepted before.
 #[test]
 fn a_job_that_the_api_server_took_before_is_tried_again() {
     let mut world = World::to_running();
@@ -935,7 +935,7 @@ fn a_job_deleted_before_it_had_a_pod_comes_back() {
     assert!(world.step().actions.contains(&create(1)));
 }
 
-/// What ran under the Job ends with it: it comes back as another attempt, when no pod of this one is left.
+/// The pods of the Job end with it. It returns as another attempt, when no pod of this one is left.
 #[test]
 fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
     let mut world = World::to_running();
@@ -959,7 +959,7 @@ fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
     assert_eq!(world.status.restarts[0].reason, "JobDeleted");
 }
 
-/// The watches of pods and of Jobs are not in step: pods that go are seen before the Job that goes.
+/// The watches of pods and of Jobs are not synchronized: deleted pods are seen before their deleted Job.
 #[test]
 fn pods_deleted_with_their_job_are_not_the_cause() {
     let mut world = World::to_running();
@@ -972,7 +972,7 @@ fn pods_deleted_with_their_job_are_not_the_cause() {
     assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), ("JobDeleted", Some(1)));
 }
 
-/// Kueue preempts by suspending the Job: its pods go, and later others come under the same Job.
+/// Kueue preempts by suspending the Job: its pods go, and later the same Job creates others.
 #[test]
 fn a_job_suspended_by_a_queue_manager_has_not_failed() {
     let mut world = World::to_running();
@@ -996,7 +996,7 @@ fn a_job_suspended_by_a_queue_manager_has_not_failed() {
         training: Container::Running { since: Some(at(61)) },
         ..running(index, 1)
     };
-    // All within one second: made, stopped, and the Job let go again.
+    // All within one second: created, stopped, and the Job resumed.
     let quick = ObservedPod { uid: "quick".into(), deletion: Some(at(60)), gone: true, ..later(0) };
     world.see(Some(ObservedJob { resumed: Some(at(60)), ..job(1) }), [quick, later(0), later(1)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
@@ -1079,8 +1079,8 @@ fn any_job() -> impl Strategy<Value = Option<ObservedJob>> {
 }
 
 proptest! {
-    /// Whatever is seen, in whatever order: the attempt only grows, the end is the end, a Job is never created beside
-    /// another one nor while suspended, and a decision repeated on its own result writes nothing new.
+    /// Whatever is seen, in whatever order, the attempt only grows and the end is final. A Job is never created beside
+    /// another one nor while suspended. A decision repeated on its own result writes nothing new.
     #[test]
     fn no_observation_breaks_the_rules(
         steps in proptest::collection::vec(

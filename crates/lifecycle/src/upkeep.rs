@@ -1,4 +1,4 @@
-//! What is done about a job's data while no worker runs: by a short Job with the same agent.
+//! Work on a job's data while no worker runs, by a short Job with the same agent.
 
 use super::checkpoints;
 use super::effects::Effects;
@@ -10,24 +10,24 @@ use observe::{ChildKey, ObservedUpkeep};
 use plan::Upkeep;
 use protocol::checkpoints::{Checkpoints, Kept};
 
-/// Seconds until a Job that failed is made again.
+/// Seconds until a failed Job is created again.
 pub(super) const AGAIN: i64 = 600;
 
-/// How the copying after the end stands.
+/// State of the copying after the end.
 #[derive(Default)]
 pub(super) struct Copying {
-    /// What the Job reports that has copied.
+    /// The report of the Job that has copied.
     pub(super) report: Option<Checkpoints>,
-    /// The checkpoints after that.
+    /// The checkpoints after that report.
     pub(super) checkpoint: Option<CheckpointStatus>,
-    /// Why the Job that copies can't be made.
+    /// Why the Job that copies can't be created.
     pub(super) blocked: Option<String>,
-    /// Whether something is still to be copied.
+    /// Whether checkpoints are still to be copied.
     pub(super) is_under_way: bool,
     pub(super) effects: Effects,
 }
 
-/// Copies what the workers had no time to copy.
+/// Copies the checkpoints that the workers had no time to copy.
 pub(super) fn copying(view: &View<'_>) -> Copying {
     let plan = view.input.plan;
     let mut copying = Copying { checkpoint: view.record.checkpoint.clone(), ..Copying::default() };
@@ -42,7 +42,7 @@ pub(super) fn copying(view: &View<'_>) -> Copying {
     let ended = upkeep.filter(|job| job.ended.is_some());
     let report = ended.and_then(|job| view.words_of_upkeep(job)).and_then(|words| words.checkpoints.clone());
     if let Some(mut report) = report {
-        // It ran no program: what the last one resumed from stays.
+        // The Job ran no program, so the checkpoint that the last one resumed from stays.
         let resumed = copying.checkpoint.as_ref().and_then(|status| status.resumed_from.clone());
         report.resumed_from = resumed.map(|path| Kept { path, ..Kept::default() });
         copying.checkpoint = checkpoints::with(view.record.clone(), &report).checkpoint;
@@ -78,10 +78,10 @@ pub(super) fn copying(view: &View<'_>) -> Copying {
     copying
 }
 
-/// Why the TTL waits, if a checkpoint on the job's volume has yet to be copied: the job that copies it stays, whatever its TTL
-/// says.
+/// Why the TTL waits, if a checkpoint on the job's volume has yet to be copied. The job whose Job copies it stays,
+/// whatever its TTL.
 pub(super) fn words_on_uncopied(view: &View<'_>, status: &TrainingJobStatus) -> Option<String> {
-    // A spec that is refused may show no storage any more.
+    // A refused spec may no longer show any storage.
     let storage = view.input.plan.storage.checkpoint.as_ref();
     let has_backup = storage.is_none_or(|checkpoint| checkpoint.policy.shared && checkpoint.policy.backup.is_some());
     let path = status.checkpoint.as_ref()?.pending_backup.as_ref().filter(|_| has_backup)?;
@@ -94,7 +94,7 @@ pub(super) fn words_on_uncopied(view: &View<'_>, status: &TrainingJobStatus) -> 
     ))
 }
 
-/// What is done for what precedes the workers, or publishes their result.
+/// The actions for the Job that precedes the workers, or publishes their result.
 pub(super) fn prepare(view: &View<'_>, preparation: &Preparation<'_>) -> Effects {
     match preparation {
         Preparation::Missing(task) => Effects::of([Action::Ensure, Action::CreateUpkeep(*task)]),
@@ -108,7 +108,7 @@ pub(super) fn prepare(view: &View<'_>, preparation: &Preparation<'_>) -> Effects
     }
 }
 
-/// A Job that failed is made again after a while.
+/// Creates a failed Job again after a while.
 fn try_again(view: &View<'_>, job: &ObservedUpkeep) -> Effects {
     let left = job.created.map_or(0, |created| AGAIN - view.since(created));
     if left > 0 { Effects::default().waking(Some(left)) } else { Effects::of(deletion(job)) }

@@ -1,4 +1,4 @@
-//! What a decision rests on, and what comes of it.
+//! The input of a decision, and its result.
 
 use api::TrainingJobStatus;
 use jiff::Timestamp;
@@ -8,86 +8,87 @@ use protocol::gang::GangPast;
 use protocol::role::RoleName;
 use std::time::Duration;
 
-/// What a decision rests on.
+/// The input of a decision.
 pub struct Input<'a> {
-    /// What is to be, as far as it can be told: of a job that is refused its sizes and policies.
+    /// The objects that should exist, as far as the spec determines them. For a refused job, its sizes and policies.
     pub plan: &'a Plan,
     /// Why the spec can't run, if it can't.
     pub refused: Option<&'a str>,
     /// `metadata.generation`.
     pub generation: Option<i64>,
-    /// The status as last known.
+    /// The last known status.
     pub status: &'a TrainingJobStatus,
-    /// What was seen of its objects.
+    /// The observed state of its objects.
     pub children: &'a Children,
-    /// What its agents answered last.
+    /// The last answer of its agents.
     pub agent: Option<&'a AgentAnswer>,
-    /// Since when they don't answer, though they are asked; also if they never did.
+    /// Since when its agents have not answered, though they were asked. Also set if they never answered.
     pub agent_silent_since: Option<Timestamp>,
-    /// Why the last answer was not believed, if one came.
+    /// Why the last answer was rejected, if there was one.
     pub agent_refusal: Option<&'a str>,
-    /// Why the job is suspended besides its own `suspend`, if it is: its search is.
+    /// Why the job is suspended apart from its own `suspend`, if it is: its search is suspended.
     pub held: Option<&'a str>,
     /// Why its search stops the job, if it does.
     pub stop: Option<&'a str>,
-    /// Last answer of the agent that fetches content or publishes the result at present.
+    /// The last answer of the agent that is fetching content or publishing the result.
     pub transfer: Option<&'a AgentAnswer>,
     /// Now, in whole seconds.
     pub now: Timestamp,
 }
 
-/// What is to be done, in this order: the status is written, then the actions are taken, then the events are told.
+/// The result of a decision, to be carried out in this order: write the status, take the actions, publish the events.
 #[derive(Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// The status as it should be.
+    /// The status to write.
     pub status: TrainingJobStatus,
-    /// What to do once that is written.
+    /// The actions to take once the status is written.
     pub actions: Vec<Action>,
-    /// What to tell once that is done.
+    /// The events to publish once the actions are taken.
     pub events: Vec<Event>,
-    /// UIDs of objects whose Events are to be read: what keeps them from starting stands nowhere else.
+    /// UIDs of objects whose Events are to be read, because only these say what keeps the objects from starting.
     pub read_events_of: Vec<String>,
-    /// When to decide again if nothing is seen before.
+    /// When to decide again if nothing is observed before.
     pub requeue: Option<Duration>,
 }
 
 /// A write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make what is missing of Service, ConfigMap and claim (at first also the gang's key and its NetworkPolicy), and put right what was changed.
+    /// Create what is missing of Service, ConfigMap and claim, and correct what was changed. At first that includes the
+    /// gang's key and its NetworkPolicy.
     Ensure,
-    /// Make the Jobs of this incarnation, which this was before.
+    /// Create the Jobs of this incarnation, with the gang's past.
     CreateJobs(Incarnation, GangPast),
-    /// Make sure that the PodGroup is there.
+    /// Ensure that the PodGroup exists.
     EnsureGroup,
-    /// Make the Workload by which Kueue admits all roles together.
+    /// Ensure the Workload by which Kueue admits all roles together.
     EnsureWorkload,
-    /// Let this Job go, as its Workload was admitted.
+    /// Resume this Job, because its Workload was admitted.
     LetJobGo {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
         uid: String,
-        /// Whose pods it has.
+        /// The role of its pods.
         role: RoleName,
     },
-    /// Hold this Job back: its pods go, and it stays.
+    /// Suspend this Job: its pods go, and the Job stays.
     HoldJob {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
         uid: String,
     },
-    /// Tell Kueue how the gang stands.
+    /// Report the state of the gang to Kueue.
     TellWorkload(News),
-    /// Take the Workload out of its queue.
+    /// Remove the Workload from its queue.
     DeleteWorkload {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
         uid: String,
     },
-    /// Make the Job that looks after the checkpoints.
+    /// Create the Job that looks after the checkpoints.
     CreateUpkeep(Upkeep),
     /// Delete this Job and its pods.
     DeleteJob {
@@ -96,67 +97,69 @@ pub enum Action {
         /// Its UID, the precondition.
         uid: String,
     },
-    /// Delete this Job of a job that is over, with its pods, unless it has ended by now: then the pods stay for their logs.
+    /// Delete this Job of a finished job with its pods, unless it has ended by now. In that case the pods stay for
+    /// their logs.
     EndJob {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
         uid: String,
     },
-    /// Take this pod from its Job's count, so that the Job makes another one when it is gone and does not fail by it.
+    /// Remove this pod from its Job's count, so that the Job replaces it when it is gone and does not fail because of
+    /// it.
     ReleasePod {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
         uid: String,
-        /// Delete it, and don't wait for its node to say that it has ended.
+        /// Delete the pod without waiting for its node to report that it has ended.
         force: bool,
     },
-    /// Give this Job so many pods.
+    /// Set the number of pods of this Job.
     ScaleJob {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
         uid: String,
-        /// How many.
+        /// The number of pods.
         pods: u16,
     },
-    /// Have the node of this pod bring what has changed of its ConfigMap.
+    /// Make the node of this pod deliver the changes of its ConfigMap.
     HastenPod {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
         uid: String,
-        /// The size of the gang that the ConfigMap tells by now.
+        /// The size of the gang that the ConfigMap now holds.
         size: u16,
     },
-    /// Delete the TrainingJob itself: its time after the end is over.
+    /// Delete the TrainingJob itself, because its time after the end is over.
     DeleteOwner,
 }
 
-/// What Kueue is told of a gang.
+/// News of a gang for Kueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     /// Every program runs.
     Runs,
-    /// What was taken back is used by nobody any more.
+    /// No pod uses what Kueue took back any more.
     Left,
     /// The job is over.
     Ended {
-        /// It has done what it was to do.
+        /// Whether the job succeeded.
         succeeded: bool,
     },
 }
 
 impl Action {
-    /// Whether it has no time to wait until the status tells of it: what its pod's end would do can't be undone. It is right
-    /// however old the view of the TrainingJob is.
+    /// Whether the action can't wait until the status is written, because the effect of its pod's end can't be undone.
+    /// The action is correct however old the view of the TrainingJob is.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         matches!(self, Self::ReleasePod { force: false, .. })
     }
 
-    /// Whether it makes what an attempt needs to start.
+    /// Whether the action creates what an attempt needs to start.
     pub(super) fn makes(&self) -> bool {
         matches!(self, Self::Ensure | Self::CreateJobs(..) | Self::CreateUpkeep(_))
     }
@@ -165,7 +168,7 @@ impl Action {
 /// An Event on the TrainingJob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Warning, else Normal.
+    /// Whether its type is Warning instead of Normal.
     pub warning: bool,
     /// One CamelCase word, past tense.
     pub reason: &'static str,

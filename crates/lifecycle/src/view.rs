@@ -1,4 +1,5 @@
-//! What is known of a job at one moment: what was seen of its objects, and what is on record. Nothing here changes anything.
+//! What is known of a job at one moment: the observed state of its objects, and its record. Nothing here changes
+//! anything.
 
 use super::conditions::condition;
 use super::verdict::Input;
@@ -11,16 +12,16 @@ use protocol::gang::{GangPhase, GangStatus};
 use protocol::role::{Place, RoleName};
 use std::collections::BTreeSet;
 
-/// The numbers in a status. One of an older operator has only the attempt's, when both were one.
+/// The numbers in a status. An older operator wrote only the attempt's number, because both were the same.
 #[must_use]
 pub fn incarnation(status: &TrainingJobStatus) -> Incarnation {
     let attempt = status.attempt.unwrap_or(Incarnation::FIRST.attempt);
     Incarnation { number: status.incarnation.unwrap_or(attempt), attempt }
 }
 
-/// Whether this incarnation has had a worker, or its attempt a failure. The workers' Job is the last that is made: pods of
-/// other roles may wait for it to be. What the status counts is of this incarnation, too: an operator that starts may see no
-/// pod yet.
+/// Whether this incarnation has had a worker, or its attempt a failure. The workers' Job is made last, so pods of other
+/// roles may exist before it. The number of workers in the status counts too, because an operator that starts may see
+/// no pod yet.
 pub(super) fn has_begun(status: &TrainingJobStatus, children: &Children, of: Incarnation) -> bool {
     status.workers.is_some_and(|workers| workers.active > 0)
         || children.pods.values().any(|p| p.role.is_worker() && p.incarnation == of.number)
@@ -29,9 +30,9 @@ pub(super) fn has_begun(status: &TrainingJobStatus, children: &Children, of: Inc
 
 /// What is known of a job at one moment.
 pub(super) struct View<'a> {
-    /// What was seen.
+    /// The observed state.
     pub(super) input: &'a Input<'a>,
-    /// The status, with all taken in that was seen.
+    /// The status, with all observations added.
     pub(super) record: TrainingJobStatus,
     /// The incarnation and attempt of the record.
     pub(super) current: Incarnation,
@@ -39,13 +40,13 @@ pub(super) struct View<'a> {
     pub(super) jobs: Vec<&'a ObservedJob>,
     /// The pods of this incarnation, without those that a queue manager has stopped.
     pub(super) all_pods: Vec<&'a ObservedPod>,
-    /// Of these the newest of each place.
+    /// The newest of these pods for each place.
     pub(super) pods: Vec<&'a ObservedPod>,
-    /// Places whose program has exited with code 0, whether or not their pods are still there to show it.
+    /// Places whose program has exited with code 0, whether or not their pods still exist.
     pub(super) done: BTreeSet<Place>,
-    /// The gang leader's last report, if its pod is of this incarnation.
+    /// The last report of the gang's leader, if its pod is of this incarnation.
     pub(super) gang: Option<&'a GangStatus>,
-    /// Why an elastic gang has got another size by this look.
+    /// Why an elastic gang gets another size in this reconciliation.
     pub(super) resized: Option<String>,
 }
 
@@ -87,12 +88,12 @@ impl<'a> View<'a> {
         seconds(time, self.input.now)
     }
 
-    /// Seconds from now until this time, if it is yet to come: at least one.
+    /// Seconds from now until this time, at least one; `None` if it is not in the future.
     pub(super) fn until(&self, time: Timestamp) -> Option<i64> {
         (time > self.input.now).then(|| seconds(self.input.now, time).max(1))
     }
 
-    /// The Jobs of all roles, of whichever incarnation.
+    /// The Jobs of all roles and of any incarnation.
     pub(super) fn any_jobs(&self) -> impl Iterator<Item = &'a ObservedJob> + use<'a> {
         let children: &'a Children = self.input.children;
         children.jobs.values().map(|job| &**job)
@@ -103,13 +104,13 @@ impl<'a> View<'a> {
         self.jobs.iter().copied().find(|job| job.role.is_worker())
     }
 
-    /// The workers' Job of this incarnation, if the Jobs of all other roles are there, too.
+    /// The workers' Job of this incarnation, if the Jobs of all other roles exist too.
     pub(super) fn gang_job(&self) -> Option<&'a ObservedJob> {
         let is_there = |role: &Role| self.jobs.iter().any(|job| job.role == role.name);
         self.worker_job().filter(|_| self.input.plan.gang.roles.iter().all(is_there))
     }
 
-    /// Whether this incarnation had begun and a Job of it is gone.
+    /// Whether this incarnation has begun and one of its Jobs is gone.
     pub(super) fn has_lost_job(&self) -> bool {
         match self.worker_job() {
             Some(_) => self.gang_job().is_none(),
@@ -117,12 +118,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The Jobs of this incarnation that have failed, or are about to.
+    /// The Jobs of this incarnation that have failed or are about to fail.
     pub(super) fn failed_jobs(&self) -> impl Iterator<Item = &'a ObservedJob> + use<'a, '_> {
         self.jobs.iter().copied().filter(|job| job.failed.is_some())
     }
 
-    /// The first of them.
+    /// The first failed Job.
     pub(super) fn failed_job(&self) -> Option<&'a ObservedJob> {
         self.failed_jobs().next()
     }
@@ -131,66 +132,66 @@ impl<'a> View<'a> {
         has_begun(&self.record, self.input.children, self.current)
     }
 
-    /// Whether an attempt has run, or has ended before it did.
+    /// Whether an attempt has run, or has ended before it could.
     pub(super) fn has_run(&self) -> bool {
         self.record.start_time.is_some() || !self.record.restarts.is_empty()
     }
 
-    /// Why the API server finds the Job invalid that follows from the spec.
+    /// Why the API server finds the Job of this spec invalid.
     pub(super) fn invalid_job(&self) -> Option<String> {
         self.blocked_jobs().find(|blocked| blocked.reason == Reason::Invalid).map(|blocked| blocked.message.clone())
     }
 
-    /// Why Jobs of the gang could not be made.
+    /// Why Jobs of the gang could not be created.
     pub(super) fn blocked_jobs(&self) -> impl Iterator<Item = &'a Blocked> + use<'a> {
         let children: &'a Children = self.input.children;
         let is_of_gang = |key: &ChildKey| key.kind == ChildKind::Job && *key != ChildKey::UPKEEP;
         children.blocked.iter().filter(move |(key, _)| is_of_gang(key)).map(|(_, blocked)| blocked)
     }
 
-    /// Which of these pods' places are done, and those that the Jobs say are.
+    /// The places of these pods that are done, and the places that the Jobs report as done.
     pub(super) fn done_among(&self, pods: &[&ObservedPod]) -> BTreeSet<Place> {
         let of_job = |job: &'a ObservedJob| job.completed.iter().map(|index| Place { role: job.role, index: *index });
         let completed = self.jobs.iter().copied().flat_map(of_job);
         completed.chain(pods.iter().filter(|pod| pod.succeeded()).map(|pod| pod.place())).collect()
     }
 
-    /// Whether the condition of this type is True; none if it was never set.
+    /// Whether the condition of this type is True; `None` if it does not exist.
     pub(super) fn was(&self, type_: ConditionType) -> Option<bool> {
         condition(&self.record.conditions, type_).map(|c| c.status == "True")
     }
 
-    /// The reason of the condition of this type, if it was ever set.
+    /// The reason of the condition of this type, if it exists.
     pub(super) fn reason_of(&self, type_: ConditionType) -> Option<Reason> {
         condition(&self.record.conditions, type_).map(|c| Reason::from(c.reason.as_str()))
     }
 
-    /// What is filed of the present attempt, if it fails.
+    /// The recorded end of the present attempt, if it fails.
     pub(super) fn kept(&self) -> Option<&AttemptEnd> {
         self.record.restarts.iter().find(|end| end.attempt == self.current.attempt)
     }
 
-    /// What the ends of the attempts add up to, as far as that is known.
+    /// The sum of all known ends of attempts.
     pub(super) fn history(&self) -> RestartHistory {
         super::history::of(&self.record)
     }
 
-    /// The first attempt that counts: a person who asks for a restart has looked at what was before.
+    /// The first attempt that counts. A person requesting a restart has examined the attempts before it.
     pub(super) fn first_that_counts(&self) -> u32 {
         self.record.asked_restart.as_ref().map_or(0, |asked| asked.attempt)
     }
 
-    /// Whether the agent that was asked last still answers.
+    /// Whether the agent that was queried last still answers.
     pub(super) fn agent_answers(&self) -> bool {
         self.input.agent.is_some_and(|agent| agent.failing_since.is_none())
     }
 
-    /// Whether the leader reports that all programs run: of a node whose kubelet alone is silent.
+    /// Whether the leader reports that all programs run, as on a node where only the kubelet is silent.
     pub(super) fn programs_run(&self) -> bool {
         self.agent_answers() && self.gang.is_some_and(|gang| gang.phase == GangPhase::Running)
     }
 
-    /// Whether the leader has judged how the last attempt ended, and gathers the gang for the next one: what happens to
+    /// Whether the leader has judged how the last attempt ended, and gathers the gang for the next one. What happens to
     /// the pods now is no part of that end.
     pub(super) fn is_between_attempts(&self) -> bool {
         self.gang.is_some_and(|gang| {
@@ -199,17 +200,18 @@ impl<'a> View<'a> {
     }
 }
 
-/// Pods of an incarnation, but for those that say nothing of its gang.
+/// Pods of an incarnation, without those that say nothing about its gang.
 pub(super) fn pods_of(children: &Children, number: u32) -> Vec<&ObservedPod> {
-    // What a queue manager has stopped says nothing of the gang that runs, or will. Their creation times don't tell the two
-    // apart: the Job controller makes the pods of a Job that is resumed, and says only then since when it is.
+    // A pod that a queue manager has stopped says nothing about the gang that runs or will run. Creation times don't
+    // separate the two. The Job controller creates the pods of a resumed Job first, and only then reports the time at
+    // which it was resumed.
     let is_stopped = |pod: &ObservedPod| {
         let job = children.job(pod.role).filter(|job| job.incarnation == number);
         let before = |resumed| pod.deletion.is_some_and(|deletion| deletion <= resumed);
         job.is_some_and(|job| (job.suspended_by_queue && pod.failed()) || job.resumed.is_some_and(before))
     };
     let all = || children.pods.values().map(|pod| &**pod).filter(|pod| pod.incarnation == number);
-    // The watch was broken when it succeeded and went: that its place is done says the Job.
+    // The pod succeeded and vanished while the watch was broken. The Job reports that its place is done.
     let ended_unseen = |pod: &ObservedPod| {
         let job = children.job(pod.role).filter(|job| job.incarnation == number && job.completed.contains(&pod.index));
         let is_last = || !all().any(|other| other.place() == pod.place() && other.created > pod.created);
@@ -236,7 +238,7 @@ pub(super) fn seconds(from: Timestamp, to: Timestamp) -> i64 {
     to.duration_since(from).as_secs()
 }
 
-/// `1 worker`, `2 workers`; and of other roles `3 ps`.
+/// `1 worker`, `2 workers`, and `3 ps` for another role.
 pub(super) fn number_in(role: RoleName, n: u32) -> String {
     if role.is_worker() { number_of(n, "worker") } else { format!("{n} {role}") }
 }

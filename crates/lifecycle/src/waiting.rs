@@ -1,11 +1,11 @@
-//! What a job that does not run yet waits for, in the words of whoever makes it wait.
+//! What a job that does not run yet waits for, in the words of the component that makes it wait.
 
 use api::Reason;
 use jiff::{SignedDuration, Timestamp};
 use observe::{ObjectEvent, ObservedPod, Waiting};
 use plan::Gang;
 
-/// What a kubelet may need beyond a pod's grace to say that it has ended.
+/// Time that a kubelet may need beyond a pod's grace period to report that it has ended.
 const LATE: SignedDuration = SignedDuration::from_secs(15);
 
 /// A reason in one CamelCase word and a message.
@@ -15,8 +15,9 @@ pub struct Why {
     pub message: String,
 }
 
-/// Why not every worker has a node. `pods` are those of this incarnation, `missing` is how many more there should be,
-/// `gang` is told of where what they hold meanwhile is worth a word, and `event` is what the Events of their Job say.
+/// Why not every worker has a node. `pods` are the pods of this incarnation, and `missing` is the number of pods that
+/// do not exist yet. With `gang` the message names the idle GPUs that the gang holds. `event` is from the Events of its
+/// Job.
 pub fn for_nodes(
     pods: &[&ObservedPod],
     missing: usize,
@@ -45,14 +46,14 @@ pub fn for_nodes(
     (!complete).then(scheduling)
 }
 
-/// A scheduler of gangs says of a pod that had a place only that the others have none.
+/// Whether a gang scheduler rejected this pod only because the other pods have no place.
 fn only_follows(words: &Waiting) -> bool {
     ["pod group is ", "optimistic rejection in PostFilter", "rejection in Unreserve", "cannot find enough sibling pods"]
         .iter()
         .any(|follows| words.message.contains(follows))
 }
 
-/// What scheduled workers hold idle while others have no node.
+/// The GPUs that scheduled workers hold idle while others have no node.
 fn held_meanwhile(pods: &[&ObservedPod], gang: &Gang) -> String {
     let placed: Vec<_> = pods.iter().filter(|pod| pod.is_alive() && pod.node.is_some()).collect();
     let gpus = placed.iter().filter_map(|pod| Some(u32::from(gang.role(pod.role)?.gpus))).fold(0, u32::saturating_add);
@@ -68,7 +69,7 @@ fn held_meanwhile(pods: &[&ObservedPod], gang: &Gang) -> String {
     held + "; a queue (scheduling.queue) or a gang scheduler (scheduling.gang) prevents this"
 }
 
-/// Nobody has said why yet.
+/// For pods without any reported reason yet.
 pub fn scheduling() -> Why {
     Why { reason: Reason::Scheduling, message: "waiting for pods and their nodes".into() }
 }
@@ -111,12 +112,12 @@ pub fn for_start(pods: &[&ObservedPod], event: Option<&ObjectEvent>) -> Why {
     Why { reason: Reason::Starting, message }
 }
 
-/// When a pod that was asked to end should have ended for long.
+/// When a pod that was asked to end is late.
 pub fn late_at(pod: &ObservedPod) -> Option<Timestamp> {
     pod.end_by?.checked_add(LATE).ok()
 }
 
-/// What a gang that stops waits for, when a pod should have ended and nobody says that it has.
+/// What a stopping gang waits for, when a pod should have ended and no node has reported its end.
 pub fn for_end(pods: &[&ObservedPod], now: Timestamp) -> Option<String> {
     let late = |pod: &&&ObservedPod| pod.is_alive() && late_at(pod).is_some_and(|at| at <= now);
     let pod = pods.iter().filter(late).min_by_key(|pod| pod.place())?;

@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use plan::{CheckpointVolume, Plan};
 use std::collections::BTreeMap;
 
-/// Has Argo CD keep an object that is not in git, whatever it takes for the object's Application.
+/// Has Argo CD keep an object that is not in git, whichever Application it assigns the object to.
 const ARGO_CD: (&str, &str) = ("argocd.argoproj.io/sync-options", "Prune=false");
 
-/// Prefixes of labels and annotations by which Argo CD and `kubectl apply --prune` take an object for theirs.
+/// Prefixes of labels and annotations by which Argo CD and `kubectl apply --prune` recognize an object as theirs.
 const PRUNED_BY: [&str; 2] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/"];
 
 pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
@@ -18,8 +18,8 @@ pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
     let mut labels = labels::of(plan);
     let mut annotations = super::annotations(plan, []);
     if !delete_with_job {
-        // Argo CD deletes what has this label of an Application, no owner, and no place in git: an Application that is called like the
-        // job would delete its checkpoints.
+        // Argo CD deletes an object that has this label of an Application, no owner, and no place in git. An
+        // Application named like the job would delete the job's checkpoints.
         labels.remove(labels::K8S_INSTANCE);
         // The user's labels may name such an Application, too.
         let is_harmless = |key: &str| !PRUNED_BY.iter().any(|prefix| key.starts_with(prefix));
@@ -34,7 +34,7 @@ pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
             namespace: Some(plan.identity.namespace.clone()),
             labels: Some(labels),
             annotations: (!annotations.is_empty()).then_some(annotations),
-            // Without an owner it stays when the job goes: nobody's work is deleted unless asked for.
+            // Without an owner it outlives the job. A user's work is only deleted on request.
             owner_references: delete_with_job.then(|| vec![plan.identity.owner.clone()]),
             ..ObjectMeta::default()
         },

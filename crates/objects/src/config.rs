@@ -17,7 +17,7 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
         ("gpus_per_worker", plan.gang.workers().gpus.to_string()),
         ("framework", plan.gang.rendezvous.framework.as_str().to_owned()),
         ("backend", super::environment::backend(plan.gang.rendezvous.backend).to_owned()),
-        // The first attempt's: what holds for an attempt is only in its environment.
+        // The port of the first attempt. Values of a single attempt are only in its environment.
         ("master_port", plan.gang.rendezvous.master_port.to_string()),
         ("hyperparameters", hyperparameters.clone()),
         ("hyperparameters.json", hyperparameters),
@@ -33,8 +33,8 @@ pub(super) fn config(plan: &Plan) -> ConfigMap {
     }
 }
 
-/// What the agents are to do with the checkpoints. It is here and not in the pods, since part of it may be changed while
-/// they run.
+/// The agents' policy for the checkpoints. It is here and not in the pods, because part of it may change while they
+/// run.
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 fn checkpoints(plan: &Plan) -> Option<String> {
     let policy = &plan.storage.checkpoint.as_ref()?.policy;

@@ -1,8 +1,9 @@
 //! What a worker's program finds in its environment.
 //!
-//! What has a value is an argument of the agent (`--env`), which sets it: an object of thousands of pods stays small. Only
-//! what the kubelet takes from elsewhere is a variable of the container. `$(NAME)` of that is expanded by the kubelet, in
-//! arguments too; what differs between attempts is set by the agent, and what refers to that ([`MASTER_PORT`]) is expanded by it.
+//! Variables with a value are arguments of the agent (`--env`), which sets them, so that an object of thousands of pods
+//! stays small. Only values that the kubelet takes from elsewhere are variables of the container. The kubelet expands
+//! `$(NAME)` of those, in arguments too. The agent sets what differs between attempts, and expands what refers to that
+//! ([`MASTER_PORT`]).
 
 use super::{framework, names, pod, trackers};
 use api::{Backend, Framework};
@@ -13,11 +14,11 @@ use plan::{Plan, Role, Source};
 use protocol::gang::LISTEN_ADDRESS;
 use std::collections::BTreeSet;
 
-/// Port of this attempt's rendezvous, in a value. Two dollars: the kubelet makes them one, and doesn't take the variable
-/// from a Service or a ConfigMap of the user's that happens to have it.
+/// Port of this attempt's rendezvous, in a value. The kubelet turns two dollars into one, and doesn't take the variable
+/// from a user's Service or ConfigMap that happens to have it.
 pub(super) const MASTER_PORT: &str = "$$(MASTER_PORT)";
 
-/// Address of the first worker in this attempt, by number, in a value.
+/// Numeric address of the first worker in this attempt, in a value.
 pub(super) const MASTER_IP: &str = "$$(MASTER_IP)";
 /// The network interface that has the pod's address, in a value.
 pub(super) const POD_INTERFACE: &str = "$$(POD_INTERFACE)";
@@ -28,13 +29,13 @@ pub(super) const WORLD_SIZE: &str = "$$(WORLD_SIZE)";
 /// A JSON array of the workers of this attempt of an elastic gang, each with the port of its rendezvous.
 pub(super) const ADDRESSES: &str = "$$(TRAININGJOB_ADDRESSES)";
 
-/// The variables of a worker: ours, but for those that the user has set, by the spec or by `podTemplate`.
+/// The variables of a worker: ours, except those that the user has set in the spec or in `podTemplate`.
 pub(super) struct Environment {
-    /// Ours that are the container's.
+    /// Ours that are set on the container.
     container: Vec<EnvVar>,
     /// Ours that the agent sets: names and values.
     agent: Vec<(String, String)>,
-    /// What the agent keeps from its program.
+    /// Variables that the agent withholds from its program.
     withheld: Option<&'static str>,
 }
 
@@ -44,7 +45,7 @@ impl Environment {
         all.extend(framework::env(plan, role));
         all.extend(job(plan));
         all.extend(network(plan));
-        // There a port at all addresses is also open at those by which the node serves others.
+        // On the node's network, a port at all addresses is also open at those by which the node serves others.
         all.extend(role.has_host_network().then(|| field(LISTEN_ADDRESS, "status.podIP")));
         all.extend(trackers::env(plan));
         let overlay = role.pod.overlay.spec.iter().flat_map(|pod| &pod.containers);
@@ -61,19 +62,19 @@ impl Environment {
         Self { container, agent, withheld: framework::withheld(plan) }
     }
 
-    /// Of the container `training`: ours, then the spec's.
+    /// Variables of the container `training`: ours, then the spec's.
     pub(super) fn of_container(&self, role: &Role) -> Vec<EnvVar> {
         self.container.iter().chain(&role.pod.env).cloned().collect()
     }
 
-    /// As the agent is told.
+    /// As arguments of the agent.
     pub(super) fn args(&self) -> impl Iterator<Item = String> {
         let set = self.agent.iter().map(|(name, value)| format!("--env={name}={value}"));
         set.chain(self.withheld.map(|names| format!("--withhold={names}")))
     }
 
-    /// The user's text, in which `$(NAME)` of what the agent sets is left to the agent: the kubelet makes one of two dollars, and
-    /// takes nothing from a Secret or a ConfigMap of the user's that happens to have that name.
+    /// The user's text, in which `$(NAME)` of what the agent sets is left to the agent. The kubelet turns two dollars
+    /// into one, and takes nothing from a user's Secret or ConfigMap that happens to have that name.
     pub(super) fn left_to_agent(&self, text: &str) -> String {
         let mut parts = text.split('(');
         let mut left = parts.next().unwrap_or_default().to_owned();
@@ -93,21 +94,21 @@ pub(super) fn streams(plan: &Plan) -> bool {
     plan.storage.inputs.iter().any(|input| matches!(input.source, Source::Stream(_)))
 }
 
-/// Who this worker is and who the others are.
+/// Identity of this worker, and of the others.
 fn gang(plan: &Plan, role: &Role) -> Vec<EnvVar> {
-    // Of MPI's processes each learns its rank from MPI, and there may be several in a pod; and all of them are the workers'.
+    // Each MPI process learns its rank from MPI. A pod may have several of them, and all of them are the workers'.
     let is_mpi = plan.gang.rendezvous.framework == Framework::Mpi;
     let counted = if is_mpi { plan.gang.workers() } else { role };
     let mut env = vec![
         field("POD_NAME", "metadata.name"),
         var("POD_NAMESPACE", literal(&plan.identity.namespace)),
-        // By it the operator knows whose answer it gets: an address and a port may be another pod's by now.
+        // It tells the operator which pod answers, because an address and a port may be another pod's by now.
         field("POD_UID", "metadata.uid"),
         field("NODE_NAME", "spec.nodeName"),
         field("NODE_RANK", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
     ];
-    // For programs that run as one process per worker; torchrun gives each of its processes its own. Of these and what follows some
-    // are withheld from programs that expect none, and there only the agent and `$(NAME)` know them.
+    // For programs that run as one process per worker; torchrun gives each of its processes its own. Some of these and
+    // the following are withheld from programs that expect none. There only the agent and `$(NAME)` know them.
     env.extend((!is_mpi).then(|| var("RANK", "$(NODE_RANK)")));
     env.push(var("MASTER_ADDR", names::host(&plan.identity.name, counted.name, 0)));
     if plan.gang.elastic.is_none() {
@@ -128,13 +129,13 @@ pub(super) fn hosts(plan: &Plan, role: &Role, port: &str) -> String {
     format!("[{}]", (0..role.replicas.into()).map(host).collect::<Vec<_>>().join(","))
 }
 
-/// How many there are, as a program is told: a number, or what the agent puts in its place.
+/// A count as the program gets it: a number, or the reference that the agent replaces.
 #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
 pub(super) fn count(plan: &Plan, number: impl ToString, elastic: &str) -> String {
     if plan.gang.elastic.is_some() { elastic.to_owned() } else { number.to_string() }
 }
 
-/// What to train, with what, and where to put it.
+/// What to train, with what, and where to put the result.
 fn job(plan: &Plan) -> Vec<EnvVar> {
     let mut env = vec![var("TRAINING_JOB_NAME", literal(&plan.identity.name))];
     let named = plan.storage.inputs.iter().filter_map(|input| Some((input.env.as_ref()?, input.value())));
@@ -151,12 +152,12 @@ fn job(plan: &Plan) -> Vec<EnvVar> {
         env.push(var("CHECKPOINT_FREQUENCY", checkpoint.frequency.to_string()));
     }
     env.extend(plan.hyperparameters.iter().map(|h| var(&h.variable, literal(&h.text()))));
-    // Else Python keeps what it prints until its buffer is full, and a killed worker's last words are lost.
+    // Otherwise Python buffers its output, and a killed worker's last lines are lost.
     env.push(var("PYTHONUNBUFFERED", "1"));
     env
 }
 
-/// How the workers talk.
+/// How the workers communicate.
 fn network(plan: &Plan) -> Vec<EnvVar> {
     let mut env = vec![var("NCCL_BACKEND", backend(plan.gang.rendezvous.backend)), var("NCCL_DEBUG", "WARN")];
     if let Some(interface) = &plan.gang.rendezvous.interface {
@@ -169,7 +170,7 @@ fn network(plan: &Plan) -> Vec<EnvVar> {
     env
 }
 
-/// As it stands in the spec.
+/// As written in the spec.
 pub(super) fn backend(backend: Backend) -> &'static str {
     match backend {
         Backend::Nccl => "nccl",
@@ -193,7 +194,7 @@ pub(super) fn field(name: &str, path: &str) -> EnvVar {
     }
 }
 
-/// Text that the kubelet hands on as it is: two dollars stand for one.
+/// Text that the kubelet passes on unchanged, because two dollars stand for one.
 pub(super) fn literal(text: &str) -> String {
     text.replace('$', "$$")
 }

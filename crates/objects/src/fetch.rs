@@ -1,4 +1,4 @@
-//! Content that is fetched: by a Job before the gang, or by an init container of its only worker.
+//! Fetches content: by a Job before the gang, or by an init container of its only worker.
 
 use super::environment::{field, literal, var};
 use super::pod::{Mounts, NOBODY, TERMINATION_BY_FILE, little, restricted};
@@ -16,16 +16,16 @@ use protocol::gang::LISTEN_ADDRESS;
 use protocol::inputs::{CacheLimit, CacheUses, DATA, FetchItem, FetchRequest};
 use serde::Serialize;
 
-/// Tries again after a failure that is not final. Kubernetes spaces them 10, 20, 40 s apart.
+/// Retries after a failure that is not final. Kubernetes spaces them 10, 20, 40 s apart.
 const TRIES_AGAIN: i32 = 3;
-/// Exit code of an agent that no other try helps.
+/// Exit code of an agent after a failure that no retry can fix.
 const FINAL: i32 = 2;
 /// Folder of the links by which a pod mounts content whose key is not known when the pod is made.
 const LINKS: &str = "links";
 
 /// The Job that fetches the content into the cache. `None` if nothing is fetched by a Job.
 ///
-/// `uses` is what jobs use of the cache. Without it nothing is removed from a cache that is full.
+/// `uses` is what jobs use of the cache. Without it nothing is removed from a full cache.
 #[must_use]
 pub fn fetch_job(plan: &Plan, uses: Option<CacheUses>) -> Option<Job> {
     let request = request(plan, uses)?;
@@ -36,7 +36,7 @@ pub fn fetch_job(plan: &Plan, uses: Option<CacheUses>) -> Option<Job> {
         mounts: Mounts::of_fetch(plan),
         args: args(plan, &request),
         env: env(plan),
-        // Without a GPU it waits in no queue for GPUs, and a file of many GB may take days.
+        // It needs no GPU, so it waits in no queue for GPUs. A file of many GB may take days.
         queue: false,
         deadline: None,
         resources: little("1", "512Mi"),
@@ -45,7 +45,7 @@ pub fn fetch_job(plan: &Plan, uses: Option<CacheUses>) -> Option<Job> {
     Some(transfer(plan, Upkeep::Fetch, parts))
 }
 
-/// A Job that moves data over a network. It ends at once if no other try helps.
+/// A Job that moves data over a network. It ends at once if no retry can help.
 pub(super) fn transfer(plan: &Plan, task: Upkeep, parts: AgentJob) -> Job {
     let mut metadata = metadata(plan, names::upkeep_name(&plan.identity.name));
     let labels = labels::of_upkeep(plan, task);
@@ -111,7 +111,7 @@ pub(super) fn progress_args(plan: &Plan) -> Vec<String> {
     port.into_iter().chain(gang::answer_arg(plan)).collect()
 }
 
-/// What such an agent answers of itself, so that the operator knows whose progress it reads.
+/// What such an agent reports about itself, so that the operator knows which job's progress it reads.
 pub(super) fn progress_env(plan: &Plan) -> Vec<EnvVar> {
     if plan.monitoring.metrics_port.is_none() {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! What the agents of a job need to form a gang: who they are, where their leader is, and the key by which they know each
-//! other; and the key by which they prove their answers to the operator.
+//! What the agents of a job need to form a gang: their identity, the leader's address, and the key by which they know
+//! each other. Also the key by which they prove their answers to the operator.
 
 use super::{environment, metadata, names};
 use k8s_openapi::ByteString;
@@ -10,8 +10,8 @@ use protocol::gang::{GangPast, GangSetup, KEY_FILE, MpiSetup, SETUP_FILE};
 use protocol::proof::{self, AnswerKey};
 use std::collections::BTreeMap;
 
-/// The file that tells the agents of their gang. It is in the ConfigMap and not in the pods, since part of it may be
-/// changed while they run.
+/// The file that describes the gang to its agents. It is in the ConfigMap and not in the pods, because part of it may
+/// change while they run.
 pub(super) fn setup(plan: &Plan) -> String {
     let restart = &plan.policy.failure.restart;
     let elastic = plan.gang.elastic.as_ref();
@@ -38,7 +38,7 @@ pub(super) fn setup(plan: &Plan) -> String {
     json(&setup)
 }
 
-/// How an agent is told of its gang.
+/// The agent's arguments about its gang.
 pub(super) fn args(plan: &Plan, role: &Role, past: &GangPast) -> Vec<String> {
     let mut args = vec![format!("--gang={}/{SETUP_FILE}", paths::CONFIG)];
     args.extend((!role.name.is_worker()).then(|| format!("--role={}", role.name)));
@@ -63,18 +63,18 @@ impl Key {
     }
 }
 
-/// How an agent is told of the key of its answers.
+/// The agent's argument for the key of its answers.
 pub(super) fn answer_arg(plan: &Plan) -> Option<String> {
     answer_key(plan).map(|key| key.arg())
 }
 
-/// The key of the gang; none for a worker that has nobody to talk to.
+/// The key of the gang; `None` for a worker without others.
 fn gang_key(plan: &Plan) -> Option<Key> {
     let has_others = plan.gang.elastic.is_some() || plan.gang.size() > 1;
     has_others.then_some(Key { file: KEY_FILE, option: "--gang-key" })
 }
 
-/// The key of the agents' answers; none where they are not asked.
+/// The key of the agents' answers; `None` if the operator does not ask them.
 fn answer_key(plan: &Plan) -> Option<Key> {
     plan.monitoring.metrics_port.map(|_| Key { file: proof::KEY_FILE, option: "--answer-key" })
 }
@@ -83,8 +83,8 @@ fn keys_of_pods(plan: &Plan) -> impl Iterator<Item = Key> {
     [gang_key(plan), answer_key(plan)].into_iter().flatten()
 }
 
-/// The Secret with the job's keys: that of the gang, which is made of 32 random bytes, and that of the agents' answers; none where
-/// the pods need neither. It has both in any case: it can't be changed, and what the pods need may.
+/// The Secret with the job's keys: the gang's, made of 32 random bytes, and that of the agents' answers. `None` if the
+/// pods need neither. It always has both, because it can't be changed, while the needs of the pods may change.
 #[must_use]
 pub fn keys(plan: &Plan, gang: &[u8; 32], answers: &AnswerKey) -> Option<Secret> {
     keys_of_pods(plan).next()?;
@@ -118,8 +118,8 @@ pub(super) fn answer_secret(plan: &Plan) -> Option<SecretVolumeSource> {
     })
 }
 
-/// Where the agent remembers what it knows: a volume, or of that by which the agent came the one folder in which everybody
-/// may write.
+/// Where the agent keeps its state: a volume, or a folder of the volume that brought the agent. That is the only folder
+/// in which every user may write.
 pub(super) fn state(volume: String, is_part: bool) -> VolumeMount {
     let folder = paths::STATE.rsplit('/').next().map(str::to_owned).filter(|_| is_part);
     VolumeMount { name: volume, mount_path: paths::STATE.to_owned(), sub_path: folder, ..VolumeMount::default() }

@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// A PodGroup, of whichever kind. It lives as long as the workers' Job: a pod that is replaced joins the others in it.
+/// A PodGroup of any kind. It lives as long as the workers' Job, so that a replaced pod joins the others in it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PodGroup {
     /// Volcano's.
     Volcano(VolcanoPodGroup),
-    /// That of the coscheduling plugin.
+    /// The coscheduling plugin's.
     Coscheduling(CoschedulingPodGroup),
     /// Kubernetes' own.
     Native(NativePodGroup),
 }
 
-/// What we say in a PodGroup of Volcano.
+/// The fields that we set in a PodGroup of Volcano.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "scheduling.volcano.sh",
@@ -40,7 +40,7 @@ pub enum PodGroup {
 pub struct VolcanoPodGroupSpec {
     /// How many pods are placed together.
     pub min_member: i32,
-    /// What they ask for together: Volcano looks whether its queue has that before it looks at any node.
+    /// What they request together. Volcano checks its queue for that before it looks at any node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub min_resources: BTreeMap<String, Quantity>,
     /// The queue, where it isn't the default one.
@@ -51,8 +51,8 @@ pub struct VolcanoPodGroupSpec {
     pub priority_class_name: Option<String>,
 }
 
-/// What we say in a PodGroup of the coscheduling plugin. Not `minResources`: pods that it holds back for those are not tried
-/// again when others end, but minutes later.
+/// The fields that we set in a PodGroup of the coscheduling plugin. `minResources` is not one: pods that are held back
+/// for those are not retried when others end, but minutes later.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "scheduling.x-k8s.io",
@@ -70,7 +70,7 @@ pub struct CoschedulingPodGroupSpec {
     pub min_member: i32,
 }
 
-/// What we say in a PodGroup of Kubernetes.
+/// The fields that we set in a PodGroup of Kubernetes.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "scheduling.k8s.io",
@@ -101,11 +101,11 @@ pub struct SchedulingPolicy {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GangPolicy {
-    /// At least so many, or none.
+    /// Minimum number of pods; fewer are not placed.
     pub min_count: i32,
 }
 
-/// The PodGroup of a job that is to have one.
+/// The PodGroup of a job, if it has one.
 #[must_use]
 pub fn pod_group(plan: &Plan) -> Option<PodGroup> {
     let Group { name, kind } = plan.gang.group.as_ref()?;
@@ -133,8 +133,8 @@ pub fn pod_group(plan: &Plan) -> Option<PodGroup> {
     })
 }
 
-/// Has the pods of a template name their group, and sends them to its scheduler if the job names no other. Kubernetes' own
-/// group stands in a field that the types here don't have, see [`posted`].
+/// Makes the pods of a template name their group, and sends them to its scheduler if the job names no other.
+/// Kubernetes' own group is in a field that the types here lack, see [`posted`].
 pub(super) fn join(plan: &Plan, role: &Role, template: &mut PodTemplateSpec) {
     let Some(Group { name, kind }) = &plan.gang.group else { return };
     let metadata = template.metadata.get_or_insert_default();
@@ -151,7 +151,7 @@ pub(super) fn join(plan: &Plan, role: &Role, template: &mut PodTemplateSpec) {
     template.spec.get_or_insert_default().scheduler_name.get_or_insert_with(|| scheduler.to_owned());
 }
 
-/// A Job with whatever the API server knows of it, also where the types here don't.
+/// A Job with all fields of the API server, including those that the types here lack.
 #[derive(kube::Resource, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[resource(inherit = Job)]
 pub struct WholeJob {
@@ -163,7 +163,7 @@ pub struct WholeJob {
 }
 
 impl WholeJob {
-    /// Whether its pods name a group of Kubernetes: an API server that doesn't know the field drops it.
+    /// Whether its pods name a group of Kubernetes. An API server that doesn't know the field drops it.
     #[must_use]
     pub fn has_group(&self) -> bool {
         let spec = self.rest.get("spec").unwrap_or(&Value::Null);
@@ -187,7 +187,7 @@ pub fn posted(plan: &Plan, job: &Job) -> WholeJob {
     serde_json::from_value(whole).expect("a Job has metadata")
 }
 
-/// What the pods ask for together without which the gang doesn't run.
+/// Total requests of the pods that the gang needs to run.
 fn resources(plan: &Plan) -> BTreeMap<String, Quantity> {
     let mut all = Amounts::default();
     for role in &plan.gang.roles {
@@ -205,7 +205,7 @@ fn resources(plan: &Plan) -> BTreeMap<String, Quantity> {
 struct Amounts(BTreeMap<String, Amount>);
 
 impl Amounts {
-    /// What a container asks for; what it is limited to is what it asks for where it says no more.
+    /// The requests of a container. A limit counts as the request where there is none.
     fn of(resources: Option<&ResourceRequirements>) -> Self {
         let lists = resources.into_iter().flat_map(|resources| [&resources.limits, &resources.requests]);
         let amounts = lists.flatten().flatten();
@@ -227,8 +227,8 @@ impl Amounts {
     }
 }
 
-/// What a pod asks for, as a scheduler counts it: its containers with the init containers that go on beside them, or what one
-/// of the others needs before, if that is more.
+/// The requests of a pod as a scheduler counts them: those of its containers and of the init containers that keep
+/// running beside them. If another init container needs more before them, that counts instead.
 fn requests(pod: &PodSpec) -> Amounts {
     let of = |container: &Container| Amounts::of(container.resources.as_ref());
     let (mut beside, mut before) = (Amounts::default(), Amounts::default());

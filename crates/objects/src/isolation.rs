@@ -1,4 +1,5 @@
-//! The NetworkPolicy of a job's pods. The ports that programs open, for the rendezvous first of all, mostly demand no proof.
+//! The NetworkPolicy of a job's pods. Most ports that programs open, above all for the rendezvous, need no
+//! authentication.
 
 use super::{labels, metadata, names};
 use k8s_openapi::api::networking::v1::{

@@ -13,13 +13,13 @@ pub(super) fn job(plan: &Plan, role: &Role, incarnation: Incarnation, past: &Gan
             completion_mode: Some("Indexed".to_owned()),
             completions: Some(role.replicas.into()),
             parallelism: Some(role.replicas.into()),
-            // Until the Workload of all roles is admitted.
+            // Suspended until the Workload of all roles is admitted.
             suspend: plan.gang.queue.as_ref().map(|_| true),
-            // One failed worker is a failed gang: whether and when to start another is the operator's to decide, and
-            // so are deadline and TTL. No pod failure policy: its rules go by pods that the operator has taken from the Job,
-            // too (`lifecycle/lost.rs`), and would fail the Job for a pod that has been replaced.
+            // One failed worker is a failed gang. The operator decides whether and when to start another, and handles
+            // deadline and TTL. There is no pod failure policy: its rules also apply to pods that the operator has
+            // taken from the Job (`lifecycle/lost.rs`), and would fail the Job for a replaced pod.
             backoff_limit: Some(0),
-            // Never two pods of one hostname.
+            // Never two pods with one hostname.
             pod_replacement_policy: Some("Failed".to_owned()),
             template: pod::template(plan, role, incarnation, past),
             ..JobSpec::default()

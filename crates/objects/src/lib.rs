@@ -1,7 +1,7 @@
 //! The Kubernetes objects of a plan.
 //!
-//! Pure, and can't fail: everything that could go wrong has been refused by [`plan`]. Building the same plan
-//! twice gives the same objects.
+//! Pure and infallible, because [`plan`] has refused everything that could go wrong. Building the same plan twice gives
+//! the same objects.
 #![cfg_attr(
     test,
     allow(
@@ -56,13 +56,13 @@ pub struct Objects {
     pub service: Service,
     /// What the program finds at `/etc/training-config`; the same for every incarnation.
     pub config: ConfigMap,
-    /// The claim for checkpoints, if one is to be made. It may be left from an earlier job of this name.
+    /// The claim for checkpoints, if one is to be created. It may be left from an earlier job of this name.
     pub claim: Option<PersistentVolumeClaim>,
     /// The pods of one incarnation, a Job for each role.
     pub jobs: Vec<Job>,
 }
 
-/// Builds the objects of an incarnation, which `past` was before.
+/// Builds the objects of an incarnation. `past` is the gang's past before it.
 #[must_use]
 pub fn objects(plan: &Plan, incarnation: Incarnation, past: &GangPast) -> Objects {
     Objects {
@@ -73,7 +73,7 @@ pub fn objects(plan: &Plan, incarnation: Incarnation, past: &GangPast) -> Object
     }
 }
 
-/// Metadata of an object that ends with its TrainingJob.
+/// Metadata of an object that is deleted with its TrainingJob.
 fn metadata(plan: &Plan, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -85,7 +85,7 @@ fn metadata(plan: &Plan, name: String) -> ObjectMeta {
     }
 }
 
-/// The annotations of `spec.annotations`, and these, which take precedence.
+/// The annotations of `spec.annotations` and `own`, which takes precedence.
 fn annotations<const N: usize>(plan: &Plan, own: [(&str, String); N]) -> BTreeMap<String, String> {
     let own = own.map(|(key, value)| (key.to_owned(), value));
     plan.identity.annotations.clone().into_iter().chain(own).collect()

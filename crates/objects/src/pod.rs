@@ -29,12 +29,13 @@ pub(super) use paths::{CHECKPOINTS, OUTPUT};
 pub const AGENT_PATH: &str = "/trainingjob/agent";
 /// Name of the port on which the agent serves metrics.
 const METRICS: &str = "metrics";
-/// The last words are those that the agent writes, and not the end of the log.
+/// The termination message is the text that the agent writes, and not the end of the log.
 pub(super) const TERMINATION_BY_FILE: &str = "File";
-/// User of the init container; any but root, the folder that it writes into is everybody's.
+/// User of the init container: any but root, because every user may write to its folder.
 pub(super) const NOBODY: i64 = 65532;
 
-/// The template of a role's pods in an incarnation: ours, `podTemplate` laid over it, and what must hold whatever stands in that.
+/// The template of a role's pods in an incarnation: ours, with `podTemplate` laid over it, and then what must hold in
+/// any case.
 pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast) -> PodTemplateSpec {
     let mut overlay = role.pod.overlay.clone();
     let environment = Environment::of(plan, role);
@@ -70,7 +71,7 @@ fn annotations(plan: &Plan) -> BTreeMap<String, String> {
             ("prometheus.io/path", "/metrics".to_owned()),
         ]);
     }
-    // The user's take precedence: an annotation that the operator reads is refused in the spec.
+    // The user's annotations take precedence. Those that the operator reads are refused in the spec.
     let annotations = annotations.into_iter().map(|(key, value)| (key.to_owned(), value));
     annotations.chain(plan.identity.annotations.clone()).collect()
 }
@@ -83,7 +84,7 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast, envi
         restart_policy: Some("Never".to_owned()),
         subdomain: Some(names::service_name(&plan.identity.name)),
         termination_grace_period_seconds: Some(role.pod.grace_seconds),
-        // Thousands of variables in a large namespace, and one of a Service called "master" would be MASTER_PORT.
+        // Otherwise a large namespace adds thousands of variables, and a Service called "master" sets MASTER_PORT.
         enable_service_links: Some(false),
         init_containers: init_containers(plan),
         containers: vec![training(plan, role, args, environment, &mounts)],
@@ -117,7 +118,8 @@ fn volumes(plan: &Plan, mounts: Mounts) -> Vec<Volume> {
     volumes
 }
 
-/// Puts the agent where the container `training` finds it, where its image can't be mounted. Conforms to Pod Security `restricted` by itself.
+/// Puts the agent where the container `training` finds it, if its image can't be mounted. Conforms to Pod Security
+/// `restricted` by itself.
 fn deliver_agent(plan: &Plan) -> Container {
     Container {
         name: AGENT.to_owned(),
@@ -135,7 +137,7 @@ fn deliver_agent(plan: &Plan) -> Container {
     }
 }
 
-/// What the operator's init containers run with. It conforms to Pod Security `restricted` by itself.
+/// Security context of the operator's init containers. It conforms to Pod Security `restricted` by itself.
 pub(super) fn restricted() -> SecurityContext {
     SecurityContext {
         run_as_non_root: Some(true),
@@ -175,7 +177,7 @@ fn training(plan: &Plan, role: &Role, args: Vec<String>, environment: &Environme
     }
 }
 
-/// The user's, and before them the credentials of a program that reads from a store by itself.
+/// The user's sources, after the credentials of a program that reads from a store by itself.
 fn env_from(plan: &Plan, role: &Role) -> Vec<EnvFromSource> {
     let secret = plan.storage.credentials_secret.clone().filter(|_| streams(plan));
     let secret = secret.map(|name| EnvFromSource {
@@ -185,14 +187,14 @@ fn env_from(plan: &Plan, role: &Role) -> Vec<EnvFromSource> {
     secret.into_iter().chain(role.pod.env_from.iter().cloned()).collect()
 }
 
-/// An agent that was killed with its container, for memory as a rule, comes back in its pod and joins its gang again; the
-/// Job takes no notice.
+/// An agent that was killed with its container, usually for memory, restarts in its pod and rejoins its gang. The Job
+/// takes no notice.
 fn again_if_killed() -> ContainerRestartRule {
     let exit_codes = ContainerRestartRuleOnExitCodes { operator: "In".to_owned(), values: Some(vec![KILLED]) };
     ContainerRestartRule { action: "Restart".to_owned(), exit_codes: Some(exit_codes) }
 }
 
-/// What the agent serves.
+/// The port on which the agent serves metrics.
 fn metrics(port: u16) -> ContainerPort {
     ContainerPort {
         name: Some(METRICS.to_owned()),
@@ -228,7 +230,7 @@ fn agent_args(plan: &Plan, role: &Role, attempt: u32, past: &GangPast, environme
         let steps = objective.rungs.map(|rungs| format!("--objective-rungs={}:{}", rungs.min_step, rungs.factor));
         args.extend(steps);
     }
-    // One agent takes care of them: that of the first worker, where all see the same.
+    // One agent looks after them: the first worker's, where all workers see the same checkpoints.
     let checkpoint = plan.storage.checkpoint.as_ref();
     if checkpoint.is_some() && role.name.is_worker() {
         args.push(format!("--checkpoints={}/{POLICY_FILE}", paths::CONFIG));
@@ -253,7 +255,8 @@ impl Mounts {
         it.add_agent(plan);
         it.add_config(plan, gang::key_projection(plan));
         it.add_code(plan);
-        // A container has 64 MiB of shared memory otherwise: too little for data loaders with workers, and for NCCL.
+        // By default a container has 64 MiB of shared memory. That is too little for data loaders with workers, and for
+        // NCCL.
         let memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: None };
         it.add("shm", paths::SHM, false, Volume { empty_dir: Some(memory), ..Volume::default() });
         if let Some(checkpoint) = &plan.storage.checkpoint {
@@ -286,14 +289,14 @@ impl Mounts {
         it
     }
 
-    /// The key by which the operator knows that an answer is of this job.
+    /// The key that proves to the operator that an answer is from this job.
     fn add_answer_key(&mut self, plan: &Plan) {
         if let Some(keys) = gang::answer_secret(plan) {
             self.add("answers", paths::KEYS, true, Volume { secret: Some(keys), ..Volume::default() });
         }
     }
 
-    /// A folder of the volume of the checkpoints: what they don't take for a checkpoint.
+    /// A folder in the volume of the checkpoints, which does not count as a checkpoint.
     fn mount_result(&mut self, publishing: &Publishing) {
         self.mounts.push(VolumeMount {
             name: volume_name("checkpoints"),
@@ -314,7 +317,7 @@ impl Mounts {
         it
     }
 
-    /// What looking after the checkpoints takes, and nothing else.
+    /// Only what looking after the checkpoints needs.
     pub(super) fn of_upkeep(plan: &Plan, checkpoint: &Checkpoint) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
         it.add_config(plan, None);
@@ -322,7 +325,7 @@ impl Mounts {
         it
     }
 
-    /// The agent, with the folder for what it remembers: `agent install` makes one, and the image has one to mount over.
+    /// The agent, with the folder for its state. `agent install` creates one, and the image has one to mount over.
     fn add_agent(&mut self, plan: &Plan) {
         let empty = Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
         match plan.runtime.delivery {
@@ -342,7 +345,7 @@ impl Mounts {
         }
     }
 
-    /// One volume: each has to be mounted by itself before a container starts.
+    /// One volume, because each has to be mounted by itself before a container starts.
     fn add_config(&mut self, plan: &Plan, keys: Option<SecretProjection>) {
         let name = names::config_name(&plan.identity.name);
         let volume = if keys.is_none() {
@@ -358,7 +361,7 @@ impl Mounts {
         self.add("config", paths::CONFIG, true, volume);
     }
 
-    /// The archive of the code. A pod waits for the first part: what follows is there by then, because it is written before.
+    /// The archive of the code. A pod waits only for the first part, because the others are written before it.
     fn add_code(&mut self, plan: &Plan) {
         if plan.storage.code.is_none() {
             return;
@@ -391,7 +394,7 @@ impl Mounts {
         self.volumes.push(Volume { name, ..volume });
     }
 
-    /// Files, so that what changes in the Secret reaches a pod that runs, and nothing of it is in the environment.
+    /// Files, so that changes in the Secret reach a running pod, and the environment holds none of it.
     fn add_credentials(&mut self, name: &str, path: &str, secret: Option<String>) {
         let Some(secret) = secret else { return };
         let source = SecretVolumeSource { secret_name: Some(secret), ..SecretVolumeSource::default() };
@@ -474,7 +477,7 @@ fn volume_name(name: &str) -> String {
     format!("{VOLUME_PREFIX}{name}")
 }
 
-/// Whether the user has something else for shared memory.
+/// Whether the user mounts something else as shared memory.
 fn brings_shm(pod: &Pod) -> bool {
     let training = overlaid(pod).filter(|container| container.name == TRAINING);
     let mounts = training.flat_map(|container| container.volume_mounts.iter().flatten()).chain(&pod.volume_mounts);
@@ -483,8 +486,7 @@ fn brings_shm(pod: &Pod) -> bool {
     mounts.into_iter().any(is_other)
 }
 
-/// Whether what lies in shared memory is of the program alone: of no other container, nor of a user's volume, which may be
-/// the node's.
+/// Whether the program alone uses the shared memory: no other container, and no user's volume, which may be the node's.
 fn has_shm_alone(pod: &Pod) -> bool {
     let mut others = overlaid(pod).filter(|container| container.name != TRAINING);
     let shm = volume_name("shm");
@@ -497,8 +499,8 @@ fn overlaid(pod: &Pod) -> impl Iterator<Item = &Container> {
     spec.flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
 }
 
-/// Takes out of `pod` what `overlay` has its own of, where merging the two would give half of each: variables, volumes
-/// and mounts are replaced whole.
+/// Removes from `pod` what `overlay` also has, where merging the two would mix them. Variables, volumes and mounts are
+/// replaced as a whole.
 fn make_way(pod: &mut PodSpec, overlay: &mut PodSpec) {
     let volumes = overlay.volumes.as_deref().unwrap_or_default();
     pod.volumes.get_or_insert_default().retain(|ours| volumes.iter().all(|theirs| theirs.name != ours.name));
@@ -510,7 +512,7 @@ fn make_way(pod: &mut PodSpec, overlay: &mut PodSpec) {
         let mounts_ours = training.volume_mounts.get_or_insert_default();
         mounts_ours.retain(|ours| mounts.iter().all(|theirs| theirs.mount_path != ours.mount_path));
     }
-    // A map is one value to the merge; people expect its keys to be added.
+    // The merge takes a map as one value, but users expect its keys to be added.
     if let (Some(ours), Some(theirs)) = (&pod.node_selector, &mut overlay.node_selector) {
         for (key, value) in ours {
             theirs.entry(key.clone()).or_insert_with(|| value.clone());
@@ -518,7 +520,7 @@ fn make_way(pod: &mut PodSpec, overlay: &mut PodSpec) {
     }
 }
 
-/// What must hold after `podTemplate` had its say.
+/// What must hold after `podTemplate` was applied.
 fn finish(plan: &Plan, role: &Role, pod: &mut PodSpec) {
     let training = &mut pod.containers[0];
     if plan.gang.rendezvous.rdma {
@@ -539,15 +541,15 @@ fn finish(plan: &Plan, role: &Role, pod: &mut PodSpec) {
         prefer_together(plan, key, pod.affinity.get_or_insert_default());
     }
     if pod.service_account_name.is_none() {
-        // A training talks to no API server: one volume less, and nothing to steal.
+        // Training needs no API server. This saves a volume, and leaves no token to steal.
         pod.automount_service_account_token.get_or_insert(false);
     }
     if pod.host_network == Some(true) {
-        // There a container's port is the node's, and of two workers that name it one would find no node.
+        // There a container's port is the node's. Of two workers that name it, one would find no node.
         if let Some(ports) = &mut pod.containers[0].ports {
             ports.retain(|port| port.name.as_deref() != Some(METRICS));
         }
-        // Without it a pod in the node's network doesn't find the others by name.
+        // Without it a pod on the node's network can't resolve the names of the others.
         pod.dns_policy.get_or_insert_with(|| "ClusterFirstWithHostNet".to_owned());
     }
 }

@@ -1,4 +1,4 @@
-//! Results that are published: by a Job, after the programs have succeeded.
+//! Publishes results by a Job, after the programs have succeeded.
 
 use super::fetch::{progress_args, progress_env, request_arg, transfer};
 use super::pod::{Mounts, little};
@@ -15,7 +15,7 @@ pub(super) fn job(plan: &Plan) -> Option<Job> {
         mounts: Mounts::of_publishing(plan, publishing),
         args: [vec!["outputs".to_owned(), request_arg(&request(plan, publishing))], progress_args(plan)].concat(),
         env: progress_env(plan),
-        // As a fetch: without a GPU, and for as long as it takes.
+        // Like a fetch: without a GPU, and without a deadline.
         queue: false,
         deadline: None,
         resources: little("1", "512Mi"),

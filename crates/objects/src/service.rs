@@ -14,14 +14,14 @@ pub(super) fn service(plan: &Plan) -> Service {
             cluster_ip: Some("None".to_owned()),
             // Workers look for each other before any of them can be ready.
             publish_not_ready_addresses: Some(true),
-            // By UID: pods of a predecessor of the same name that are still ending have the same hostnames.
+            // By UID, because pods of a predecessor of the same name that are still ending have the same hostnames.
             selector: Some(selector(plan)),
             ports: Some(vec![ServicePort {
                 name: Some("master".to_owned()),
                 port: plan.gang.rendezvous.master_port.into(),
                 target_port: Some(IntOrString::Int(plan.gang.rendezvous.master_port.into())),
                 protocol: Some("TCP".to_owned()),
-                // A mesh that guesses waits for the client's first bytes, and takes some of them for HTTP.
+                // A mesh that guesses the protocol waits for the client's first bytes, and takes some of them for HTTP.
                 app_protocol: Some("tcp".to_owned()),
                 ..ServicePort::default()
             }]),
@@ -31,7 +31,7 @@ pub(super) fn service(plan: &Plan) -> Service {
     }
 }
 
-/// Each pod that it selects costs a write of the Service's endpoints whenever it comes or goes.
+/// Each selected pod costs a write of the Service's endpoints whenever it appears or disappears.
 fn selector(plan: &Plan) -> BTreeMap<String, String> {
     let mut selector = labels::gang_selector(plan);
     if plan.gang.rendezvous.host_names == HostNames::FirstWorker {

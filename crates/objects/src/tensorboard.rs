@@ -14,14 +14,14 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use plan::{BoardPlan, BoardVolume, Plan};
 use std::collections::BTreeMap;
 
-/// Where people find it.
+/// The port on which users reach it.
 const PORT: i32 = 6006;
-/// Any but root.
+/// Any user but root.
 const NOBODY: i64 = 65532;
 /// The volume, as TensorBoard sees it.
 const LOGS: &str = "/logs";
 
-/// What makes a TensorBoard.
+/// The objects of a TensorBoard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Board {
     /// Runs it.
@@ -75,7 +75,7 @@ fn deployment(plan: &Plan, board: &BoardPlan) -> Deployment {
         spec: Some(DeploymentSpec {
             replicas: Some(1),
             selector: LabelSelector { match_labels: Some(labels::of_board_pod(plan)), match_expressions: None },
-            // Never two of them at one volume.
+            // Never two of them on one volume.
             strategy: Some(DeploymentStrategy { type_: Some("Recreate".to_owned()), rolling_update: None }),
             template: PodTemplateSpec { metadata: Some(of_board_pod(plan)), spec: Some(pod(plan, board)) },
             ..DeploymentSpec::default()
@@ -95,13 +95,13 @@ fn pod(plan: &Plan, board: &BoardPlan) -> PodSpec {
         ]),
         image_pull_secrets: (!plan.gang.workers().pod.image_pull_secrets.is_empty())
             .then(|| plan.gang.workers().pod.image_pull_secrets.clone()),
-        // It goes where the workers may go, and for a volume of one node to the very node.
+        // It runs where the workers may run, and with a volume of one node on that node.
         tolerations: (!plan.gang.workers().pod.scheduling.tolerations.is_empty())
             .then(|| plan.gang.workers().pod.scheduling.tolerations.clone()),
         affinity: board.one_node.then(|| beside_the_worker(plan)),
         automount_service_account_token: Some(false),
         enable_service_links: Some(false),
-        // It has nothing to save, and a volume of one node may be wanted elsewhere.
+        // It has nothing to save, and a volume of one node may be needed elsewhere.
         termination_grace_period_seconds: Some(2),
         security_context: Some(PodSecurityContext {
             run_as_non_root: Some(true),
@@ -133,7 +133,7 @@ fn container(board: &BoardPlan) -> Container {
         image: Some(board.image.clone()),
         command: Some(vec!["tensorboard".to_owned()]),
         args: Some(arguments()),
-        // Its own notes, and its libraries' caches.
+        // For its own files, and its libraries' caches.
         env: Some(vec![EnvVar { name: "HOME".to_owned(), value: Some("/tmp".to_owned()), value_from: None }]),
         ports: Some(vec![ContainerPort {
             name: Some("http".to_owned()),
@@ -162,8 +162,8 @@ fn container(board: &BoardPlan) -> Container {
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
             ..SecurityContext::default()
         }),
-        // Read-only here and not at the volume: a claim that a worker has attached for writing can't be attached again
-        // otherwise.
+        // Read-only here and not at the volume. Otherwise a claim that a worker has attached for writing couldn't be
+        // attached again.
         volume_mounts: Some(vec![VolumeMount { sub_path, ..mount("logs", LOGS, true) }, mount("tmp", "/tmp", false)]),
         ..Container::default()
     }

@@ -68,7 +68,7 @@ fn env<'a>(container: &'a Container, name: &str) -> Vec<&'a str> {
     variables(container).into_iter().filter(|(found, _)| *found == name).map(|(_, value)| value).collect()
 }
 
-/// What is the agent's, and not its program's.
+/// What belongs to the agent, and not to its program.
 fn agent_args(container: &Container) -> &[String] {
     let args = container.args.as_deref().unwrap();
     &args[..args.iter().position(|arg| arg == "--").unwrap()]
@@ -155,7 +155,7 @@ fn a_job_with_most_there_is_in_its_second_attempt() {
     snapshot("advanced-training", &spec, 2);
 }
 
-/// A program that finds `RANK` takes itself for one of several. What the agent keeps from it `$(NAME)` still stands for.
+/// A program that finds `RANK` takes itself for one of several. `$(NAME)` still stands for what the agent withholds.
 #[test]
 fn only_programs_that_expect_it_find_what_makes_a_group() {
     const GROUP: &[&str] = &["--withhold=RANK,WORLD_SIZE,MASTER_ADDR,MASTER_PORT,PET_MASTER_PORT"];
@@ -196,7 +196,7 @@ fn only_programs_that_expect_it_find_what_makes_a_group() {
     }
 }
 
-/// What depends on how many there are comes from the agent, and from what the operator writes.
+/// Values that depend on the size come from the agent, and from what the operator writes.
 #[test]
 fn an_elastic_job_is_not_told_how_many_it_is() {
     let elastic = |framework: &str, workers: u32| {
@@ -811,7 +811,7 @@ fn a_tensorboard_looks_where_the_workers_write() {
     assert_eq!(volume(json!({})), None);
 }
 
-/// MetricHistories and people find the workers by these labels: a TensorBoard is none.
+/// MetricHistories and users find the workers by these labels. A TensorBoard is not a worker.
 #[test]
 fn a_tensorboard_is_no_worker() {
     let Board { deployment, service } = board_of(&json!({ "output": "pvc://out" })).unwrap();
@@ -842,7 +842,7 @@ fn the_gangs_variables_are_all_reserved_and_none_of_an_attempt_is_in_the_pod() {
     }
 }
 
-/// The kubelet expands what the container has; what it has not it would leave as it is.
+/// The kubelet expands what the container has, and would leave anything else as it is.
 #[test]
 fn the_container_has_what_only_the_kubelet_knows_and_the_rest_refers_to_that() {
     for framework in ["pytorch", "tensorflow", "jax"] {
@@ -859,7 +859,7 @@ fn the_container_has_what_only_the_kubelet_knows_and_the_rest_refers_to_that() {
     }
 }
 
-/// What the kubelet makes of a text; it knows `known`.
+/// What the kubelet makes of a text, with the variables `known`.
 fn by_kubelet(text: &str, known: &[(&str, &str)]) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -888,12 +888,12 @@ fn a_reference_of_the_users_to_what_the_agent_sets_reaches_the_agent() {
     for (text, agent_has) in [
         (ours, "$(RANK)"),
         ("--rank=$(RANK)/$(MODEL)", "--rank=$(RANK)/$(MODEL)"),
-        // Two dollars are one for the kubelet, and it is the agent's to say so.
+        // The kubelet would turn two dollars into one. Here the agent does so.
         ("$$(RANK)", "$$(RANK)"),
         ("$$$(RANK)", "$$$(RANK)"),
         ("$(POD_NAME)", "x-0"),
         ("$$(POD_NAME)", "$(POD_NAME)"),
-        // Whatever else has dollars and brackets is the kubelet's, as ever.
+        // The kubelet handles all other dollars and brackets as usual.
         ("$(date)", "$(date)"),
         ("$$(date)", "$(date)"),
         ("(RANK) ${RANK} $RANK $(RANK", "(RANK) ${RANK} $RANK $(RANK"),
@@ -909,7 +909,7 @@ fn a_reference_of_the_users_to_what_the_agent_sets_reaches_the_agent() {
             ] } },
         }));
         let training = training(&pod);
-        // As if a ConfigMap of the user's had brought a RANK.
+        // As if a user's ConfigMap had brought a RANK.
         let expanded = |text: &str| by_kubelet(text, &[("POD_NAME", "x-0"), ("RANK", "theirs"), ("MODEL", "theirs")]);
         let resume = agent_args(training).iter().find_map(|arg| arg.strip_prefix("--resume-arg=")).unwrap();
         for found in
@@ -918,7 +918,7 @@ fn a_reference_of_the_users_to_what_the_agent_sets_reaches_the_agent() {
             assert_eq!(expanded(found), agent_has, "{text}");
         }
     }
-    // A name that the user has set is the kubelet's.
+    // The kubelet expands a name that the user has set.
     let pod = pod_of(&json!({ "args": ["$(MODEL)"], "env": [{ "name": "MODEL", "value": "mine" }] }));
     assert_eq!(training(&pod).args.as_ref().unwrap().last().unwrap(), "$(MODEL)");
 }
@@ -993,7 +993,7 @@ fn shared_memory_of_the_users_replaces_ours() {
     }
 }
 
-/// What another container may have put there is not the program's to lose.
+/// The program must not delete what another container may have put there.
 #[test]
 fn shared_memory_is_cleared_where_no_other_container_has_it() {
     let clears = |containers: &str| {
@@ -1043,7 +1043,7 @@ fn a_hook_that_sleeps_takes_its_time_from_the_grace() {
         (json!({ "sleep": { "seconds": 20 } }), 30),
         (json!({ "sleep": { "seconds": 59 } }), 1),
         (json!({ "sleep": { "seconds": 0 } }), 45),
-        // How long these take, nobody knows before.
+        // How long these take is not known in advance.
         (json!({ "exec": { "command": ["sleep", "20"] } }), 45),
         (json!({ "httpGet": { "port": 80 } }), 45),
     ] {
@@ -1102,7 +1102,7 @@ fn holds_the_gang_together(template: &PodTemplateSpec) {
     assert_eq!(labels[labels::INCARNATION], "1");
 }
 
-/// Pieces of a pod template by where they go, and whether they may be there.
+/// Pieces of a pod template, by their position, and whether they are allowed.
 fn pieces() -> Vec<(&'static str, Value, bool)> {
     let mine = json!([{ "name": "mine", "emptyDir": {} }]);
     let ours = json!([{ "name": "trainingjob-agent", "hostPath": { "path": "/" } }]);
@@ -1196,7 +1196,7 @@ fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
     let pod = pod_of(&spec);
     let args = training(&pod).args.clone().unwrap();
     let resume: Vec<_> = args.iter().filter_map(|arg| arg.strip_prefix("--resume-arg=")).collect();
-    // The kubelet expands what it knows, and leaves the agent's own alone.
+    // The kubelet expands what it knows, and leaves the agent's variables alone.
     assert_eq!(resume, ["--resume", "$(RESUME_FROM_CHECKPOINT)", "--lr", "$(HYPERPARAM_LEARNING_RATE)"]);
     let secrets: Vec<_> = pod.volumes.iter().flatten().filter_map(|v| v.secret.as_ref()?.secret_name.clone()).collect();
     assert_eq!(secrets, ["keys", "gcs"]);
@@ -1342,7 +1342,8 @@ fn a_program_that_streams_has_the_address_and_the_credentials() {
     assert!(pod.init_containers.iter().flatten().all(|init| init.name != "trainingjob-fetch"));
 }
 
-/// Argo CD takes what has the label, no owner and no place in git for an application's own, and deletes it.
+/// Argo CD deletes an object that has the label, no owner and no place in git, because it takes it for an
+/// application's.
 #[test]
 fn a_claim_that_outlives_its_job_belongs_to_no_application() {
     const INSTANCE: &str = "app.kubernetes.io/instance";
@@ -1402,7 +1403,7 @@ fn looking_after_checkpoints_takes_no_token_and_few_capabilities() {
     assert_eq!(own["containers"][0]["securityContext"]["seccompProfile"], localhost);
 }
 
-/// What there is of a gang that is placed as a whole: its PodGroup, and by what its pods are in it.
+/// A gang that is placed as a whole: its PodGroup, and how its pods refer to it.
 fn grouped(scheduling: &Value) -> Value {
     let spec = json!({
         "model": "m", "dataset": "d", "numWorkers": 3, "gpusPerWorker": 2, "scheduling": scheduling,

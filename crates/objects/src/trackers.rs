@@ -1,6 +1,6 @@
 //! What MLflow, Weights & Biases and TensorBoard read in a program's environment.
 //!
-//! A run is an attempt; its name is completed by the agent, which knows the attempt.
+//! A run is an attempt. The agent, which knows the attempt, completes the run's name.
 
 use super::environment::{literal, var};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, SecretKeySelector};
@@ -20,15 +20,15 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     let run = format!("{}-attempt-{ATTEMPT}", plan.identity.name);
     let mut env = Vec::new();
     if let Some(mlflow) = &monitoring.mlflow {
-        // MLflow itself takes the tags of a new run from MLFLOW_RUN_CONTEXT, its name being one of them; MLFLOW_RUN_NAME
-        // is for programs that name their run themselves.
+        // MLflow takes the tags of a new run from MLFLOW_RUN_CONTEXT, and its name is one of them. MLFLOW_RUN_NAME is
+        // for programs that name their run themselves.
         let mut tags: Map<String, Value> = mlflow_tags(&plan.identity.labels).collect();
         tags.insert("mlflow.runName".to_owned(), json!(run));
         tags.insert("training_job".to_owned(), json!(plan.identity.name));
         tags.insert("namespace".to_owned(), json!(plan.identity.namespace));
         tags.insert("attempt".to_owned(), json!(ATTEMPT));
         if let Some(search) = &plan.identity.search {
-            // The agent's tracking store makes the run of the search, under which those of its trials stand.
+            // The agent's tracking store creates the run of the search, which is the parent of its trials' runs.
             tags.insert("tuning_job".to_owned(), json!(search.name));
             tags.insert("tuning_job_uid".to_owned(), json!(search.uid));
         }
@@ -37,8 +37,8 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
             var("MLFLOW_EXPERIMENT_NAME", literal(&mlflow.experiment)),
             var("MLFLOW_RUN_NAME", &run),
             var("MLFLOW_RUN_CONTEXT", Value::Object(tags).to_string()),
-            // By default a server that is gone is waited for by each call for minutes, with GPUs idle. What the program is
-            // told then is up to the agent's tracking store, see agent/python/trackers.
+            // By default each call waits for minutes for a server that is gone, with GPUs idle. The agent's tracking
+            // store decides what the program gets then, see agent/python/trackers.
             var("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"),
             var("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1"),
             var("MLFLOW_HTTP_REQUEST_TIMEOUT", "20"),
@@ -48,10 +48,10 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
         env.extend([
             var("WANDB_PROJECT", literal(project)),
             var("WANDB_NAME", &run),
-            // The attempts of a job stand together, and so do the trials of a search.
+            // Groups the attempts of a job, and the trials of a search.
             var("WANDB_RUN_GROUP", plan.identity.search.as_ref().map_or(&plan.identity.name, |search| &search.name)),
             var("WANDB_TAGS", wandb_tags(plan)),
-            // By default the end of a program waits for its last upload for ever.
+            // By default the end of a program waits for ever for its last upload.
             var("WANDB_FINISH_TIMEOUT", "300"),
         ]);
     }
@@ -60,13 +60,14 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     }
     if let Some(board) = monitoring.tensorboard.as_ref().and_then(plan::TensorBoard::beside) {
         env.push(var("TENSORBOARD_LOG_DIR", board.log_dir()));
-        // Hugging Face's Trainer calls it so.
+        // Hugging Face's Trainer uses this name.
         env.push(var("TENSORBOARD_LOGGING_DIR", board.log_dir()));
     }
     env
 }
 
-/// The user's labels as tags of a run, except those that MLflow would refuse or that mean something to it or to the agent.
+/// The user's labels as tags of a run, except those that MLflow would refuse, or that have a meaning to it or to the
+/// agent.
 fn mlflow_tags(labels: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Value)> {
     const LONGEST_KEY: usize = 250;
     let is_free = |key: &str| !key.starts_with("mlflow.") && !key.starts_with("tuning_job") && key.len() <= LONGEST_KEY;
@@ -83,7 +84,7 @@ fn wandb_tags(plan: &Plan) -> String {
     of_job.into_iter().chain(own).collect::<Vec<_>>().join(",")
 }
 
-/// The key need not be there: most people use one tracker.
+/// The key is optional, because most users have one tracker.
 fn from_secret(secret: &str, key: &str) -> EnvVar {
     let selector = SecretKeySelector { name: secret.to_owned(), key: key.to_owned(), optional: Some(true) };
     EnvVar {

@@ -15,18 +15,18 @@ use protocol::checkpoints::POLICY_FILE;
 use std::collections::BTreeMap;
 use text::start_of;
 
-/// Tries again after a failure, which Kubernetes spaces 10, 20, 40 s apart.
+/// Retries after a failure. Kubernetes spaces them 10, 20, 40 s apart.
 const TRIES_AGAIN: i32 = 3;
 /// Seconds that an upload of the largest checkpoints may take.
 const DEADLINE: i64 = 24 * 60 * 60;
-/// Seconds that an errand stays once it has ended, if whoever made it could not delete it.
+/// Seconds that an ended errand stays if its creator could not delete it.
 const ERRAND_STAYS: i32 = 300;
-/// Who manages an errand: not the operator, which takes no notice of it.
+/// The manager of an errand. It is not the operator, which ignores errands.
 const PLUGIN: &str = "kubectl-trainingjob";
-/// What an errand is for.
+/// The purpose of an errand.
 const ERRAND: &str = labels::CHECKPOINTS;
 
-/// The Job for a task of the operator's. `None` for a job that has nothing to do for it.
+/// The Job for one of the operator's tasks. `None` if the job has nothing to do for it.
 #[must_use]
 pub fn upkeep(plan: &Plan, task: Upkeep) -> Option<Job> {
     match task {
@@ -42,23 +42,23 @@ fn look_after_checkpoints(plan: &Plan, task: Upkeep) -> Option<Job> {
     let labels = labels::of_upkeep(plan, task);
     metadata.labels.get_or_insert_default().extend(labels.clone());
     let mut args = ["checkpoints", "upkeep", "--policy", &policy_path(), task.as_str()].map(str::to_owned).to_vec();
-    // A claim that nobody has used yet would be bound to where this pod happens to be.
+    // A claim without an earlier user would be bound to the place of this pod.
     let is_new = matches!(checkpoint.volume, CheckpointVolume::New { .. } | CheckpointVolume::EmptyDir);
     let from_store = checkpoint.policy.resume_from.as_deref().is_some_and(|from| from.contains("://"));
     let without_volume = task == Upkeep::Check && from_store && is_new;
     args.extend(without_volume.then(|| "--without-volume".to_owned()));
     let unmounted = Checkpoint { volume: CheckpointVolume::EmptyDir, ..checkpoint.clone() };
     let checkpoint = if without_volume { &unmounted } else { checkpoint };
-    // A checkpoint that is bad stays bad; where a store is away the operator asks again.
+    // A bad checkpoint stays bad. If a store is unreachable, the operator asks again.
     let tries_again = if task == Upkeep::Check { 0 } else { TRIES_AGAIN };
     let spec = JobSpec { backoff_limit: Some(tries_again), ..JobSpec::default() };
     Some(agent_job(plan, metadata, labels, of_checkpoints(plan, checkpoint, args), spec))
 }
 
-/// The Job for something that a person wants of the checkpoints: these arguments for the agent. None for a job that keeps
-/// no checkpoints.
+/// The Job for a user's request about the checkpoints, with these arguments for the agent. `None` if the job keeps no
+/// checkpoints.
 ///
-/// It ends with its TrainingJob, which is not its controller: whoever may create Jobs may create it.
+/// It ends with its TrainingJob, which is not its controller. Any client that may create Jobs may create it.
 #[must_use]
 pub fn errand(plan: &Plan, name: String, args: &[String]) -> Option<Job> {
     let checkpoint = plan.storage.checkpoint.as_ref()?;
@@ -85,7 +85,7 @@ pub fn errand(plan: &Plan, name: String, args: &[String]) -> Option<Job> {
     Some(agent_job(plan, metadata, labels, of_checkpoints(plan, checkpoint, args), spec))
 }
 
-/// Name of such a Job. It is also a label of its pods, so that a long name of a TrainingJob does not fit into it.
+/// Name of such a Job. It is also a label of its pods, so a long name of a TrainingJob is cut.
 #[must_use]
 pub fn errand_name(job: &str, random: &str) -> String {
     const LONGEST: usize = 63;
@@ -94,13 +94,13 @@ pub fn errand_name(job: &str, random: &str) -> String {
     format!("{start}{end}")
 }
 
-/// Where an agent finds what it is to do with the checkpoints.
+/// Where an agent finds its policy for the checkpoints.
 #[must_use]
 pub fn policy_path() -> String {
     format!("{}/{POLICY_FILE}", paths::CONFIG)
 }
 
-/// What a Job of the agent's has.
+/// The parts of a Job of the agent.
 pub(super) struct AgentJob {
     /// Volumes, and where they are mounted.
     pub mounts: Mounts,
@@ -114,7 +114,7 @@ pub(super) struct AgentJob {
     pub deadline: Option<i64>,
     /// Requests and limits.
     pub resources: ResourceRequirements,
-    /// As whom it runs, unless `podTemplate` says that of the program.
+    /// Its user, unless `podTemplate` sets that of the program.
     pub user: PodSecurityContext,
 }
 
@@ -131,7 +131,7 @@ fn of_checkpoints(plan: &Plan, checkpoint: &Checkpoint, args: Vec<String>) -> Ag
     }
 }
 
-/// A Job of one pod that has the agent.
+/// A Job of one pod that runs the agent.
 pub(super) fn agent_job(
     plan: &Plan,
     mut metadata: ObjectMeta,
@@ -147,7 +147,7 @@ pub(super) fn agent_job(
     let own = plan.identity.annotations.clone().into_iter();
     let annotations: BTreeMap<_, _> = own.chain(more.annotations.into_iter().flatten()).collect();
     let overlay = pod.overlay.spec.clone().unwrap_or_default();
-    // As the program is: as another user it may not read what that writes, and the namespace may want no less.
+    // As the program has it: another user may not read the program's files, and the namespace may require no less.
     let of_program = overlay.containers.iter().find(|container| container.name == TRAINING);
     let of_program = of_program.and_then(|container| container.security_context.clone());
     let has_user = of_program.as_ref().is_some_and(|it| it.run_as_user.is_some() || it.run_as_non_root == Some(true));
@@ -169,7 +169,7 @@ pub(super) fn agent_job(
             read_only_root_filesystem: Some(true),
             capabilities: Some(capabilities(is_root)),
             seccomp_profile: of_program.as_ref().and_then(|it| it.seccomp_profile.clone()).or_else(|| {
-                // What the pod has is the container's, too.
+                // The pod's profile holds for the container, too.
                 let of_pod = security_context.as_ref().is_some_and(|it| it.seccomp_profile.is_some());
                 (!of_pod).then(|| SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None })
             }),
@@ -183,7 +183,7 @@ pub(super) fn agent_job(
         spec: Some(JobSpec {
             active_deadline_seconds: deadline,
             template: PodTemplateSpec {
-                // Those of the workers too: a cloud's identity may go by them.
+                // The workers' labels and annotations too, because a cloud's identity may depend on them.
                 metadata: Some(ObjectMeta {
                     labels: Some(labels.into_iter().chain(more.labels.into_iter().flatten()).collect()),
                     annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
@@ -194,12 +194,12 @@ pub(super) fn agent_job(
                     containers: vec![container],
                     volumes: Some(mounts.volumes),
                     security_context,
-                    // It asks the API server for nothing. A cloud's identity brings a token of its own.
+                    // It does not use the API server. A cloud's identity brings a token of its own.
                     automount_service_account_token: Some(false),
                     enable_service_links: Some(false),
                     service_account_name: pod.service_account_name.clone(),
                     image_pull_secrets: (!pod.image_pull_secrets.is_empty()).then(|| pod.image_pull_secrets.clone()),
-                    // A volume that is bound by its first user is then bound where the workers can go.
+                    // A volume that is bound by its first user is then bound where the workers can run.
                     node_selector: (!pod.scheduling.node_selector.is_empty())
                         .then(|| pod.scheduling.node_selector.clone())
                         .or(overlay.node_selector),
@@ -214,18 +214,19 @@ pub(super) fn agent_job(
     }
 }
 
-/// Where the workers must be, but not beside whom.
+/// The workers' node affinity, without their affinity to pods.
 fn only_of_nodes(affinity: Affinity) -> Affinity {
     Affinity { node_affinity: affinity.node_affinity, ..Affinity::default() }
 }
 
-/// It reads files that a hostile program may have written. Root alone needs more than none, to read and keep what other users wrote.
+/// It reads files that a hostile program may have written. Only root needs capabilities, to read and keep what other
+/// users wrote.
 fn capabilities(is_root: bool) -> Capabilities {
     let add = is_root.then(|| ["DAC_OVERRIDE", "FOWNER"].map(str::to_owned).to_vec());
     Capabilities { add, drop: Some(vec!["ALL".to_owned()]) }
 }
 
-/// As whom the programs write nobody can tell where the spec doesn't: the image decides. Root reads it all.
+/// Root, which can read all files. The image decides on the programs' user unless the spec does.
 pub(super) fn as_root() -> PodSecurityContext {
     PodSecurityContext { run_as_user: Some(0), ..PodSecurityContext::default() }
 }

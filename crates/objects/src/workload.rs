@@ -1,5 +1,5 @@
-//! The Workload by which Kueue admits all roles of a gang together or not at all. A gang of workers alone has none: its one Job is
-//! labelled, and Kueue makes the Workload itself.
+//! The Workload by which Kueue admits all roles of a gang together or not at all. A gang of workers alone has none,
+//! because Kueue creates the Workload of its one Job, which is labelled.
 
 use super::{job, metadata, names};
 use k8s_openapi::api::core::v1::{PodTemplateSpec, Toleration};
@@ -9,7 +9,7 @@ use protocol::gang::GangPast;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What we say in a Workload of Kueue.
+/// The fields that we set in a Workload of Kueue.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "kueue.x-k8s.io",
@@ -26,10 +26,10 @@ pub struct WorkloadSpec {
     pub pod_sets: Vec<PodSet>,
     /// The LocalQueue.
     pub queue_name: String,
-    /// Whose priority it is; without one it is 0.
+    /// The class of its priority; without one the priority is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_ref: Option<PriorityClassRef>,
-    /// Which one that is.
+    /// Value of the priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
 }
@@ -42,7 +42,7 @@ pub struct PodSet {
     pub name: String,
     /// How many.
     pub count: i32,
-    /// What each asks for, and where it may run.
+    /// What each requests, and where it may run.
     pub template: PodTemplateSpec,
 }
 
@@ -50,23 +50,23 @@ pub struct PodSet {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(default)]
 pub struct PriorityClassRef {
-    /// Of which API.
+    /// API group of the class.
     pub group: String,
-    /// Of which kind.
+    /// Kind of the class.
     pub kind: String,
     /// Its name.
     pub name: String,
 }
 
 impl PriorityClassRef {
-    /// One of Kubernetes' own.
+    /// A PriorityClass of Kubernetes.
     #[must_use]
     pub fn of_pods(name: &str) -> Self {
         Self { group: "scheduling.k8s.io".to_owned(), kind: "PriorityClass".to_owned(), name: name.to_owned() }
     }
 }
 
-/// What is read of a ResourceFlavor of Kueue: the nodes that it stands for.
+/// The part of a ResourceFlavor of Kueue that is read: the nodes that it stands for.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "kueue.x-k8s.io",
@@ -79,11 +79,11 @@ impl PriorityClassRef {
 pub struct ResourceFlavorSpec {
     /// Labels of its nodes.
     pub node_labels: BTreeMap<String, String>,
-    /// What its pods have to tolerate there.
+    /// Tolerations that its pods need there.
     pub tolerations: Vec<Toleration>,
 }
 
-/// The Workload of a gang that is to have one. The priority is its class's to say.
+/// The Workload of a gang, if it has one. Its class determines the priority.
 #[must_use]
 pub fn workload(plan: &Plan) -> Option<Workload> {
     let queue_name = plan.gang.queue.clone()?;

@@ -4,9 +4,9 @@ use jiff::{SignedDuration, Timestamp};
 use protocol::agent_status::AgentStatus;
 use std::sync::Arc;
 
-/// A pace is known once this much of the whole has gone by since it was first looked at, in percent ...
+/// Percent of the whole that must pass after the first look before a pace is known.
 const SOME_PROGRESS: f64 = 0.5;
-/// ... and this long, in seconds.
+/// Seconds that must pass after the first look before a pace is known.
 const SOME_TIME: f64 = 10.0;
 
 /// The last good answer of a job's agent.
@@ -14,23 +14,23 @@ const SOME_TIME: f64 = 10.0;
 pub struct AgentAnswer {
     /// What it said.
     pub status: Arc<AgentStatus>,
-    /// When.
+    /// When it came.
     pub time: Timestamp,
-    /// Since when it gives none any more.
+    /// Since when no further answer has come.
     pub failing_since: Option<Timestamp>,
-    /// Seconds that remain at the pace seen so far; the program's own estimate goes before it.
+    /// Seconds that remain at the pace seen so far. The program's own estimate takes precedence.
     pub remaining: Option<i64>,
 }
 
 impl AgentAnswer {
-    /// Whether it speaks of this attempt: the answer of the last one may still be at hand.
+    /// Whether it is about this attempt. The answer of the previous one may still be stored.
     #[must_use]
     pub fn is_of(&self, attempt: u32) -> bool {
         self.status.report.attempt == attempt
     }
 }
 
-/// The last answer of a job's agents, and how it stands with asking them.
+/// The last answer of a job's agents, and the state of the questions to them.
 #[derive(Clone, Debug, Default)]
 pub struct AgentPolls {
     answer: Option<(Arc<AgentStatus>, Timestamp)>,
@@ -38,21 +38,21 @@ pub struct AgentPolls {
     first: Option<Pace>,
 }
 
-/// A pod whose agent is asked in vain.
+/// A pod whose agent does not answer.
 #[derive(Clone, Debug)]
 struct Silence {
     pod: String,
     since: Timestamp,
-    /// Why its last answer was not believed, if one came.
+    /// Why its last answer was refused, if one came.
     refusal: Option<String>,
-    /// It is in the log.
+    /// Whether this has been logged.
     told: bool,
 }
 
-/// A point from which the pace is counted.
+/// The point from which the pace is measured.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// Which program: its attempt, and when its agent began.
+    /// The program: its attempt, and when its agent began.
     program: (u32, Option<Timestamp>),
     since: Timestamp,
     percent: f64,
@@ -62,22 +62,22 @@ impl Pace {
     /// Seconds that the rest takes at the pace so far.
     fn remaining(&self, percent: f64, time: Timestamp) -> Option<i64> {
         let (done, took) = (percent - self.percent, time.duration_since(self.since).as_secs_f64());
-        #[allow(clippy::cast_possible_truncation)] // of what is in range
+        #[allow(clippy::cast_possible_truncation)] // the value is in range
         let rest = || ((100.0 - percent) / done * took).round().min(1e12) as i64;
         (done >= SOME_PROGRESS && took >= SOME_TIME).then(rest)
     }
 }
 
 impl AgentPolls {
-    /// How long an agent may be silent before people are told: some questions may fail.
+    /// How long an agent may be silent before that is reported, because single questions may fail.
     pub const SILENT: SignedDuration = SignedDuration::from_secs(30);
 
-    /// The agent answered.
+    /// Records an answer of the agent.
     pub fn answered(&mut self, status: AgentStatus) {
         let now = Timestamp::now();
         if let Some(percent) = status.percent {
             let program = (status.report.attempt, status.report.started_at);
-            // Another program goes on from somewhere else.
+            // Another program resumes at another point.
             self.first = self.first.filter(|first| first.program == program && percent >= first.percent);
             self.first.get_or_insert(Pace { program, since: now, percent });
         }
@@ -85,34 +85,34 @@ impl AgentPolls {
         self.silence = None;
     }
 
-    /// The agent in the pod with this UID did not, or with something that was refused, for this reason.
+    /// Records that the agent in the pod with this UID gave no answer, or that its answer was refused for this reason.
     pub fn failed(&mut self, pod: &str, refusal: Option<String>) {
         let before = self.silence.take().filter(|silence| silence.pod == pod);
         let (since, told) = before.map_or_else(|| (Timestamp::now(), false), |silence| (silence.since, silence.told));
         self.silence = Some(Silence { pod: pod.to_owned(), since, refusal, told });
     }
 
-    /// Whether the log is to tell that an agent is silent: once it has been for long. One whose program has just ended is for a
-    /// moment.
+    /// Whether to log that an agent is silent, which is once it has been silent for long. An agent whose program has
+    /// just ended is silent for a moment.
     pub fn is_to_be_told(&mut self) -> bool {
         let Some(silence) = self.silence.as_mut().filter(|silence| !silence.told) else { return false };
         silence.told = Timestamp::now().duration_since(silence.since) >= Self::SILENT;
         silence.told
     }
 
-    /// Since when the agent of the pod that was asked last gives no answer, also where it never gave one.
+    /// Since when the agent of the last asked pod has not answered, also if it never did.
     #[must_use]
     pub fn silent_since(&self) -> Option<Timestamp> {
         self.silence.as_ref().map(|silence| silence.since)
     }
 
-    /// Why the last answer was not believed, if that is why there is none.
+    /// Why the last answer was refused, if that is why there is none.
     #[must_use]
     pub fn refusal(&self) -> Option<&str> {
         self.silence.as_ref()?.refusal.as_deref()
     }
 
-    /// The last good answer; none if there never was one.
+    /// The last good answer; `None` if there never was one.
     #[must_use]
     pub fn answer(&self) -> Option<AgentAnswer> {
         let (status, time) = self.answer.clone()?;
@@ -120,7 +120,7 @@ impl AgentPolls {
         Some(AgentAnswer { status, time, failing_since: self.silent_since(), remaining })
     }
 
-    /// Whether the agent answered when it was last asked; none if it never was.
+    /// Whether the agent answered when it was last asked; `None` if it never was.
     #[must_use]
     pub fn is_up(&self) -> Option<bool> {
         (self.answer.is_some() || self.silence.is_some()).then_some(self.silence.is_none())

@@ -2,16 +2,16 @@
 
 use std::time::Instant;
 
-/// The objects of one job's TensorBoard, and what became of making them.
+/// The objects of one job's TensorBoard, and the outcome of creating them.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedBoard {
     /// Its Deployment.
     pub deployment: Option<BoardPart>,
     /// Its Service.
     pub service: Option<BoardPart>,
-    /// Nothing is tried before then.
+    /// Nothing is tried before this time.
     pub wait: Option<Instant>,
-    /// What people were told last of why there is none.
+    /// The last published reason why there is none.
     pub told: Option<String>,
 }
 
@@ -20,6 +20,6 @@ pub struct ObservedBoard {
 pub struct BoardPart {
     /// UID of the object.
     pub uid: String,
-    /// Of a Deployment.
+    /// Replicas of a Deployment.
     pub replicas: Option<i32>,
 }

@@ -1,11 +1,11 @@
-//! How often something may be done for one job. Pure: the time is the caller's.
+//! How often something may be done for one job. Pure: the caller passes the time.
 
 use std::time::{Duration, Instant};
 
 /// A token bucket: `BURST` at once, and then one each `EACH` seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket<const BURST: u32, const EACH: u64> {
-    /// When it is full again; none is missing if that is past.
+    /// When it is full again. It is full if that is past.
     full_at: Option<Instant>,
 }
 
@@ -21,7 +21,7 @@ impl<const BURST: u32, const EACH: u64> Bucket<BURST, EACH> {
     /// Takes one token.
     ///
     /// # Errors
-    /// How long until there is one, if there is none.
+    /// With the time until the next token, if there is none.
     pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
         let full_at = self.full_at.map_or(now, |full_at| full_at.max(now)) + Self::EACH;
         match full_at.saturating_duration_since(now).checked_sub(Self::EACH * BURST).filter(|wait| !wait.is_zero()) {

@@ -25,23 +25,24 @@ pub struct Cell {
     pub wanted: Option<Arc<Wanted>>,
     /// What the operator wrote to it.
     pub writes: Writes,
-    /// What the operator published of it.
+    /// What the operator published about it.
     pub publications: Publications,
     /// Reconciles that failed in a row.
     pub failures: u32,
-    /// Passes in a row in which somebody denied the creation of a child.
+    /// Passes in a row in which the creation of a child was denied.
     pub denials: u32,
     /// Children, by kind and name, whose last write the API server has not answered in time.
     pub timed_out: BTreeSet<String>,
-    /// The TrainingJob has been seen; what has its UID and was seen before it is nobody's yet.
+    /// Whether the TrainingJob has been seen. Objects with its UID that were seen before it belong to no job yet.
     pub known: bool,
     /// Its name, once it has been seen.
     pub(super) name: String,
-    /// Whose its pods are, and those that are not its.
+    /// Which pods belong to it, and which do not.
     pub(super) ours: Ours,
-    /// The TrainingJob exists no more; some of its objects still may.
+    /// The TrainingJob no longer exists; some of its objects still may.
     pub forgotten: bool,
-    /// Name of the TrainingJob by the label of its pods: one that was deleted before this operator started is never seen.
+    /// Name of the TrainingJob by the label of its pods. A job that was deleted before this operator started is never
+    /// seen.
     pub(super) pods_of: String,
     /// Living pods of upkeep Jobs, by UID.
     pub(super) upkeep_pods: BTreeMap<String, UpkeepPod>,
@@ -59,7 +60,7 @@ pub(super) struct UpkeepPod {
 }
 
 impl Cell {
-    /// The pod whose agent moves data at present: that of the Job, or the only worker's in its init container.
+    /// The pod whose agent moves data at present: that of the upkeep Job, or the only worker's in its init container.
     #[must_use]
     pub fn transfer_pod(&self) -> Option<ObservedPod> {
         let tasks = [Upkeep::Fetch, Upkeep::Publish].map(Upkeep::as_str);
@@ -74,7 +75,7 @@ impl Cell {
         pods.find(|pod| pod.fetches && pod.incarnation == number && pod.is_alive()).cloned()
     }
 
-    /// The last answer of the agent that moves data at present, unless it has been silent since for long.
+    /// The last answer of the agent that moves data at present, unless it has been silent for long.
     #[must_use]
     pub fn transfer_answer(&self) -> Option<AgentAnswer> {
         let answer = self.transfer.answer()?;
@@ -101,16 +102,16 @@ pub struct Basis {
     pub publishes: bool,
 }
 
-/// What one generation of a spec means: it is the same at every pass.
+/// What one generation of a spec means. It is the same at every pass.
 #[derive(Debug)]
 pub struct Wanted {
-    /// Of the spec.
+    /// Generation of the spec.
     pub generation: Option<i64>,
-    /// What it rests on besides the spec.
+    /// What it depends on besides the spec.
     pub basis: Basis,
-    /// What is to be.
+    /// The plan.
     pub planned: Planned,
-    /// Why not, if it can't be.
+    /// Why the plan is refused, if it is.
     pub refused: Option<String>,
     /// Digest of the Service as it should be.
     pub service: u64,
@@ -121,7 +122,7 @@ pub struct Wanted {
 /// What the operator wrote to a TrainingJob's status.
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
-    /// Version and content of the last write: the watch may not have shown it yet.
+    /// Version and content of the last write, which the watch may not have shown yet.
     pub last: Option<(u64, TrainingJobStatus)>,
     /// Generation of a spec that can't be read, and why, once the TrainingJob says so.
     pub unreadable: Option<(Option<i64>, String)>,
@@ -129,11 +130,11 @@ pub struct Writes {
     pub counters_since: Option<Instant>,
     /// When what the program reports was last written.
     pub progress: ProgressTurn,
-    /// Writes that follow from what is observed alone, an agent's answer say: 30 at once and then one in 10 s.
+    /// Writes that follow from observations alone, such as an agent's answer: 30 at once and then one in 10 s.
     pub observations: Bucket<30, 10>,
 }
 
-/// Events of one TrainingJob. What an agent answers becomes Events too, and anybody may answer in its place.
+/// Events of one TrainingJob. An agent's answers become Events too, and another program may answer in its place.
 #[derive(Clone, Debug, Default)]
 pub struct Publications {
     /// The last ones, by the hash in their names.
@@ -146,7 +147,7 @@ impl Publications {
     /// Names of Events that are remembered.
     const REMEMBERED: usize = 32;
 
-    /// Whether to publish an Event: neither one that was published just before, nor more of one reason than anybody reads.
+    /// Whether to publish an Event: none that was just published, and not too many of one reason.
     pub fn admit(&mut self, reason: &'static str, hash: u64, now: Instant) -> bool {
         if self.last.contains(&hash) {
             return false;

@@ -9,18 +9,18 @@ use protocol::report::Report;
 use protocol::role::RoleName;
 use std::collections::BTreeMap;
 
-/// A Service or ConfigMap: who it is and what it says.
+/// A Service or ConfigMap: its identity, and a digest of its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedChild {
     /// UID of the object.
     pub uid: String,
-    /// Digest of what we own in it: another one means that somebody changed it.
+    /// Digest of the content that we own. A different one means that another client changed it.
     pub digest: u64,
     /// Its deletion has begun.
     pub deleting: bool,
 }
 
-/// Kinds of children, in the order in which they are named to people.
+/// Kinds of children, in the order in which they are named to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChildKind {
     /// The headless Service.
@@ -57,14 +57,14 @@ impl ChildKind {
         }
     }
 
-    /// Whether it is there as long as the TrainingJob is, and no Job is made without it.
+    /// Whether it exists as long as the TrainingJob does, and no Job is created without it.
     #[must_use]
     pub fn precedes_jobs(self) -> bool {
         matches!(self, Self::Service | Self::ConfigMap | Self::PersistentVolumeClaim)
     }
 }
 
-/// Which child: of a Job also whose role's.
+/// A child: its kind, and for a Job also the role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChildKey {
     /// Its kind.
@@ -99,23 +99,23 @@ impl ChildKey {
     }
 }
 
-/// Why a child could not be made: kept until it could.
+/// Why a child could not be created. This is kept until the creation succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// In one word.
     pub reason: Reason,
-    /// What stands in the way and what would mend it.
+    /// What blocks the child, and what would fix that.
     pub message: String,
 }
 
 impl Blocked {
-    /// Whether somebody has said no to it, or can't say yes, who may say otherwise later.
+    /// Whether the creation was denied or got no answer, either of which may change later.
     #[must_use]
     pub fn is_denial(&self) -> bool {
         matches!(self.reason, Reason::Denied | Reason::WebhookFailed | Reason::ApiTimeout)
     }
 
-    /// The object is still there, but on its way out: the watch tells when it is gone.
+    /// The object still exists, but is being deleted. The watch reports when it is gone.
     #[must_use]
     pub fn deleting(name: &str) -> Self {
         let message = format!("{name} is being deleted; it is made again when it is gone");
@@ -130,17 +130,17 @@ pub struct ObservedUpkeep {
     pub uid: String,
     /// Name of the Job.
     pub name: String,
-    /// What it is for, as the agent is told.
+    /// Its task, as the agent gets it.
     pub task: String,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// Its deletion has begun.
     pub deleting: bool,
-    /// It is done: `Some(true)` if well.
+    /// It has ended: `Some(true)` if it succeeded.
     pub ended: Option<bool>,
 }
 
-/// What an Event of the API about a Job or a pod said, for it stands nowhere else.
+/// What an Event of the API says about a Job or a pod, because no other object says it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectEvent {
     /// UID of the object.
@@ -160,32 +160,32 @@ pub struct Children {
     pub config: Option<ObservedChild>,
     /// The Jobs by role; never more than one for each.
     pub jobs: BTreeMap<RoleName, Box<ObservedJob>>,
-    /// Pods by UID, those included that are gone.
+    /// Pods by UID, including those that are gone.
     pub pods: BTreeMap<String, Box<ObservedPod>>,
     /// The Job that looks after the checkpoints while no worker runs.
     pub upkeep: Option<ObservedUpkeep>,
-    /// Its Workload in a queue of Kueue's, if it has several roles.
+    /// Its Workload in a queue of Kueue, if it has several roles.
     pub workload: Option<ObservedWorkload>,
-    /// Workloads have not been listed yet: one that is not known may exist.
+    /// Workloads have not been listed yet, so one that is not known may exist.
     pub workloads_unlisted: bool,
-    /// Last words of its pods, by the UID of the Job.
+    /// Final report of its pods, with the UID of the Job.
     pub upkeep_words: Option<(String, Report)>,
-    /// Children that could not be made.
+    /// Children that could not be created.
     pub blocked: BTreeMap<ChildKey, Blocked>,
-    /// The newest version seen of a child, its deletion included: the answer to a write of ours may come after the
-    /// watch has told of what followed.
+    /// The newest version seen of a child, its deletion included. The answer to a write of ours may come after the
+    /// watch has reported later changes.
     pub versions: BTreeMap<ChildKey, u64>,
-    /// Digests of children as the API server keeps them after our write, where admission changes what we write.
+    /// Digests of children as the API server stores them after our write, where admission changes what we write.
     pub settled: BTreeMap<ChildKey, u64>,
-    /// When it was last made sure that the PodGroup is there, which nobody watches.
+    /// When the PodGroup was last confirmed to exist, because no watch covers it.
     pub group_looked_at: Option<Timestamp>,
-    /// Of each role, the UID of the failed Job whose pods were read besides the watch.
+    /// For each role, the UID of the failed Job whose pods were read besides the watch.
     pub pods_read_of: BTreeMap<RoleName, String>,
-    /// What Events said that were read last.
+    /// What the Events said that were read last.
     pub event: Option<ObjectEvent>,
     /// When Events were last read.
     pub events_read_at: Option<Timestamp>,
-    /// How often in a row Events told nothing new, with no news of the Job and the pods in between.
+    /// How often in a row Events brought nothing new, with no news of the Job and the pods in between.
     pub events_read_in_vain: u32,
 }
 
@@ -196,14 +196,14 @@ impl Children {
         self.jobs.get(&role).map(|job| &**job)
     }
 
-    /// How long after the last time Events are worth reading again: the API server looks for them through all of the
-    /// namespace's. A quarter of a minute, doubling to four minutes while they tell nothing new.
+    /// How long after the last time Events are worth reading again, because the API server searches all of the
+    /// namespace's. 15 s, doubling to four minutes while they bring nothing new.
     #[must_use]
     pub fn read_events_after(&self) -> SignedDuration {
         SignedDuration::from_secs(15 << self.events_read_in_vain.saturating_sub(1).min(4))
     }
 
-    /// Whether anything of it still exists.
+    /// Whether any of the objects still exists.
     pub(super) fn exist(&self) -> bool {
         let has_object =
             self.service.is_some() || self.config.is_some() || !self.jobs.is_empty() || self.upkeep.is_some();
@@ -218,20 +218,20 @@ impl Children {
         is_news
     }
 
-    /// Whether a child stays, and says what it should.
+    /// Whether a child is not being deleted, and has the content that it should.
     #[must_use]
     pub fn is_kept_right(&self, key: ChildKey, child: &ObservedChild, should: u64) -> bool {
         !child.deleting && self.is_right(key, child.digest, should)
     }
 
-    /// Whether a child says what it should, as far as the API server lets it.
+    /// Whether a child has the content that it should, as far as the API server allows.
     #[must_use]
     pub fn is_right(&self, key: ChildKey, digest: u64, should: u64) -> bool {
         digest == should || self.settled.get(&key) == Some(&digest)
     }
 }
 
-/// Resource versions are numbers that grow, as Kubernetes guarantees since 1.35.
+/// Resource versions are increasing numbers, as Kubernetes guarantees since 1.35.
 #[must_use]
 pub fn version(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)

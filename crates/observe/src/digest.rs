@@ -1,5 +1,5 @@
-//! What we own in a child, as one number: equal for the object as built and as the API server gives it back, and
-//! different after a change by anybody else. Only ever compared within one process.
+//! What we own in a child, as one number. It is equal for the object as built and as the API server returns it. It
+//! differs after a change by another client. Digests are only compared within one process.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,7 +23,7 @@ pub fn service(service: &Service) -> u64 {
         let Some(spec) = &service.spec else { return };
         spec.cluster_ip.hash(hasher);
         spec.publish_not_ready_addresses.unwrap_or(false).hash(hasher);
-        // That only the first worker is selected, or all are, is decided when it is made: what runs may go by a name.
+        // Whether the first worker or all are selected is decided at creation, because running programs may use a name.
         let is_first = |key: &str, value: &str| key == labels::COMPLETION_INDEX && value == "0";
         let selector = spec.selector.iter().flatten().filter(|(key, value)| !is_first(key, value));
         selector.collect::<BTreeMap<_, _>>().hash(hasher);
@@ -35,7 +35,7 @@ pub fn service(service: &Service) -> u64 {
     })
 }
 
-/// Labels may be added by others (and are kept out of the digest); ours may not be changed.
+/// Others may add labels, which the digest ignores. Ours may not be changed.
 fn digest(meta: &ObjectMeta, content: impl FnOnce(&mut DefaultHasher)) -> u64 {
     let mut hasher = DefaultHasher::new();
     let ours: BTreeMap<_, _> = meta.labels.iter().flatten().filter(|(key, _)| labels::is_common(key)).collect();

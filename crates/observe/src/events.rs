@@ -1,13 +1,13 @@
-//! Events of the API that tell what stands nowhere else: refused pods of a Job, volumes that don't mount.
+//! Events of the API that report what no other object shows: refused pods of a Job, volumes that don't mount.
 
 use super::ObjectEvent;
 use api::Reason;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 
-/// The newest warning among the Events of one object, told the way the other reasons are.
+/// The newest warning among the Events of one object, reported like the other reasons.
 ///
-/// With its UID: what kept the Job's pods from being made says nothing about pods that are there.
+/// It has the object's UID, because what kept the Job's pods from being created says nothing about existing pods.
 #[must_use]
 pub fn telling(events: &[Event]) -> Option<ObjectEvent> {
     events.iter().filter_map(|event| Some((time(event), classify(event)?))).max_by_key(|(at, _)| *at).map(|(_, n)| n)
@@ -36,7 +36,8 @@ fn classify(event: &Event) -> Option<ObjectEvent> {
     Some(ObjectEvent { about, reason, message: without_prefix(&message).to_owned() })
 }
 
-/// The Job controller puts a generated pod name before the cause, another one each time: the same cause must read the same.
+/// Removes the generated pod name that the Job controller puts before the cause, because the same cause must read the
+/// same.
 fn without_prefix(message: &str) -> &str {
     message
         .strip_prefix("Error creating: ")

@@ -1,4 +1,4 @@
-//! The index: everything remembered of each TrainingJob, filed under its namespace and UID.
+//! The index: everything remembered of each TrainingJob, by its namespace and UID.
 
 use super::owner::{controller, is_training_job, is_upkeep, owner};
 use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod, SlimWorkload};
@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::any::TypeId;
 use std::collections::{HashMap, HashSet};
 
-/// Which TrainingJob. The namespace belongs to it: a label can be copied into another one.
+/// Identifies a TrainingJob. The namespace is part of it, because a label can be copied into another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobKey {
     /// Its namespace.
@@ -21,14 +21,14 @@ pub struct JobKey {
 }
 
 impl JobKey {
-    /// The key of a TrainingJob, read or not.
+    /// The key of a TrainingJob, whether it could be read or not.
     #[must_use]
     pub fn of(meta: &ObjectMeta) -> Self {
         Self { namespace: meta.namespace.clone().unwrap_or_default(), uid: meta.uid.clone().unwrap_or_default() }
     }
 
-    /// The key of the TrainingJob that an object belongs to: by its owner, or by its label, since a person may have
-    /// changed either. None for what somebody else controls.
+    /// The key of the TrainingJob that an object belongs to, by its owner or its label, since a person may have changed
+    /// either. `None` if another owner controls it.
     fn of_child(meta: &ObjectMeta) -> Option<Self> {
         if controller(meta).is_some_and(|controller| !is_training_job(controller)) {
             return None;
@@ -37,7 +37,7 @@ impl JobKey {
         owner.map_or_else(|| Self::labelled(meta), |uid| Some(Self::within(meta, uid)))
     }
 
-    /// The key of the TrainingJob that an object names in its label, which anybody may have copied.
+    /// The key of the TrainingJob that an object names in its label, which any client may have copied.
     fn labelled(meta: &ObjectMeta) -> Option<Self> {
         let uid = meta.labels.as_ref()?.get(labels::UID)?;
         Some(Self::within(meta, uid.clone()))
@@ -53,19 +53,21 @@ impl JobKey {
 pub struct ObservedClaim {
     /// Its deletion has begun.
     pub deleting: bool,
-    /// UIDs of its owners; one that is to outlive its job has none.
+    /// UIDs of its owners. A claim that is to outlive its job has none.
     pub owners: Vec<String>,
 }
 
 impl ObservedClaim {
-    /// Whether the job with this UID may use it: not if it goes, by itself or with an earlier job of the same name.
+    /// Whether the job with this UID may use it. It may not if the claim is being deleted, or is owned by an earlier
+    /// job.
     #[must_use]
     pub fn serves(&self, uid: &str) -> bool {
         !self.deleting && (self.owners.is_empty() || self.owners.iter().any(|owner| owner == uid))
     }
 }
 
-/// All that is remembered of all TrainingJobs; and the claims, which outlive them and so are filed by namespace and name.
+/// All that is remembered of all TrainingJobs, and the claims. Claims outlive them, and so are filed by namespace and
+/// name.
 #[derive(Default, Debug)]
 pub struct Index {
     inner: Mutex<Inner>,
@@ -73,24 +75,24 @@ pub struct Index {
 
 #[derive(Default, Debug)]
 struct Inner {
-    /// Boxed: half of the places of a large map are free.
+    /// Boxed, because half of the places of a large map are free.
     cells: HashMap<JobKey, Box<Cell>>,
     claims: HashMap<(String, String), ObservedClaim>,
-    /// By kind: UIDs that a watch which starts again has listed so far; what it does not list is gone.
+    /// By kind, the UIDs that a restarted watch has listed so far. Objects that it does not list are gone.
     listed: HashMap<TypeId, HashSet<String>>,
     /// Kinds that have been listed once.
     complete: HashSet<TypeId>,
 }
 
 impl Inner {
-    /// Drops a cell of which nothing is left: the last object of a forgotten TrainingJob has gone.
+    /// Drops a cell with nothing left, once the last object of a forgotten TrainingJob is gone.
     fn bury(&mut self, key: &JobKey) {
         if self.cells.get(key).is_some_and(|cell| cell.is_over()) {
             self.cells.remove(key);
         }
     }
 
-    /// Drops whatever cell an object may have kept, whether it is its or not.
+    /// Drops the cells that an object may have kept, whether it belongs to them or not.
     fn bury_of(&mut self, meta: &ObjectMeta) {
         for key in [JobKey::of_child(meta), JobKey::labelled(meta)].into_iter().flatten() {
             self.bury(&key);
@@ -129,12 +131,13 @@ impl Index {
         change(self.lock().cells.entry(key.clone()).or_default())
     }
 
-    /// Changes one cell, unless it has been dropped: whoever acts for a job that may be gone by now leaves nothing of it.
+    /// Changes one cell, unless it has been dropped. An action for a job that is gone by now thus leaves nothing
+    /// behind.
     pub fn update_known<T>(&self, key: &JobKey, change: impl FnOnce(&mut Cell) -> T) -> Option<T> {
         self.lock().cells.get_mut(key).map(|cell| change(cell))
     }
 
-    /// A pod that may still run of an earlier TrainingJob of the same name: its name. Both would write to one place.
+    /// Name of a pod of an earlier TrainingJob of the same name that may still run. Both would write to one place.
     #[must_use]
     pub fn pod_of_predecessor(&self, key: &JobKey, name: &str) -> Option<String> {
         let inner = self.lock();
@@ -146,7 +149,7 @@ impl Index {
         earlier.filter_map(|(_, cell)| cell.living_pod().map(str::to_owned)).min()
     }
 
-    /// Forgets a TrainingJob that exists no more.
+    /// Forgets a TrainingJob that no longer exists.
     pub fn forget(&self, key: &JobKey) {
         let mut inner = self.lock();
         if let Some(cell) = inner.cells.get_mut(key) {
@@ -176,8 +179,8 @@ impl Index {
         self.lock().complete.contains(&TypeId::of::<K>())
     }
 
-    /// Files an event of a watch. `put` files one object, `gone` takes one out, and `missing` takes out all that a list
-    /// has not named by their UID.
+    /// Files an event of a watch. `put` files one object, and `gone` removes one. `missing` removes all whose UID a
+    /// list has not named.
     fn file<K: Resource + 'static>(
         &self,
         event: &Event<K>,
@@ -229,8 +232,8 @@ impl Index {
         });
     }
 
-    /// Whether a pod takes a usual step of a start while others of its gang have yet to take theirs: nothing follows from it
-    /// alone. Of an elastic gang the size follows from each of them.
+    /// Whether a pod takes a usual step of a start while others of its gang have yet to take theirs. Nothing follows
+    /// from it alone. In an elastic gang the size follows from each of them.
     #[must_use]
     pub fn is_starting(&self, pod: &SlimPod) -> bool {
         let seen = pod.seen(false).filter(|seen| seen.is_starting() && !is_upkeep(&pod.metadata));
@@ -243,8 +246,8 @@ impl Index {
         })
     }
 
-    /// Whether the Service and the ConfigMap of an object's job, as far as they are known, are as they should be: nothing follows
-    /// from news of either.
+    /// Whether the Service and the ConfigMap of an object's job, as far as they are known, are as they should be. If
+    /// so, nothing follows from news of either.
     #[must_use]
     pub fn has_right_objects(&self, meta: &ObjectMeta) -> bool {
         let Some(key) = JobKey::of_child(meta) else { return false };
@@ -316,7 +319,7 @@ impl Index {
         });
     }
 
-    /// Files an event of the watch of Deployments, which only TensorBoards have.
+    /// Files an event of the watch of Deployments. Only TensorBoards have one.
     pub fn deployment(&self, event: &Event<Deployment>) {
         let put = |inner: &mut Inner, deployment: &Deployment| {
             let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
@@ -332,7 +335,7 @@ impl Index {
         });
     }
 
-    /// Files an event of the watch of Workloads, which only gangs of several roles have in a queue.
+    /// Files an event of the watch of Workloads. Only gangs of several roles have one, in a queue.
     pub fn workload(&self, event: &Event<SlimWorkload>) {
         let put = |inner: &mut Inner, workload: &SlimWorkload| {
             let (Some(job), Some(seen)) = (JobKey::of_child(&workload.metadata), workload.seen()) else { return };
@@ -377,7 +380,7 @@ fn put_child<K: Resource<DynamicType = ()>>(
     slot: impl Fn(&mut Children) -> &mut Option<ObservedChild>,
 ) {
     let (Some(job), Some(uid)) = (JobKey::of_child(object.meta()), object.uid()) else {
-        // Somebody took all that ties it to its job: to us it is gone.
+        // All that ties the object to its job was removed, so it counts as gone.
         for children in inner.all_children() {
             slot(children).take_if(|child| Some(&child.uid) == object.meta().uid.as_ref());
         }
@@ -407,7 +410,7 @@ fn put_board<K: Resource<DynamicType = ()>>(
     replicas: Option<i32>,
     slot: impl Fn(&mut super::ObservedBoard) -> &mut Option<BoardPart>,
 ) {
-    // By the owner alone: what a person has taken from its job is made anew.
+    // Only the owner counts: an object that a person has detached from its job is created again.
     let (Some(_), Some(job)) = (owner(object.meta()), JobKey::of_child(object.meta())) else { return };
     let part = BoardPart { uid: object.uid().unwrap_or_default(), replicas };
     *slot(&mut inner.cells.entry(job).or_default().board) = Some(part);
@@ -483,7 +486,7 @@ mod tests {
         SlimJob { metadata, ..SlimJob::default() }
     }
 
-    /// Only the last pod that runs is news of a gang that starts, and whatever is unusual.
+    /// News of a gang that starts are only the last pod that runs, and anything unusual.
     #[test]
     fn steps_of_a_start_are_routine_until_the_last() {
         let index = index();
@@ -544,7 +547,7 @@ mod tests {
         assert!(!is_routine(worker("p2", runs)), "the last of two");
     }
 
-    /// Whoever may make a Job can copy labels; who controls it is the API server's to say.
+    /// A client that may create Jobs can copy labels. Which owner controls a Job is the API server's to say.
     #[test]
     fn a_job_with_copied_labels_is_nobodys() {
         let index = index();
@@ -574,7 +577,7 @@ mod tests {
         index.job(&Event::Apply(copied.clone()));
         index.job(&Event::Delete(copied));
         assert_eq!(there(), ["j1"]);
-        // Of one that is known a person may take the owner: it is the same Job.
+        // A person may remove the owner of a known Job. It is still the same Job.
         let mut without = job("j1");
         without.metadata.owner_references = None;
         index.job(&Event::Apply(without));
@@ -602,7 +605,7 @@ mod tests {
         assert_eq!(there(), ["p"], "by its UID, once that is known");
         index.pod(&of("bare", None));
         assert_eq!(there(), ["p"]);
-        // The pods' last words come when their Job is gone, and who orphans them takes their owner.
+        // The pods' final reports come when their Job is gone, and a client that orphans pods removes their owner.
         index.job(&Event::Delete(job("j1")));
         index.pod(&of("p", None));
         index.pod(&of("q", controlled_by("batch/v1", "Job", "x-training", "j1")));
@@ -616,7 +619,6 @@ mod tests {
         assert_eq!(index.children(&key()).pods.values().filter(|pod| !pod.gone).count(), 1);
     }
 
-    /// An operator that starts may find pods that were orphaned: the next gang waits for them.
     #[test]
     fn workloads_are_unlisted_until_their_first_list_ends() {
         let index = index();
@@ -629,6 +631,7 @@ mod tests {
         assert!(!index.children(&key()).workloads_unlisted, "a list that begins again hides nothing");
     }
 
+    /// An operator that starts may find orphaned pods. The next gang waits for them.
     #[test]
     fn a_pod_of_no_job_that_is_known_is_waited_for() {
         let index = index();
@@ -652,7 +655,7 @@ mod tests {
         assert_eq!(there().as_deref(), Some("changed"), "a person took its owner: it is put right");
     }
 
-    /// A job that is deleted and made again under its name waits for the pods of the one before.
+    /// A job that is deleted and recreated under its name waits for the pods of its predecessor.
     #[test]
     fn pods_of_a_predecessor_are_known_by_its_name() {
         let index = index();
@@ -684,7 +687,7 @@ mod tests {
         assert!(index.lock().cells.is_empty());
     }
 
-    /// The agent of a fetch is asked while its Job and its container run, and its answer counts as long.
+    /// The agent of a fetch is asked while its Job and its container run, and its answer is used for as long.
     #[test]
     fn a_pod_that_fetches_is_known_while_it_runs() {
         let index = index();
@@ -735,7 +738,7 @@ mod tests {
         assert!(!answers(&uid));
     }
 
-    /// The pods of a deleted TrainingJob go after it.
+    /// The pods of a deleted TrainingJob disappear after it.
     #[test]
     fn nothing_is_kept_of_a_job_that_is_gone() {
         let index = index();
@@ -752,7 +755,7 @@ mod tests {
         assert!(index.lock().cells.is_empty());
     }
 
-    /// The watch may tell that an object is gone before the answer to its creation has come.
+    /// The watch may report that an object is gone before the answer to its creation has come.
     #[test]
     fn an_answer_that_comes_late_is_no_news() {
         let index = index();

@@ -15,10 +15,10 @@ pub struct SlimJob {
     /// Name, UID, labels, deletion.
     #[serde(deserialize_with = "super::slim::metadata")]
     pub metadata: ObjectMeta,
-    /// Whether somebody holds it back.
+    /// Whether it is suspended, and its parallelism.
     #[serde(default)]
     pub spec: SlimJobSpec,
-    /// How it stands.
+    /// Its status.
     #[serde(default)]
     pub status: SlimJobStatus,
 }
@@ -30,7 +30,7 @@ pub struct SlimJobSpec {
     /// Set by a queue manager.
     #[serde(default)]
     pub suspend: bool,
-    /// Pods at one time.
+    /// Concurrent pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallelism: Option<i32>,
 }
@@ -42,10 +42,10 @@ pub struct SlimJobStatus {
     /// Complete, Failed, FailureTarget, Suspended.
     #[serde(default)]
     pub conditions: Vec<JobCondition>,
-    /// When the Job controller first took it up.
+    /// When the Job controller first processed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// Indexes that succeeded, as in `0,3-5`; they stay so when their pods are gone.
+    /// Indexes that succeeded, as in `0,3-5`. They stay when their pods are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_indexes: Option<String>,
 }
@@ -66,34 +66,34 @@ pub struct ObservedJob {
     pub first_attempt: u32,
     /// When it was created.
     pub created: Option<Timestamp>,
-    /// When the Job controller took it up: before that it has made no pod, and said nothing of why not.
+    /// When the Job controller first processed it. Before that it has created no pod, and has not reported why.
     pub taken_up: Option<Timestamp>,
     /// Its deletion has begun.
     pub deleting: bool,
-    /// A queue manager holds it back, or did when the Job controller last looked.
+    /// A queue manager suspends it, or did when the Job controller last looked.
     pub suspended_by_queue: bool,
-    /// It is to be held back.
+    /// Whether its spec is suspended.
     pub suspend: bool,
-    /// Pods at one time; made with as many as workers.
+    /// Concurrent pods. A Job is created with one for each worker.
     pub parallelism: Option<i32>,
-    /// When a queue manager last let it go on: pods from before then were stopped by it.
+    /// When a queue manager last resumed it. Pods from before then were stopped by the queue manager.
     pub resumed: Option<Timestamp>,
-    /// Indexes that succeeded. Their pods may be gone, and are not made again.
+    /// Indexes that succeeded. Their pods may be gone, and are not recreated.
     pub completed: BTreeSet<u32>,
     /// Every index succeeded.
     pub complete: bool,
-    /// It failed, or is about to as soon as its pods have ended: the Job controller's reason and message.
+    /// It failed, or is about to once its pods have ended: the Job controller's reason and message.
     pub failed: Option<(String, String)>,
 }
 
 impl SlimJob {
-    /// The role whose pods it has; none for one that is not ours.
+    /// The role whose pods it has; `None` if it is not ours.
     #[must_use]
     pub fn role(&self) -> Option<RoleName> {
         super::role(&self.metadata)
     }
 
-    /// Whether its pods are starting, and nothing else is seen of it.
+    /// Whether its pods are starting, and nothing else has happened.
     #[must_use]
     pub fn is_starting(&self) -> bool {
         self.seen().is_some_and(|job| {
@@ -102,7 +102,7 @@ impl SlimJob {
         })
     }
 
-    /// Takes out of a Job what is kept. `None` for one that is not ours.
+    /// Extracts the part of a Job that is kept. `None` if it is not ours.
     #[must_use]
     pub fn seen(&self) -> Option<ObservedJob> {
         let meta = &self.metadata;
@@ -115,12 +115,12 @@ impl SlimJob {
             name: meta.name.clone()?,
             role: self.role()?,
             incarnation,
-            // In a Job of an older operator the two are one.
+            // A Job of an older operator has one number for both.
             first_attempt: first_attempt.unwrap_or(incarnation),
             created: meta.creation_timestamp.as_ref().map(|t| t.0),
             taken_up: self.status.start_time.as_ref().map(|t| t.0),
             deleting: meta.deletion_timestamp.is_some(),
-            // Until the Job controller has taken note of either change there may be pods that it is about to delete.
+            // Until the Job controller has noticed either change, there may be pods that it is about to delete.
             suspended_by_queue: self.spec.suspend || true_("Suspended").is_some(),
             suspend: self.spec.suspend,
             parallelism: self.spec.parallelism,
@@ -135,7 +135,7 @@ impl SlimJob {
 }
 
 impl SlimJob {
-    /// Takes out of the Job that looks after the checkpoints what is kept.
+    /// Extracts the part of the upkeep Job that is kept.
     pub(super) fn upkeep(&self) -> Option<super::ObservedUpkeep> {
         let meta = &self.metadata;
         let is = |type_: &str| self.status.conditions.iter().any(|c| c.type_ == type_ && c.status == "True");

@@ -1,8 +1,8 @@
 //! What the cluster says about each TrainingJob: an index in memory, fed by watches, read without I/O.
 //!
-//! Everything of a job is filed under the namespace and the UID of its TrainingJob, which its label
-//! [`labels::UID`](objects::labels::UID) carries. Pods stay in the index after their deletion until
-//! their incarnation is over, for the last words of a worker come only with its last event.
+//! Everything about a job is filed under the namespace and the UID of its TrainingJob, which its label
+//! [`labels::UID`](objects::labels::UID) carries. Pods stay in the index after their deletion until their incarnation
+//! is over, because a worker's final report comes only with its last event.
 #![cfg_attr(
     test,
     allow(

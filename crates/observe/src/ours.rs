@@ -1,4 +1,4 @@
-//! Whose a Job or a pod is: labels can be copied, also by accident, so that who controls an object decides.
+//! Ownership of Jobs and pods. Labels can be copied, also by accident, so the controlling owner decides.
 
 use super::cell::UpkeepPod;
 use super::owner::is_upkeep;
@@ -11,12 +11,12 @@ use plan::names;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// What tells a job's own pods from those that only carry its labels.
+/// What distinguishes a job's own pods from those that only carry its labels.
 #[derive(Clone, Debug, Default)]
 pub struct Ours {
-    /// UIDs of the Jobs that were seen, by incarnation: their pods' last words come when they are gone.
+    /// UIDs of the Jobs that were seen, by incarnation. Their pods' final reports come when the Jobs are gone.
     jobs: BTreeMap<u32, BTreeSet<String>>,
-    /// Who controls or controlled each pod, by the pod's UID: one for all whom the same controls.
+    /// The current or last controller of each pod, by the pod's UID. Pods with the same controller share one value.
     controllers: BTreeMap<String, Arc<OwnerReference>>,
     /// Pods with our labels that are not ours, as far as is known.
     strangers: BTreeMap<String, Box<ObservedPod>>,
@@ -32,7 +32,7 @@ impl Cell {
         }
     }
 
-    /// Files a Job, unless it is not ours or something newer is known.
+    /// Files a Job, unless it is not ours or a newer version is known.
     pub fn put_job(&mut self, job: &SlimJob) {
         if is_upkeep(&job.metadata) {
             return self.put_upkeep(job);
@@ -42,7 +42,7 @@ impl Cell {
         if !children.is_news(ChildKey::job(seen.role), &job.metadata) {
             return;
         }
-        // The pods of earlier incarnations have had their say once a newer Job is there.
+        // Once a newer Job exists, pods of earlier incarnations that are gone are not needed any more.
         children.pods.retain(|_, pod| pod.incarnation >= seen.incarnation || !pod.gone);
         let left = |number: &u32| children.pods.values().any(|pod| pod.incarnation == *number);
         self.ours.jobs.retain(|number, _| *number >= seen.incarnation || left(number));
@@ -63,7 +63,7 @@ impl Cell {
         }
     }
 
-    /// Files the last words of a pod that looked after the checkpoints. Whether they count its Job decides.
+    /// Files a pod that looks after the checkpoints, and its final report. Its Job decides whether the report counts.
     pub(super) fn put_upkeep_pod(&mut self, pod: &SlimPod, gone: bool) {
         let (uid, name) = (pod.uid().unwrap_or_default(), pod.name_any());
         if gone || pod.has_ended() {
@@ -79,7 +79,7 @@ impl Cell {
         }
     }
 
-    /// Takes out a Job that is gone.
+    /// Removes a Job that is gone.
     pub(super) fn drop_job(&mut self, job: &SlimJob) {
         self.children.upkeep.take_if(|seen| Some(&seen.uid) == job.metadata.uid.as_ref());
         if let Some(role) = job.role().filter(|_| self.has_job(job)) {
@@ -89,17 +89,17 @@ impl Cell {
         }
     }
 
-    /// Takes out all Jobs but these.
+    /// Removes all Jobs but these.
     pub(super) fn keep_jobs(&mut self, listed: &HashSet<String>) {
         self.children.jobs.retain(|_, job| listed.contains(&job.uid));
         self.children.upkeep.take_if(|upkeep| !listed.contains(&upkeep.uid));
         self.sort_out();
     }
 
-    /// Files a pod: with ours, or with those that may turn out to be.
+    /// Files a pod with ours, or with those that may turn out to be ours.
     pub(super) fn put_pod(&mut self, pod: Box<ObservedPod>, meta: &ObjectMeta) {
         if let Some(controller) = controller(meta) {
-            // Who orphans pods takes their owner: they are still whose they were.
+            // A client that orphans pods removes their owner. They still belong to the same job.
             let same = self.ours.controllers.values().find(|known| ***known == *controller).cloned();
             self.ours.controllers.insert(pod.uid.clone(), same.unwrap_or_else(|| Arc::new(controller.clone())));
         }
@@ -118,7 +118,7 @@ impl Cell {
         }
     }
 
-    /// Files a pod that was read besides the watch, unless the watch has shown it: then the watch knows more.
+    /// Files a pod that was read besides the watch, unless the watch has shown it and so knows more.
     pub fn find_pod(&mut self, pod: &SlimPod) {
         let is_known = |uid: &String| self.children.pods.contains_key(uid) || self.ours.strangers.contains_key(uid);
         let seen = pod.seen(false).filter(|seen| !is_upkeep(&pod.metadata) && !is_known(&seen.uid));
@@ -127,7 +127,7 @@ impl Cell {
         }
     }
 
-    /// Notes of which TrainingJob its pods are, by their label.
+    /// Notes the name of its TrainingJob, by the label of its pods.
     pub(super) fn note_name(&mut self, meta: &ObjectMeta) {
         let name = meta.labels.as_ref().and_then(|labels| labels.get(labels::TRAINING_JOB));
         if let Some(name) = name.filter(|name| **name != self.pods_of) {
@@ -135,7 +135,7 @@ impl Cell {
         }
     }
 
-    /// A pod that may still run a program or look after the checkpoints, if there is one: its name.
+    /// Name of a pod that may still run a program or look after the checkpoints, if there is one.
     pub(super) fn living_pod(&self) -> Option<&str> {
         let pods = self.children.pods.values().chain(self.ours.strangers.values());
         let alive = pods.filter(|pod| pod.is_alive()).map(|pod| pod.name.as_str());
@@ -151,8 +151,8 @@ impl Cell {
         self.ours.strangers.retain(|uid, _| listed.contains(uid));
     }
 
-    /// Whether a Job is ours: it has the name that ours has, and our TrainingJob controls it; or a person has taken the
-    /// owner of one that is known.
+    /// Whether a Job is ours: it has the name that ours has, and our TrainingJob controls it. A known Job is also ours
+    /// if a person has removed its owner.
     fn has_job(&self, job: &SlimJob) -> bool {
         let meta = &job.metadata;
         let is_known = || self.children.jobs.values().any(|known| Some(&known.uid) == meta.uid.as_ref());
@@ -164,8 +164,8 @@ impl Cell {
         }
     }
 
-    /// Whether a pod is ours: the Job of its incarnation controls it, or one of that name where none is known. One that
-    /// nobody ever controlled counts where there is no Job: the next gang has to wait for it.
+    /// Whether a pod is ours: the Job of its incarnation controls it, or one of that name where none is known. A pod
+    /// that never had a controller counts where there is no Job, because the next gang has to wait for it.
     fn has_pod(&self, pod: &ObservedPod) -> bool {
         let Some(controller) = self.ours.controllers.get(&pod.uid) else {
             return !self.children.jobs.values().any(|job| job.incarnation == pod.incarnation && !job.deleting);
@@ -176,7 +176,7 @@ impl Cell {
         is_job && known.map_or_else(is_named, |uids| uids.contains(&controller.uid))
     }
 
-    /// Tells ours from the others anew, since more is known.
+    /// Separates ours from the others again, because more is known.
     fn sort_out(&mut self) {
         let all = std::mem::take(&mut self.children.pods).into_iter();
         let all: Vec<_> = all.chain(std::mem::take(&mut self.ours.strangers)).collect();

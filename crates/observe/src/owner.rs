@@ -1,4 +1,4 @@
-//! Whose an object is.
+//! Ownership of objects.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
@@ -13,7 +13,7 @@ pub fn owner(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| is_training_job(owner))
 }
 
-/// Who controls an object; an object has one controller at most.
+/// The controlling owner of an object, which has one at most.
 pub(super) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
@@ -30,7 +30,7 @@ pub fn is_upkeep(meta: &ObjectMeta) -> bool {
     meta.labels.as_ref().and_then(|labels| labels.get(labels::COMPONENT)).is_some_and(|value| value == labels::UPKEEP)
 }
 
-/// The role that a Job or pod plays; none that is not ours. Jobs of before have no word of it.
+/// The role of a Job or pod; `None` if it is not ours. Jobs of older operators lack the label, and are the workers'.
 #[must_use]
 pub fn role(meta: &ObjectMeta) -> Option<RoleName> {
     match meta.labels.as_ref()?.get(labels::COMPONENT).map(String::as_str) {

@@ -1,4 +1,4 @@
-//! A pod as the operator keeps it: what decides, and no more (a pod of the API is over forty times larger).
+//! A pod as the operator keeps it: only what decisions need (a pod of the API is over forty times larger).
 
 use failure::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
 use jiff::Timestamp;
@@ -24,7 +24,7 @@ pub struct SlimPod {
     /// Where it runs.
     #[serde(default)]
     pub spec: SlimPodSpec,
-    /// How it stands.
+    /// Its status.
     #[serde(default, deserialize_with = "super::slim::pod_status")]
     pub status: PodStatus,
 }
@@ -36,7 +36,7 @@ pub struct SlimPodSpec {
     /// The node, once there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// Its containers: which of them its node starts again.
+    /// Its containers, with the rules by which its node restarts them.
     #[serde(default)]
     pub containers: Vec<SlimContainer>,
 }
@@ -47,12 +47,12 @@ pub struct SlimPodSpec {
 pub struct SlimContainer {
     /// Its name.
     pub name: String,
-    /// By which of its ends it is started again, where the API server knows of that.
+    /// The ends after which it is restarted, where the API server supports that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_policy_rules: Option<Vec<ContainerRestartRule>>,
 }
 
-/// What the index keeps of a worker's pod. Boxed is what few pods have: there are thousands of them.
+/// What the index keeps of a worker's pod. Fields that few pods have are boxed, because there are thousands of pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedPod {
     /// UID of the pod.
@@ -73,51 +73,51 @@ pub struct ObservedPod {
     pub ip: Option<String>,
     /// When it got its node.
     pub scheduled_at: Option<Timestamp>,
-    /// Why it has no node: the scheduler's reason and words.
+    /// Why it has no node: the scheduler's reason and message.
     pub unschedulable: Option<Box<Waiting>>,
-    /// It ended, one way or the other: `Some(true)` if well.
+    /// It has ended: `Some(true)` if it succeeded.
     pub ended: Option<bool>,
     /// Reason and message of the pod itself, when it failed without its container (such as `UnexpectedAdmissionError`).
     pub pod_reason: Option<Box<Waiting>>,
-    /// Something outside took it away.
+    /// The disruption from outside that takes it away.
     pub disruption: Option<Box<Disruption>>,
-    /// Since when its node does not answer, by the node controller's word: what its containers do nobody knows.
+    /// Since when its node is unreachable, according to the node controller. What its containers do is unknown.
     pub unreachable: Option<Timestamp>,
-    /// When its deletion was asked for.
+    /// When its deletion was requested.
     pub deletion: Option<Timestamp>,
-    /// When its grace is over.
+    /// When its grace period ends.
     pub end_by: Option<Timestamp>,
     /// Its Job counts it when it ends.
     pub tracked: bool,
-    /// The size of an elastic gang of which its node was told last.
+    /// The size of an elastic gang that its node was last notified of.
     pub gang_size: Option<u16>,
-    /// It exists no more.
+    /// It no longer exists.
     pub gone: bool,
     /// The container `training`.
     pub training: Container,
-    /// When its node last killed the container `training` for lack of memory before it started it again.
+    /// When its node last killed the container `training` for lack of memory and restarted it.
     pub out_of_memory: Option<Timestamp>,
-    /// Why the container `training` was killed that its node starts again in this pod (`OOMKilled`); it is waiting meanwhile.
+    /// Why the container `training` was killed (`OOMKilled`) that its node restarts in this pod. It counts as waiting.
     pub killed: Option<String>,
     /// What keeps the containers from starting, whichever it is.
     pub waiting: Option<Box<Waiting>>,
-    /// The init container that failed, and keeps the program from ever starting.
+    /// The init container that failed, and so keeps the program from starting.
     pub failed_init: Option<Box<FailedInit>>,
     /// What its init container has fetched.
     pub fetched: Vec<FetchedContent>,
     /// Its init container fetches at present.
     pub fetches: bool,
-    /// The init container of the user's that runs at present, and that the program waits for.
+    /// The user's init container that runs at present, and that the program waits for.
     pub running_init: Option<String>,
     /// Name of the container with a service mesh's proxy, if one was injected.
     pub mesh: Option<&'static str>,
 }
 
-/// What the proxies of service meshes are called: Istio's, Linkerd's, Kuma's, Consul's.
+/// Names of the proxies of service meshes: Istio, Linkerd, Kuma, Consul.
 const PROXIES: [&str; 4] = ["istio-proxy", "linkerd-proxy", "kuma-sidecar", "consul-dataplane"];
 
 impl SlimPod {
-    /// Takes out of a pod what is kept. `None` for a pod that is not a worker of ours.
+    /// Extracts the part of a pod that is kept. `None` if the pod is not a worker of ours.
     #[must_use]
     pub fn seen(&self, gone: bool) -> Option<ObservedPod> {
         let meta = &self.metadata;
@@ -137,7 +137,7 @@ impl SlimPod {
             _ => None,
         };
         let grace = meta.deletion_grace_period_seconds.unwrap_or(0);
-        // A pod that has ended, or is to end, starts none again.
+        // A pod that has ended, or is being deleted, restarts no container.
         let killed = if ended.is_none() && meta.deletion_timestamp.is_none() { self.killed() } else { None };
         let statuses =
             || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
@@ -194,7 +194,7 @@ impl SlimPod {
 }
 
 impl SlimPod {
-    /// Why the container `training` was killed that its node is about to start again.
+    /// Why the container `training` was killed that its node is about to restart.
     fn killed(&self) -> Option<String> {
         let is_training = |container: &&SlimContainer| container.name == TRAINING;
         let comes_back = self.spec.containers.iter().find(is_training)?.restart_policy_rules.is_some();
@@ -213,20 +213,20 @@ impl SlimPod {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 
-    /// What the agent left that looked after the checkpoints, if it has ended.
+    /// The final report of the agent that looked after the checkpoints, if it has ended.
     pub(super) fn upkeep_words(&self) -> Option<Report> {
         let mut states = self.status.container_statuses.iter().flatten().filter_map(|c| c.state.as_ref());
         states.find_map(|state| Report::parse(state.terminated.as_ref()?.message.as_deref()?))
     }
 }
 
-/// Finalizer of the Job controller: it takes it off a pod that has ended once it has counted it.
+/// Finalizer of the Job controller, which removes it from an ended pod once it has counted the pod.
 pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 /// A kubelet's reason for the end of a container.
 const OOM_KILLED: &str = "OOMKilled";
 
-/// The node controller takes readiness from the pods of a node that does not answer, and from nothing else in them; a
-/// kubelet takes it from their containers too, unless the pod's own readiness gates are not met.
+/// Since when the pod's node is unreachable. The node controller then changes nothing but the readiness of its pods. A
+/// kubelet also changes that of their containers, unless the pod's own readiness gates are not met.
 fn unreachable(status: &PodStatus) -> Option<Timestamp> {
     const GATES: &str = "ReadinessGatesNotReady";
     let containers_are_ready = condition(status, "ContainersReady").is_some_and(|c| c.status == "True");
@@ -251,7 +251,7 @@ fn training_status(status: &PodStatus) -> Option<&ContainerStatus> {
     status.container_statuses.iter().flatten().find(|c| c.name == TRAINING)
 }
 
-/// How the container `training` ended before it was started again.
+/// How the container `training` ended before it was restarted.
 fn last_end(status: &PodStatus) -> Option<&ContainerStateTerminated> {
     training_status(status)?.last_state.as_ref()?.terminated.as_ref()
 }
@@ -264,11 +264,11 @@ fn training(status: &PodStatus) -> Container {
     let Some(state) = training_status(status).and_then(|c| c.state.as_ref()) else { return Container::Waiting };
     if let Some(end) = &state.terminated {
         let report = end.message.as_deref().and_then(Report::parse).map(Box::new);
-        // What ended the program is the end of the container before, of which this one's agent has told.
+        // The program ended with the previous container, as the agent of this one has reported.
         let before = last_end(status).filter(|_| report.as_ref().is_some_and(|report| report.killed));
         let reason = before.unwrap_or(end).reason.clone();
         return Container::Terminated {
-            // 1970 is how the kubelet says that it never started.
+            // The kubelet writes 1970 if the container never started.
             started: end.started_at.as_ref().map(|t| t.0).filter(|t| *t > Timestamp::UNIX_EPOCH),
             finished: end.finished_at.as_ref().map(|t| t.0),
             exit_code: end.exit_code,
@@ -283,7 +283,7 @@ fn training(status: &PodStatus) -> Container {
     }
 }
 
-/// Of a pod that starts no container twice the first init container that fails is the last one to run.
+/// In a pod that restarts no container, the init container that fails first is the last one to run.
 fn failed_init(status: &PodStatus) -> Option<FailedInit> {
     let has_failed = |state: &&ContainerStateTerminated| state.exit_code != 0;
     status.init_container_statuses.iter().flatten().find_map(|container| {
@@ -314,7 +314,7 @@ fn fetches(status: &PodStatus) -> bool {
     fetching.and_then(|container| container.state.as_ref()).is_some_and(|state| state.running.is_some())
 }
 
-/// Sidecars run on once a pod is initialized, and the agent's own init containers have words of their own.
+/// Sidecars keep running once a pod is initialized. The agent's own init containers are reported otherwise.
 fn running_init(status: &PodStatus) -> Option<String> {
     let is_waited_for = |condition: &PodCondition| condition.type_ == "Initialized" && condition.status == "False";
     status.conditions.iter().flatten().find(|condition| is_waited_for(condition))?;
@@ -344,7 +344,7 @@ impl<'a> From<&'a ObservedPod> for WorkerFacts<'a> {
 }
 
 impl ObservedPod {
-    /// What its agent left, if it has ended.
+    /// The report that its agent left, if it has ended.
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
         match &self.training {
@@ -353,13 +353,13 @@ impl ObservedPod {
         }
     }
 
-    /// The last attempt that it ran, as far as its agent has told.
+    /// The last attempt that it ran, as far as its agent has reported.
     fn attempt(&self) -> u32 {
         let told = self.report().map(|report| report.attempt).filter(|attempt| *attempt > 0);
         told.unwrap_or(self.incarnation)
     }
 
-    /// What has befallen it if it is given up: its node is silent.
+    /// Its disruption if it is given up because its node is unreachable.
     #[must_use]
     pub fn lost(&self) -> Option<Disruption> {
         let since = self.unreachable?;
@@ -367,13 +367,13 @@ impl ObservedPod {
         Some(Disruption { reason: "NodeLost".to_owned(), message, time: Some(since) })
     }
 
-    /// Neither ended nor gone: it may still run.
+    /// Whether it may still run: it has neither ended nor gone.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !self.gone && self.ended.is_none()
     }
 
-    /// Whether it takes the usual steps of a start, and nothing else is seen of it.
+    /// Whether it only takes the usual steps of a start.
     #[must_use]
     pub fn is_starting(&self) -> bool {
         let has_trouble = self.disruption.is_some() || self.unreachable.is_some() || self.unschedulable.is_some();
@@ -387,7 +387,7 @@ impl ObservedPod {
         WorkerFacts::from(self).place()
     }
 
-    /// As people are told of it.
+    /// Its description for users.
     #[must_use]
     pub fn describe(&self) -> String {
         self.place().in_pod(Some(&self.name), self.node.as_deref())
@@ -399,7 +399,7 @@ impl ObservedPod {
         WorkerFacts::from(self).succeeded()
     }
 
-    /// It won't succeed any more.
+    /// It can no longer succeed.
     #[must_use]
     pub fn failed(&self) -> bool {
         !self.succeeded()
@@ -438,7 +438,7 @@ mod tests {
         serde_json::from_value::<SlimPod>(pod).unwrap().seen(false).unwrap()
     }
 
-    /// What the agent tells that came back is why the one before ended, and its node knows more of that.
+    /// The restarted agent reports why the container before it ended, and the node knows more about that.
     #[test]
     fn a_container_that_was_killed_before_its_last_one_is_named() {
         let report = |killed: bool| Report { version: 1, attempt: 1, killed, signal: Some(9), ..Report::default() };
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(cause(false, "OOMKilled"), (Reason::Signal, true), "what followed is another failure");
     }
 
-    /// Both as a container and, as newer meshes have it, as an init container that stays.
+    /// Both as a container and, with newer meshes, as an init container that keeps running.
     #[test]
     fn a_proxy_of_a_mesh_is_seen() {
         let pod = |list: &str, name: &str| seen(&json!({ list: [{ "name": name }] })).mesh;
@@ -511,7 +511,7 @@ mod tests {
         );
     }
 
-    /// As they stand one after the other: killed, in its back-off, running again. And what looks like it.
+    /// In the order in which they occur: killed, in its back-off, running again. Then similar cases.
     #[test]
     fn a_container_that_is_started_again() {
         let end = |code: i32| json!({ "exitCode": code, "reason": "OOMKilled", "finishedAt": "2030-01-02T03:05:00Z" });

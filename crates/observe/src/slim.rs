@@ -1,11 +1,11 @@
-//! Decoding no more than is kept: half of what the operator would do is to decode what it then throws away.
+//! Decodes only what is kept. Otherwise half of the operator's work would be to decode data that it discards.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
-/// All but `managedFields`, a tree of every field of the object, and what nobody uses.
+/// All but unused fields and `managedFields`, which is a tree of every field of the object.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Meta {
@@ -125,7 +125,7 @@ mod tests {
         assert!(serde_json::from_value::<SlimPod>(json!({ "metadata": { "name": "x" } })).is_ok());
     }
 
-    /// The node controller's word on a pod of a node that is silent, and what looks like it.
+    /// The node controller's conditions on a pod of an unreachable node, and similar ones.
     #[test]
     fn a_node_that_does_not_answer() {
         let unreachable = |phase: &str, ready: (&str, &str), containers: &str| {

@@ -1,17 +1,17 @@
-//! When news of a job's progress is written. Pure: the time is the caller's.
+//! When news of a job's progress is written. Pure: the caller passes the time.
 
 use jiff::Timestamp;
 use std::time::{Duration, Instant};
 
-/// How old what is written gets at least, before it is written again for nothing but newer progress. The operator hears within
-/// 2 s of what a program tells every 5 s, and a status has whole seconds: of that it writes every other one, as it comes.
+/// Minimum age of the written progress before newer progress alone is written. The operator learns within 2 s what a
+/// program reports every 5 s, and a status has whole seconds. So it writes every other report, as it comes.
 const APART: Duration = Duration::from_millis(8100);
-/// How old it gets if what came too early is still the newest.
+/// Age at which a report that came too early is written, if it is still the newest.
 const AT_LAST: Duration = Duration::from_secs(13);
-/// How old it gets if nothing newer has come, but something else is known, such as how long it may take.
+/// Age at which the status is written without a newer report, if other facts are new, such as the remaining time.
 const NO_NEWS: Duration = Duration::from_secs(20);
 
-/// When a program told what its job's status says, and which news of it waits.
+/// When a program reported what its job's status contains, and which newer report waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProgressTurn {
     at: Option<Instant>,
@@ -19,10 +19,11 @@ pub struct ProgressTurn {
 }
 
 impl ProgressTurn {
-    /// How long what is known by now has to wait: `news` is when the program told it, if that is not written yet.
+    /// How long the write of what is known has to wait. `news` is the time of the program's report, if it is not
+    /// written yet.
     pub fn wait(&mut self, news: Option<Timestamp>, now: Instant) -> Duration {
         let since = self.at.map_or(NO_NEWS, |at| now.saturating_duration_since(at));
-        // Somebody may look again although no answer has come.
+        // The caller may ask again although no answer has come.
         let is_new = news.is_some() && news != self.waits;
         let last = if news.is_some() { AT_LAST } else { NO_NEWS };
         let wait = if is_new && since >= APART { Duration::ZERO } else { last.saturating_sub(since) };
@@ -32,7 +33,7 @@ impl ProgressTurn {
         wait
     }
 
-    /// It is written, and so old.
+    /// Records that a status of this age was written.
     pub fn told(&mut self, now: Instant, age: Duration) {
         *self = Self { at: now.checked_sub(age.min(APART)), waits: None };
     }
@@ -42,15 +43,15 @@ impl ProgressTurn {
 mod tests {
     use super::*;
 
-    /// A program that tells a step every `period` is asked every 2 s, by an operator that is late by up to `late`: how old the
-    /// status ever was, and how often it was written within ten minutes. All in ms.
+    /// A program reports a step every `period`. An operator that is late by up to `late` asks it every 2 s. Returns how
+    /// old the status ever was, and how often it was written within ten minutes. All in ms.
     fn ten_minutes(period: u64, phase: u64, late: u64) -> (u64, u64) {
         let zero = Instant::now() + Duration::from_secs(60);
         let time = |at: u64| zero + Duration::from_millis(at);
         let (mut turn, mut told, mut known, mut due) = (ProgressTurn::default(), None, None, None);
         let (mut oldest, mut writes, mut asked) = (0, 0, 0);
         for at in (0..600_000).step_by(100) {
-            // Now and then somebody looks for a reason of its own.
+            // Now and then there is another reason to look.
             let mut is_turn = due.is_some_and(|due| at >= due) || at % 3700 == 0;
             if at >= asked {
                 // As lagging as it may be, and then not at all.
@@ -59,7 +60,7 @@ mod tests {
                 is_turn |= news != known;
                 known = news;
             }
-            // What is known otherwise may differ even where the program has told nothing new, such as the time that is left.
+            // Other facts may differ even without a new report of the program, such as the time that is left.
             if is_turn {
                 let news = known
                     .filter(|_| known != told)
@@ -67,7 +68,7 @@ mod tests {
                 let wait = turn.wait(news, time(at));
                 due = Some(at + u64::try_from(wait.as_millis()).unwrap());
                 if wait.is_zero() {
-                    // As whole seconds tell it.
+                    // Times in a status have whole seconds.
                     let age = known.map_or(0, |known| at - known / 1000 * 1000);
                     turn.told(time(at), Duration::from_millis(age));
                     (told, due, writes) = (known, None, writes + 1);

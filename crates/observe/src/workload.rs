@@ -13,7 +13,7 @@ pub struct SlimWorkload {
     /// Name, UID, labels, deletion.
     #[serde(deserialize_with = "super::slim::metadata")]
     pub metadata: ObjectMeta,
-    /// How it stands.
+    /// Its status.
     #[serde(default)]
     pub status: SlimWorkloadStatus,
 }
@@ -24,25 +24,25 @@ pub struct SlimWorkload {
 pub struct SlimWorkloadStatus {
     /// Admitted, Evicted and others.
     pub conditions: Vec<Condition>,
-    /// What was given to it.
+    /// What was assigned to it.
     pub admission: Option<Admission>,
 }
 
-/// What was given to a Workload.
+/// What was assigned to a Workload.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Admission {
-    /// To each role.
+    /// The assignment of each role.
     pub pod_set_assignments: Vec<Assignment>,
 }
 
-/// What was given to a role.
+/// What was assigned to a role.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub struct Assignment {
     /// The role.
     pub name: String,
-    /// Of which nodes each resource is.
+    /// The flavor of nodes by resource.
     pub flavors: BTreeMap<String, String>,
 }
 
@@ -56,24 +56,24 @@ pub struct ObservedWorkload {
     pub name: String,
     /// Its deletion has begun.
     pub deleting: bool,
-    /// It has what it asks for, and nobody takes that back.
+    /// It has what it asks for, and is not being evicted.
     pub admitted: bool,
-    /// It has a part of a quota, still or already.
+    /// It holds a part of a quota, also before its admission and during its eviction.
     pub reserved: bool,
-    /// What it has is taken back.
+    /// It is being evicted.
     pub evicted: bool,
     /// Kueue knows that its pods run.
     pub pods_ready: bool,
     /// Kueue knows that it is over.
     pub finished: bool,
-    /// Kueue's words on what it waits for.
+    /// Kueue's message on what it waits for.
     pub words: String,
-    /// The flavors that each role was given.
+    /// The flavors that were assigned to each role.
     pub flavors: BTreeMap<RoleName, BTreeSet<String>>,
 }
 
 impl SlimWorkload {
-    /// Takes out of a Workload what is kept.
+    /// Extracts the part of a Workload that is kept.
     #[must_use]
     pub fn seen(&self) -> Option<ObservedWorkload> {
         let condition = |type_: &str| self.status.conditions.iter().find(|condition| condition.type_ == type_);

@@ -96,7 +96,7 @@ mod tests {
             ("v1.35.1+k3s1", "containerd://v2.2.0-k3s1", true),
             ("v1.34.9", "containerd://2.2.1", false),
             ("v1.9.3", "containerd://2.2.1", false),
-            // This kubelet still takes it.
+            // This kubelet still accepts it.
             ("v1.35.0", "containerd://1.7.28", false),
             ("v1.35.0", "containerd://2.0.5", false),
             ("v1.35.0", "containerd://Unknown", false),

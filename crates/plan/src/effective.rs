@@ -63,7 +63,7 @@ pub(super) fn of(job: &TrainingJob, no: &mut Refusals) -> Effective {
     let written = serde_json::to_value(spec).expect("a spec is plain data");
     let mut filled = written.clone();
     api::fill(&mut filled, &defaults);
-    // Of fields that are newer than the record.
+    // These fields are newer than the record.
     api::fill(&mut filled, &today);
     match serde_json::from_value(filled) {
         Ok(mut spec) => {
@@ -105,7 +105,7 @@ impl Effective {
             if self.spec.elastic.is_some() {
                 fields.remove("numWorkers");
             }
-            // The pods mount the archive, whichever it is.
+            // The pods mount the archive, whatever its content.
             if let Some(code) = fields.get_mut("code") {
                 *code = Value::Bool(true);
             }
@@ -121,9 +121,9 @@ impl Effective {
 }
 
 impl Effective {
-    /// A short hash of the settings that can't change while the job runs, apart from defaults. A change of it means that what
-    /// runs was made of another spec. Only the same version of the operator compares two of them, or one of another
-    /// generation: a version that computes it in another way restarts no job.
+    /// A short hash of the settings that can't change while the job runs, apart from defaults. If it has changed, the
+    /// running pods were created from another spec. Two hashes are compared only if the generation has changed. A
+    /// version of the operator that computes it in another way therefore restarts no job.
     pub fn fixed(&self) -> String {
         let mut wish = self.written.clone();
         if let Value::Object(fields) = &mut wish {
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(plan.monitoring.metrics_port, Some(999));
         // A field that is newer than the record.
         assert_eq!(plan.policy.failure.node_lost_seconds, api::defaults::NODE_LOST_SECONDS);
-        // What is recorded now is what holds now.
+        // Values that are recorded now equal the current defaults.
         let mut now = job(spec);
         now.spec.gpus_per_worker = Some(0);
         let planned = self::plan(&now);

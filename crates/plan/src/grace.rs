@@ -19,7 +19,7 @@ pub(super) struct Grace {
 pub(super) fn resolve(field: &str, overlay: &PodTemplateSpec, no: &mut Refusals) -> Grace {
     let written = overlay.spec.as_ref().and_then(|pod| pod.termination_grace_period_seconds);
     let pod = written.unwrap_or(DEFAULT);
-    // The pod's seconds begin before the hook, SIGTERM comes after it.
+    // The pod's seconds begin before the hook, and SIGTERM follows after it.
     let mut left = pod;
     if let Some((index, seconds)) = sleep(overlay).filter(|(_, seconds)| *seconds > 0) {
         left = pod.saturating_sub(seconds);
@@ -33,7 +33,7 @@ pub(super) fn resolve(field: &str, overlay: &PodTemplateSpec, no: &mut Refusals)
             );
         }
     }
-    // The agent kills what is left in time to tell of it, before the kubelet kills the agent.
+    // The agent kills the remaining processes in time to report that, before the kubelet kills the agent.
     let program = (left.saturating_mul(3) / 4).max(1);
     Grace { pod, program }
 }

@@ -41,7 +41,7 @@ pub enum Source {
     Claim(ClaimPath),
     /// Reference of an image that is mounted.
     Image(String),
-    /// Content that is fetched before the workers start: the canonical address, and what came of it.
+    /// Content that is fetched before the workers start: the canonical address, and the result of the fetch.
     Fetch {
         /// Canonical address.
         uri: String,
@@ -103,7 +103,7 @@ pub enum CacheVolume {
 /// Limit of an emptyDir without one, in bytes.
 const EMPTY_DIR_LIMIT: u64 = 100 << 30;
 
-/// Resolves the content that the workers read. `pods` is how many pods read it at most.
+/// Resolves the content that the workers read. `pods` is the maximum number of pods that read it.
 pub(super) fn resolve(
     spec: &TrainingJobSpec,
     status: Option<&TrainingJobStatus>,
@@ -134,7 +134,7 @@ pub(super) fn resolve(
     (inputs, Some(fetching))
 }
 
-/// Contents of which the revision is known. Nothing else of the status counts for the plan.
+/// Contents with a known revision. The plan depends on nothing else of the status.
 #[must_use]
 pub fn resolved(status: &TrainingJobStatus) -> Vec<DataStatus> {
     let resolved = status.data.iter().filter(|data| data.is_resolved());
@@ -211,7 +211,7 @@ fn source(
     }
 }
 
-/// Two folders can't be mounted at one path, nor the second hide the first.
+/// Two folders can't be mounted at one path, and the second one must not hide the first.
 fn check_paths(inputs: &[Input], spec: &TrainingJobSpec, no: &mut Refusals) {
     let taken = |path: &str| {
         let users = spec.volume_mounts.iter().map(|mount| mount.mount_path.trim_end_matches('/'));

@@ -240,7 +240,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         block_owner_deletion: Some(true),
     };
     let group = placement::group(&spec.scheduling, &name, &uid);
-    // One role in the network of the nodes is enough: its addresses are theirs, and the others would refuse them.
+    // One role in the nodes' network is enough. Its addresses are the nodes', and the other roles would refuse them.
     let isolated = spec.networking.isolate() && !roles.iter().any(Role::has_host_network);
     let plan = Plan {
         identity: Identity {
@@ -268,7 +268,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
 fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, no: &mut Refusals) -> Option<Elastic> {
     let elastic = spec.elastic.as_ref()?;
     let (desired, min, max) = (spec.num_workers(), elastic.min_workers(), elastic.max_workers);
-    // The API server has asked this of what the job says itself, and can't see what its template says.
+    // The API server has checked this for the job's own fields, but does not see the template's.
     if !(min..=max).contains(&desired) && spec.num_workers.is_some() {
         no.push(
             "spec.numWorkers",

@@ -197,7 +197,7 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
 fn patterns(wanted: &api::Monitoring, no: &mut Refusals) -> Vec<String> {
     let patterns = wanted.progress.as_ref().map(|progress| progress.patterns.clone()).unwrap_or_default();
     for (index, wrong) in ProgressPatterns::refusals(&patterns) {
-        // A regular expression's error draws a picture of several lines.
+        // The error of a regular expression contains a picture of several lines.
         let wrong = wrong.split_whitespace().collect::<Vec<_>>().join(" ");
         no.push(format!("spec.monitoring.progress.patterns[{index}]"), wrong);
     }
@@ -236,7 +236,7 @@ fn tensorboard(name: &str, spec: &TrainingJobSpec, storage: &Storage) -> TensorB
     let Some((volume, mounted_at)) = of_checkpoints.map(|v| (v, paths::CHECKPOINTS)).or_else(of_output) else {
         return TensorBoard::NoStorage;
     };
-    // Several workers can only share what many nodes can mount.
+    // Several workers can only share a volume that many nodes can mount.
     let most = spec.elastic.as_ref().map_or(spec.num_workers(), |elastic| elastic.max_workers);
     let one_node = most == 1 && matches!(volume, BoardVolume::Claim(_));
     let image = spec.monitoring.tensorboard_image.clone().unwrap_or_default();

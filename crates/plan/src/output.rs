@@ -1,4 +1,4 @@
-//! Where the program writes its results, and what is published of them.
+//! Where the program writes its results, and which of them are published.
 
 use super::effective::Effective;
 use super::storage::paths;

@@ -50,7 +50,7 @@ fn pinned(image: &str, id: &str) -> Option<String> {
     let (its_repository, digest) = id.split_once('@')?;
     let (algorithm, hash) = digest.split_once(':')?;
     let is_digest = !algorithm.is_empty() && hash.len() >= 32 && hash.chars().all(|c| c.is_ascii_hexdigit());
-    // The tag goes: some runtimes refuse a reference that has both.
+    // The tag is removed, because some runtimes refuse a reference that has both.
     let own = repository(image);
     (is_digest && full_name(own) == full_name(its_repository)).then(|| format!("{own}@{digest}"))
 }
@@ -95,7 +95,7 @@ mod tests {
             ("r.example:5000/operator:1", "r.example:5000/operator@", Some("r.example:5000/operator@")),
             ("localhost:5000/operator:1", "localhost:5000/operator@", Some("localhost:5000/operator@")),
             ("r.example:5000/operator:1", "r.example/operator@", None),
-            // What is left out of a name on Docker Hub.
+            // Docker Hub's names may omit these parts.
             ("operator:1", "docker.io/library/operator@", Some("operator@")),
             ("ml/operator:1", "docker.io/ml/operator@", Some("ml/operator@")),
             ("docker.io/operator:1", "docker-pullable://operator@", Some("docker.io/operator@")),

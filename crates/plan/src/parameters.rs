@@ -1,17 +1,17 @@
-//! Parameters of a template: their values take the place of `$<params.NAME>` in its text.
+//! Parameters of a template. Their values replace `$<params.NAME>` in its text.
 //!
-//! A value is inserted once and as it is. What looks like a placeholder in a value stays text.
+//! A value is inserted once and unchanged. Text in a value that looks like a placeholder stays text.
 
 use api::RuntimeParameter;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Begin of a placeholder, which ends with [`END`].
+/// Beginning of a placeholder, which ends with [`END`].
 const BEGIN: &str = "$<params.";
 const END: char = '>';
-/// Bytes that the values may have in all places together. A short template could otherwise become a huge spec.
+/// Maximum bytes of the values in all places together. A short template could otherwise become a huge spec.
 const MOST_INSERTED: usize = 256 * 1024;
-/// Problems that one message names.
+/// Maximum number of problems that one message names.
 const MOST_PROBLEMS: usize = 5;
 
 /// Replaces the placeholders in all text of `template`, the spec of a template without its `parameters`.

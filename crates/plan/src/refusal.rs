@@ -39,9 +39,9 @@ pub struct Refusals(pub Vec<Refusal>);
 
 impl Refusals {
     pub(super) fn push(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        // A field's name may be a key that somebody made a megabyte long.
+        // A field's name may be a key of a user, with a megabyte of text.
         let refusal = Refusal { field: short(&field.into()), message: short(&message.into()) };
-        // What roles have from the workers is looked at for each of them.
+        // The values that roles have from the workers are checked for each role.
         if !self.is_full() && !self.0.contains(&refusal) {
             self.0.push(refusal);
         }

@@ -42,7 +42,7 @@ pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusa
     }
     for role in &mut roles {
         role.completion = match decides(spec, role.name) {
-            // The first one runs mpirun, and the others what that starts.
+            // The first one runs mpirun, and the others run the processes that it starts.
             true if spec.framework() == Framework::Mpi => Completion::First,
             true => Completion::EveryReplica,
             false => Completion::Ended,
@@ -114,7 +114,7 @@ impl<'s> PodInput<'s> {
         Self {
             image: of.image.as_ref().or(workers.image),
             command: if of.command.is_empty() { workers.command } else { &of.command },
-            // As an image's default arguments are nothing to another command.
+            // An image's default arguments do not fit another command.
             args: if of.command.is_empty() && of.args.is_empty() { workers.args } else { &of.args },
             env: spec.env.iter().filter(is_new).chain(&of.env).cloned().collect(),
             own_env: Written { field: at("env"), value: &of.env },
@@ -129,7 +129,7 @@ impl<'s> PodInput<'s> {
                 Some(template) => Written { field: at("podTemplate"), value: Some(template) },
                 None => workers.template,
             },
-            // They are where the GPUs are.
+            // The devices are where the GPUs are.
             rdma: workers.rdma && gpus > 0,
         }
     }

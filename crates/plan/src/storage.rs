@@ -141,8 +141,8 @@ pub(super) fn resolve(
     })
 }
 
-/// The checkpoint from which a restart was requested, and the request: by the annotation or, where that was lost, by the status.
-/// An annotation of another form is ignored.
+/// Returns the checkpoint from which a restart was requested, and the request. They come from the annotation, or from
+/// the status if the annotation was lost. An annotation of another form is ignored.
 #[must_use]
 pub fn restart_from(job: &TrainingJob) -> Option<RestartFrom> {
     let annotation = job.metadata.annotations.as_ref().and_then(|all| all.get(RESTART_FROM));
@@ -158,7 +158,7 @@ pub fn restart_from(job: &TrainingJob) -> Option<RestartFrom> {
     requested.or_else(recorded)
 }
 
-/// Maximum bytes of a path in a request, as of `resumeFrom`.
+/// Maximum bytes of a path in a request, as in `resumeFrom`.
 const LONGEST_PATH: usize = 2048;
 
 /// Resolves a relative path against the folder of checkpoints.

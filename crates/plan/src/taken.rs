@@ -74,7 +74,7 @@ fn merge(path: &str, base: &Value, own: Value) -> Value {
 
 fn objects(path: &str, base: &Map<String, Value>, own: Map<String, Value>) -> Map<String, Value> {
     let mut all = base.clone();
-    // As an image's default arguments are nothing to another command.
+    // Like an image's default arguments, the template's do not fit another command.
     if own.contains_key("command") && ["", "roles"].contains(&path) {
         all.remove("args");
     }
@@ -111,7 +111,7 @@ fn pod_templates(base: &Value, own: Value) -> Value {
             base.merge_from(own);
             serde_json::to_value(base).expect("a pod template is plain data")
         }
-        // What is wrong in either is told when the whole is checked.
+        // The check of the whole spec reports the errors in either.
         _ => merge("", base, own),
     }
 }
@@ -254,7 +254,7 @@ mod tests {
             json!([{ "name": "proxy", "image": "p:1" }, { "name": "training", "workingDir": "/a", "tty": true }])
         );
         assert_eq!((&all["spec"]["hostIPC"], all["spec"]["volumes"].as_array().map(Vec::len)), (&json!(true), Some(1)));
-        // What is wrong stays, and is told with its path.
+        // A wrong value stays, and is reported with its path.
         let wrong = json!({ "podTemplate": { "spec": { "dnsPolicy": 1 } } });
         let all =
             &merged_value(wrong.clone(), json!({ "podTemplate": { "spec": { "hostIPC": true } } }))["podTemplate"];
@@ -269,7 +269,7 @@ mod tests {
         assert!(
             error.starts_with("ClusterTrainingRuntime gpu has what is no field of a TrainingJob: spec.numWorkers: ")
         );
-        // What it may not have concerns nobody.
+        // Fields that a template may not have are ignored.
         let all = merged_value(json!({ "model": "x", "suspend": true, "numWorkers": 3 }), json!({}));
         assert_eq!((&all["model"], &all["suspend"]), (&json!("m"), &json!(false)));
     }

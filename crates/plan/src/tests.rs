@@ -644,7 +644,7 @@ fn a_hook_must_leave_the_program_time_to_stop() {
         (json!(null), "training", sleep(59), 1),
         (json!(100), "training", sleep(60), 30),
         (json!(0), "training", sleep(0), 1),
-        // Another container's hook runs beside the program; how long these take, nobody knows before.
+        // Another container's hook runs beside the program. The duration of these hooks is unknown in advance.
         (json!(null), "sidecar", sleep(60), 45),
         (json!(null), "training", json!({ "exec": { "command": ["sleep", "60"] } }), 45),
         (json!(null), "training", json!({ "httpGet": { "port": 80, "path": "/drain" } }), 45),
@@ -675,7 +675,7 @@ fn defaults_written_out_change_nothing() {
         let stored = filled(&job.spec);
         for path in api::defaults::all().map(|(path, _)| path) {
             let there = path.split('.').try_fold(&stored, |object, step| object.get(step)).is_some();
-            // Of what is there or not as a whole.
+            // Fields of an object that is there or not as a whole.
             let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
             let is_absent = api::defaults::THERE_OR_NOT.contains(&parent)
                 && fields.pointer(&format!("/{}", parent.replace('.', "/"))).is_none();
@@ -951,7 +951,7 @@ fn the_intent_is_what_was_asked_for() {
         ..Runtime::default()
     };
     assert_eq!(resolve(&job(&json!({})), &other).plan.identity.intent, base);
-    // Fixed here, since a later version must come to the same.
+    // Fixed here, since a later version must compute the same value.
     assert_eq!(base, "f7ad24a438425ed2");
 }
 
@@ -992,7 +992,7 @@ fn a_template_names_no_other_group() {
         &with("coscheduling", &coscheduling),
         &format!("spec.podTemplate.metadata.labels.scheduling.x-k8s.io/pod-group: {why}"),
     );
-    // Whoever makes a group by hand.
+    // A user may make a group by hand.
     for metadata in [&volcano, &coscheduling] {
         plan(&with("none", metadata));
     }

@@ -52,7 +52,7 @@ pub struct CheckpointPolicy {
 }
 
 impl CheckpointPolicy {
-    /// The words by which it is remembered that an attempt has resumed from [`CheckpointPolicy::resume_from`].
+    /// The text that records that an attempt has resumed from [`CheckpointPolicy::resume_from`].
     #[must_use]
     pub fn wish(&self) -> Option<&str> {
         self.request.as_deref().or(self.resume_from.as_deref())
@@ -228,7 +228,7 @@ impl Checkpoints {
         ]
     }
 
-    /// The part that must be known after the pod is gone, in few bytes.
+    /// Returns the part that must be known after the pod is gone, in few bytes.
     #[must_use]
     pub fn last_words(&self) -> Self {
         let cut = |text: &str| text::start_of(text, SHORT).to_owned();

@@ -60,7 +60,7 @@ impl Reader {
                 self.name = None;
                 self.keep(at + 1);
             }
-            // Before it a number may stand, which has no end of its own.
+            // A number may precede it, which has no end of its own.
             ',' => {
                 self.name = None;
                 self.keep(at);
@@ -87,7 +87,7 @@ impl Reader {
             && self.name.is_some_and(|name| TEXTS.contains(&name.as_str()))
         {
             let closing: String = self.open.iter().rev().collect();
-            // What is left of a character that was cut.
+            // The rest of a truncated character.
             let text = text[..string.whole].trim_end_matches('\u{fffd}');
             return Some(format!("{text}\"{closing}"));
         }

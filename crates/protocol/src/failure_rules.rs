@@ -70,7 +70,7 @@ impl FailureRule {
         let is_empty = self.exit_codes.is_empty() && self.reasons.is_empty() && self.message.is_none();
         let is_code = || self.exit_codes.is_empty() || exit_code.is_some_and(|code| self.exit_codes.contains(&code));
         let is_reason = || self.reasons.is_empty() || self.reasons.iter().any(|known| known == reason);
-        // It is compiled each time: an attempt fails seldom. One that can't be compiled was refused, and finds nothing.
+        // It is compiled each time, because attempts seldom fail. An invalid pattern was refused and never matches.
         let is_found = |pattern: &String| compile(pattern, max_bytes).is_ok_and(|pattern| pattern.is_match(message));
         !is_empty && is_code() && is_reason() && self.message.as_ref().is_none_or(is_found)
     }
@@ -84,7 +84,7 @@ pub fn refusals(rules: &[FailureRule]) -> Vec<(usize, String)> {
     patterns
         .filter_map(|(index, pattern)| {
             classes_in_all += classes(pattern);
-            // One that is over the budget is not compiled.
+            // A pattern over the budget is not compiled.
             if classes_in_all > MAX_CLASSES_IN_ALL {
                 return Some((
                     index,
@@ -111,7 +111,7 @@ fn refusal(pattern: &str, max_bytes: usize) -> Option<String> {
             MAX_BYTES_IN_ALL / 1024
         ),
         error => {
-            // It draws a picture of several lines.
+            // The error contains a picture of several lines.
             let error = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
             format!(
                 "{pattern:?} is no regular expression: {error}; write one without look-around and back-references, and \
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(decided(&json!([{ "action": "Fail" }]), "OOMKilled", "", None), None, "it says nothing");
     }
 
-    /// Similar ends must not match: no exit code, another exit code, a reason with the same beginning.
+    /// Ends that must not match, although similar: no exit code, another exit code, a reason with the same beginning.
     #[test]
     fn what_only_looks_alike_does_not_match() {
         let of = json!([
@@ -234,14 +234,14 @@ mod tests {
         assert!(refused.iter().all(|(_, why)| why.contains("too many classes") && why.contains("may have 128")));
         let few = [rule(format!("(?i)[{}]", r"\pL".repeat(127))), rule("[0-9]".into())];
         assert_eq!(refusals(&few).iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1]);
-        // Alone it may take what it could not if there were twenty of it, and what is refused never matches.
+        // Alone it may take what twenty of it together may not. A refused pattern never matches.
         let medium = rule(r"\w{20}".into());
         assert_eq!(refusals(std::slice::from_ref(&medium)), []);
         let twenty = vec![medium; 20];
         assert_eq!(refusals(&twenty).len(), 20);
         assert!(refusals(&twenty)[0].1.contains("more than 102 KiB"));
         assert_eq!(apply(&twenty, end(&"x".repeat(30))).rule, None);
-        // What people write is small enough.
+        // Patterns that users write are small enough.
         let usual = [r"(?i)cuda error|xid \d+", r"NCCL .* timed out after \d+ms", "^OSError: .*No space left"];
         let twenty: Vec<_> = usual.iter().cycle().take(20).map(|pattern| rule((*pattern).to_owned())).collect();
         assert_eq!(refusals(&twenty), []);

@@ -1,7 +1,7 @@
 //! Readings of a job's objective, the metric by which its runs are compared.
 //!
-//! The agent keeps one [`Objective`] for as long as its container lives, and the operator merges it into the status. Merging
-//! the same one again changes nothing, so that no reading is lost or counted twice, whoever looks how often.
+//! The agent keeps one [`Objective`] for as long as its container lives, and the operator merges it into the status.
+//! Merging the same one again changes nothing, so that no reading is lost or counted twice, however often it is merged.
 
 use super::number;
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,7 @@ pub struct AgentCount {
 }
 
 impl Objective {
-    /// That of an agent that starts now, after those in its pod whose last report had `before`.
+    /// Creates the objective of an agent that starts now. `before` is from the last report of its pod's earlier agents.
     #[must_use]
     pub fn begin(before: Option<Self>, since: i64) -> Self {
         let mut objective = before.unwrap_or_default();
@@ -236,7 +236,7 @@ fn is_same(a: f64, b: f64) -> bool {
 }
 
 impl AgentCount {
-    /// Which agent read last. Attempts go before times, because the clocks of two nodes may differ.
+    /// Order of the agents by their last reading. Attempts go before times, because the clocks of two nodes may differ.
     fn order(&self) -> (u32, i64) {
         (self.attempt, self.since)
     }
@@ -332,7 +332,7 @@ mod tests {
         ObjectiveRule { metric: "m".into(), max, rungs }
     }
 
-    /// The records of an agent that read this in this attempt.
+    /// Returns the records of an agent with these readings in this attempt.
     fn read(rule: &ObjectiveRule, since: i64, attempt: u32, readings: &[(f64, Option<i64>)]) -> Objective {
         let mut objective = Objective::begin(None, since);
         readings.iter().for_each(|&(value, step)| objective.record(rule, attempt, value, step));
@@ -387,7 +387,7 @@ mod tests {
         assert!(last.value.is_nan() && last.step == Some(2) && objective.count == 2);
     }
 
-    /// Whatever is merged again, in whatever order it comes, nothing counts twice.
+    /// Nothing counts twice, whatever is merged again and in whatever order.
     #[test]
     fn attempts_add_up_once() {
         let rule = rule(false, Some((10, 2)));
@@ -409,7 +409,7 @@ mod tests {
         let older = read(&rule, 100, 1, &[(5.0, Some(10))]);
         status.merge(&rule, &older);
         assert_eq!(status, known, "an older answer of the same agent");
-        // An operator that was away, and finds only the last words.
+        // An operator that was away, and finds only the last report.
         let mut late = Objective::default();
         late.merge(&rule, &again);
         assert_eq!((late.count, rungs(&late)), (3, vec![(10, 5.0), (20, 4.0)]));

@@ -36,7 +36,7 @@ impl ProgressPatterns {
                 }
             }
         }
-        // Whoever wrote the pattern says what is what.
+        // The user's pattern defines what each number means.
         Some(update).filter(|update| !update.is_empty()).map(|update| Update { is_certain: true, ..update })
     }
 }
@@ -146,7 +146,7 @@ mod tests {
         let (indices, error) = refused(&[good(), large.clone(), good()]);
         assert_eq!(indices, [1]);
         assert!(error.contains(&format!("{large:?} is too large")) && error.contains("more than 682 KiB"), "{error}");
-        // Alone it may take what it could not if there were sixteen of it.
+        // Alone it may take what sixteen of it together may not.
         let medium = r"(?P<loss>\w{20})".to_owned();
         assert!(ProgressPatterns::new(std::slice::from_ref(&medium)).is_ok());
         assert_eq!(refused(&vec![medium; 16]).0.len(), 16);

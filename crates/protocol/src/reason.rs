@@ -85,7 +85,7 @@ reasons! {
     ;
     others:
 
-    // Why a job failed that no attempt of it did.
+    // Why a job failed although none of its attempts did.
     DeadlineExceeded,
     InvalidSpec,
     PublishFailed,
@@ -122,7 +122,7 @@ reasons! {
     InvalidRuntime,
     Invalid,
 
-    // How a job stands.
+    // States of a job.
     Valid,
     Unreadable,
     Scheduled,
@@ -141,7 +141,7 @@ reasons! {
     Published,
     Failed,
 
-    // What its agents and programs tell.
+    // Reports of a job's agents and programs.
     Answers,
     Unreachable,
     NeverAnswered,
@@ -151,7 +151,7 @@ reasons! {
     Progresses,
     NoStorage,
 
-    // How the checkpoints stand.
+    // States of the checkpoints.
     CheckpointsGood,
     CheckpointsInEmptyDir,
     NearlyFull,

@@ -278,7 +278,7 @@ impl Report {
 
     fn parse_cut(object: &str) -> Option<Self> {
         let mut report = serde_json::from_str::<Self>(&mend(object)?).ok()?;
-        // Cut off before it says which, or what.
+        // The text was cut off before the message, the class or the line.
         report.error = report.error.filter(|error| !error.message.is_empty());
         report.exception = report.exception.filter(|exception| !exception.class.is_empty());
         report.error_patterns.retain(|known| !known.text.is_empty());
@@ -306,7 +306,7 @@ impl Report {
         if let (Some(time), Some((last, last_time))) = (time, after)
             && may_be_survived
             && last_time.duration_since(time) > AT_ONCE
-            // What ranks of other workers raise only their stderr tells, and the others go on until mpirun ends them.
+            // Only stderr shows what ranks of other workers raise. The other ranks continue until mpirun ends them.
             && mpi::first_process(&tail).is_none()
         {
             (self.headline, self.line_time) = (Some(last), Some(last_time));
@@ -328,7 +328,7 @@ impl Report {
         }
         let line = || self.last_words().map(Cow::into_owned);
         match self.last_exception() {
-            // stderr may tell of a peer that a signal ended, which could raise nothing.
+            // stderr may report a peer that a signal ended, which could raise nothing.
             Some(echo) if echo.origin() == FailureOrigin::Peer => line().or_else(|| Some(echo.summary())),
             Some(exception) => Some(exception.summary()),
             None => line(),
@@ -362,7 +362,7 @@ impl Report {
     /// The exception at the end of a Python traceback in stderr, if it can explain the end. It can't if a signal ended the
     /// program, or if the program ran on for long.
     pub fn last_traceback(&self) -> Option<Cow<'_, str>> {
-        // Of a headline the text around it is lost.
+        // A headline has lost the text around it.
         let is_one = self.headline.is_some() || has_traceback(&self.stderr_tail);
         self.line().filter(|_| is_one && self.own_signal().is_none() && !self.is_caught())
     }
@@ -436,7 +436,7 @@ impl Report {
         const LEAST_FIRST: [Part; 15] = [
             |report| report.gang.iter_mut().for_each(|gang| gang.ended.clear()),
             |report| {
-                // What has yet to be copied stays.
+                // The checkpoint that has yet to be copied stays.
                 if let Some(known) = &mut report.checkpoints {
                     (known.best, known.copied, known.resumed_from) = (None, None, None);
                     known.problems.clear();
@@ -473,14 +473,14 @@ impl Report {
         for end in self.gang.iter_mut().flat_map(|gang| &mut gang.ended) {
             end.message.truncate(start_of(&end.message, room.ended).len());
         }
-        // Where there is no room for both, what was raised tells more.
+        // Where there is no room for both, the exception is more informative.
         self.hang.take_if(|_| room.hang == 0);
         if let Some(hang) = &mut self.hang {
             hang.text.truncate(start_of(&hang.text, room.hang).len());
         }
         if let Some(error) = &mut self.error {
             error.message.truncate(start_of(&error.message, room.error).len());
-            // What was never started has told nothing.
+            // A program that was never started has reported nothing.
             self.exception = None;
             self.hang = None;
             self.error_patterns.clear();
@@ -488,7 +488,7 @@ impl Report {
         if let Some(exception) = &mut self.exception {
             exception.fit(room.exception);
         }
-        // Where there is no room for both, it is the node that tells why.
+        // Where there is no room for both, the node's failure is more informative.
         let is_of_node = self.unkillable.is_some() && room.hang == 0;
         self.error_patterns.truncate(if is_of_node { 0 } else { ErrorPattern::COUNT });
         self.error_patterns.iter_mut().for_each(|known| known.text.truncate(start_of(&known.text, room.pattern).len()));
@@ -816,7 +816,7 @@ mod tests {
                 let message = full.to_message();
                 prop_assert!(message.len() <= MAX_BYTES, "{} bytes", message.len());
                 let read = Report::parse(&message).unwrap();
-                // Whatever else is there, this is why, and what has yet to be copied.
+                // In any case the cause is kept, and the checkpoint that has yet to be copied.
                 prop_assert_eq!(read.error.is_some(), full.error.is_some());
                 prop_assert!(read.exception.is_some() || read.error.is_some());
                 prop_assert!(read.checkpoints.unwrap().to_copy.is_some());

@@ -5,9 +5,9 @@ use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The file with the record, in the folder of the result. It is written last: a result without it is incomplete.
+/// The file with the record, in the folder of the result. It is written last, and a result without it is incomplete.
 pub const RECORD_NAME: &str = "trainingjob-result.json";
-/// The longest record that is read, in bytes: that of a quarter of a million files.
+/// Maximum bytes of a record that is read. That is enough for a quarter of a million files.
 pub const LONGEST_RECORD: u64 = 32 * 1024 * 1024;
 /// The version of the record's schema that this version writes and reads.
 pub const RECORD_VERSION: u32 = 1;
@@ -121,7 +121,7 @@ impl ResultRecord {
     /// Reads a record.
     ///
     /// # Errors
-    /// If it is no record, of another version, or its digest is not that of its files.
+    /// If it is not a record, has another version, or its digest does not match its files.
     pub fn parse(json: &[u8]) -> Result<Self, String> {
         let record: Self =
             serde_json::from_slice(json).map_err(|error| format!("not the record of a result ({error})"))?;
@@ -221,11 +221,11 @@ pub enum PublishStage {
     Unknown,
 }
 
-/// A result that is published, in the last words of `agent outputs`.
+/// A published result, in the termination message of `agent outputs`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Publication {
-    /// Its record, without files and origin: the operator knows the latter.
+    /// Its record, without files and origin. The operator knows the origin.
     pub record: ResultRecord,
     /// Version in MLflow's model registry, if it was registered.
     #[serde(skip_serializing_if = "Option::is_none")]

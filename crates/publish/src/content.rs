@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use text::one_line;
 
-/// More files are not published.
+/// Maximum number of files that are published.
 const MOST: usize = 1_000_000;
 /// Left out directly below the folder: the agent's own folder, that of a file system's repairs, and an older record.
 const LEFT_OUT: [&str; 3] = [address::key::OURS, "lost+found", RECORD_NAME];

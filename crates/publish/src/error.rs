@@ -22,7 +22,7 @@ pub enum Kind {
     Unavailable,
     /// The files, or the branch, changed while they were being published.
     Changed,
-    /// The disk of this side is full or fails.
+    /// The local disk is full or fails.
     Local,
 }
 

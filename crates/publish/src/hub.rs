@@ -190,7 +190,7 @@ impl Hub<'_> {
         self.progress.begin(Stage::Sending, items.iter().map(|item| item.stamp.size).sum(), items.len() as u64);
         self.send_large(&items, &record.files, &large).await?;
         self.progress.enter(Stage::Recording);
-        // Of an older result, what this one does not replace.
+        // Files of an older result that this one does not replace.
         let own: HashSet<&str> = record.files.iter().map(|file| file.path.as_str()).collect();
         let deleted: Vec<&str> = old
             .iter()
@@ -243,7 +243,7 @@ impl Hub<'_> {
         if self.address.kind == ContentKind::Dataset { &["datasets"] } else { &[] }
     }
 
-    /// Sends a request of the API, again after failures that may heal.
+    /// Sends a request to the API, and retries after temporary failures.
     async fn ask(&self, method: Method, url: &Url, body: Option<&Value>, media: &HeaderValue) -> Result<Answer> {
         let mut tries = Tries::new(self.network.patience);
         loop {
@@ -442,7 +442,7 @@ impl Hub<'_> {
                 Ok::<_, PublishError>(json!({"path": item.path, "sample": sample, "size": item.stamp.size}))
             });
             let files: Vec<Value> = samples.buffered(FILES).try_collect().await?;
-            // What an ignore file of the repository says holds for its authors, and not for results.
+            // An ignore file of the repository applies to its authors, and not to results.
             let body = json!({"files": files, "gitIgnore": ""});
             let modes: Preupload = self.parse(&self.ask(Method::POST, &url, Some(&body), &JSON).await?)?;
             let modes: HashMap<&str, &str> =
@@ -577,7 +577,7 @@ impl Hub<'_> {
         self.post(what, complete, None, &json!({"oid": file.sha256, "parts": parts}), &LFS).await
     }
 
-    /// Sends a range of a file, again after failures that may heal.
+    /// Sends a range of a file, and retries after temporary failures.
     async fn put(&self, what: &str, item: &Item, url: &Url, bytes: std::ops::Range<u64>) -> Result<Answer> {
         let mut tries = Tries::new(self.network.patience);
         let size = bytes.end - bytes.start;
@@ -665,7 +665,7 @@ impl Hub<'_> {
         Ok(pieces)
     }
 
-    /// Commits, and gives the commit.
+    /// Commits, and returns the commit.
     async fn commit(&self, pieces: Vec<Piece>) -> Result<String> {
         let url = self.api(&["commit", &self.address.revision])?;
         let length = pieces.iter().map(|piece| match piece {

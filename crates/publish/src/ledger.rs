@@ -1,4 +1,4 @@
-//! What earlier tries of a publication have done: a journal on the disk of this side.
+//! Journal of what earlier tries of a publication have done, on the local disk.
 
 use crate::content::{Item, Stamp};
 use crate::error::PublishError;
@@ -70,7 +70,7 @@ impl Known {
     }
 }
 
-/// What is known of a publication, in memory and on the disk.
+/// State of a publication, in memory and on the disk.
 pub(crate) struct Ledger {
     journal: Mutex<Option<Journal>>,
     known: Mutex<Known>,
@@ -160,7 +160,7 @@ impl Ledger {
         self.note(Line::Part { id: id.to_owned(), index, part: part.to_owned(), crc32c })
     }
 
-    /// Removes the journal: the publication is complete. One that stays is found to be of nothing new.
+    /// Removes the journal once the publication is complete. A journal that stays has nothing new for the next call.
     pub fn remove(&self) {
         if let Some(journal) = self.journal.lock().take() {
             drop(journal.remove());

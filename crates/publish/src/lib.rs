@@ -4,8 +4,8 @@
 //! record ([`ResultRecord`]), which is the manifest of the result, is written last, so a result without it is
 //! incomplete. In the hub one commit has all files and the record.
 //!
-//! A journal on the disk of this side has what was sent. An interrupted publication is resumed by it. A publication
-//! that is complete is compared with the folder, and nothing is sent.
+//! A journal on the local disk has what was sent, and an interrupted publication resumes from it. A publication that is
+//! complete is compared with the folder, and nothing is sent.
 //!
 //! [`register`] makes a published result a version in MLflow's model registry.
 //!
@@ -69,7 +69,7 @@ pub struct Options {
     /// What the operator knows of the job.
     pub origin: Origin,
     /// A folder with a file for each credential, as a Secret is mounted: `HF_TOKEN`, `AWS_*`, `AZURE_*`, a key file of
-    /// Google, `ca.crt`. Without it object stores are asked with the pod's identity.
+    /// Google, `ca.crt`. Without it object stores are accessed with the pod's identity.
     pub credentials: Option<PathBuf>,
     /// The URL of the hub or of the object store. Without it the hub is at `HF_ENDPOINT`, of the
     /// credentials or else of the environment, or at `https://huggingface.co`.
@@ -78,7 +78,7 @@ pub struct Options {
     pub ca_bundle: Option<PathBuf>,
     /// The folder with the journal of what was sent. Default `.trainingjob/publish` below `from`.
     pub journal: Option<PathBuf>,
-    /// How long the hub is waited for.
+    /// How long to wait for the hub.
     pub patience: Patience,
 }
 
@@ -266,7 +266,7 @@ fn unreadable(file: &Path, error: &std::io::Error) -> PublishError {
     PublishError::refused(format!("{}: {error}; mount a file that can be read", file.display()))
 }
 
-/// Runs what may wait for a disk on a thread that may.
+/// Runs work that may wait for a disk on a thread that may.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PublishError> + Send + 'static,
 ) -> Result<T, PublishError> {

@@ -66,13 +66,14 @@ struct Found {
 type Result<T> = std::result::Result<T, PublishError>;
 
 impl Registry {
-    /// A registry at a tracking URI. Nothing is asked of it yet.
+    /// A registry at a tracking URI. No request is sent yet.
     ///
     /// The credentials may have `MLFLOW_TRACKING_TOKEN`, or `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`.
     ///
     /// # Errors
-    /// If the URI is no server's, or the name or the credentials can't be used. A folder as tracking URI is refused:
-    /// MLflow has no interface for writing to it but its own Python code, and opens it no more unless it is forced to.
+    /// If the URI is no server's, or the name or the credentials can't be used. A folder as tracking URI is refused.
+    /// MLflow has no interface for writing to it except its own Python code, and no longer opens it unless it is forced
+    /// to.
     pub fn open(
         uri: &str,
         model: &str,
@@ -130,7 +131,7 @@ impl Registry {
         Ok(url)
     }
 
-    /// Sends a request, again after failures that may heal.
+    /// Sends a request, and retries after temporary failures.
     async fn ask(&self, method: Method, url: &Url, body: Option<&Value>) -> Result<Answer> {
         let mut tries = Tries::new(self.network.patience);
         loop {

@@ -19,25 +19,25 @@ use tokio::time::sleep;
 
 /// How many redirects a GET follows.
 const REDIRECTS: usize = 5;
-/// How many points the failures without progress between them may cost together.
+/// Maximum sum of points of the failures without progress between them.
 const POINTS: u32 = 8;
-/// What one costs: a stall lasts as long as the limit, so that the second one in a row is the last.
+/// Points of a stall. It lasts as long as the limit, so that the second one in a row is the last.
 const STALL: u32 = 4;
-/// A connection that failed or was cut.
+/// Points of a connection that failed or was cut.
 const CUT: u32 = 2;
-/// An answer such as 429 or 503.
+/// Points of an answer such as 429 or 503.
 const BUSY: u32 = 1;
 /// Payloads are handed over in slices, which show whether they move.
 const SLICE: usize = 256 * 1024;
 
-/// How long servers are waited for, and how often they are asked again.
+/// Timeouts for servers, and pauses between tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For a connection. Default 10 s.
+    /// Timeout for a connection. Default 10 s.
     pub connect: Duration,
-    /// For the next byte, in either direction. Default 60 s.
+    /// Timeout for the next byte, in either direction. Default 60 s.
     pub silence: Duration,
-    /// For the answer to a request that is much work, such as a commit. Default 600 s.
+    /// Timeout for the answer to a request that is much work, such as a commit. Default 600 s.
     pub answer: Duration,
     /// The pause before the second try, which doubles with each further one. Default 0.5 s.
     pub back_off: Duration,
@@ -74,7 +74,7 @@ impl Tries {
     /// How long to wait before the next try.
     ///
     /// # Errors
-    /// The failure itself if another try can't heal it, or if there were too many.
+    /// The failure itself if another try can't fix it, or if there were too many.
     fn pause(&mut self, failure: PublishError) -> Result<Duration> {
         if failure.kind != Kind::Unavailable {
             return Err(failure);

@@ -99,7 +99,7 @@ impl Objects<'_> {
         }
     }
 
-    /// There is a result. It is this one, or this one is refused.
+    /// Compares an existing result with this one. If they differ, this one is refused.
     async fn compare(&self, record: ResultRecord, items: &[Item]) -> Result<Published> {
         self.progress.begin(Stage::Hashing, items.iter().map(|item| item.stamp.size).sum(), items.len() as u64);
         let files: Vec<RecordFile> = stream::iter(items)
@@ -233,7 +233,7 @@ impl Objects<'_> {
         Ok(sha256)
     }
 
-    /// Ends an upload in parts of what the file was before.
+    /// Ends an upload in parts for an earlier state of the file.
     async fn give_up_upload(&self, item: &Item) -> Result<()> {
         match self.ledger.upload(item) {
             Some((upload, _, false)) => self.abort(&item.path, &upload.id).await,
@@ -241,7 +241,7 @@ impl Objects<'_> {
         }
     }
 
-    /// That no upload can be ended costs its owner the storage of its parts, and is no failure of the publication.
+    /// An upload that can't be ended costs its owner the storage of its parts. That is no failure of the publication.
     async fn abort(&self, path: &str, id: &str) -> Result<()> {
         match self.store.abort_object(path, id).await {
             Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Refused) => Ok(()),
@@ -317,7 +317,7 @@ impl Objects<'_> {
         Ok(name)
     }
 
-    /// Removes what was sent of files that are gone since.
+    /// Removes the objects of files that are gone since.
     async fn remove_old(&self, mut stored: HashMap<String, u64>, files: &[RecordFile]) -> Result<HashMap<String, u64>> {
         let own: HashSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let old: Vec<String> = stored

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use store::Room;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// What is read at once where it is only hashed, or sent as a stream, in bytes. A multiple of 3, for base64.
+/// Bytes that are read at once where they are only hashed, or sent as a stream. A multiple of 3, for base64.
 const BLOCK: usize = 3 * 256 * 1024;
 
 /// A part of a file, in memory.

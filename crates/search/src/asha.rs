@@ -51,7 +51,7 @@ pub struct Stop {
     pub step: u64,
     /// Rank of the trial's value among those recorded until then, from 1.
     pub rank: usize,
-    /// How many were recorded until then.
+    /// Number of values recorded until then.
     pub of: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Where trials fail: the probability that a trial at a point has a result.
+//! Probability that a trial at a point has a result instead of a failure.
 //!
 //! Two explanations are compared. Either one trial in four fails by chance, or trials like this one always fail. Trials are
 //! alike if they are near: a failure among them speaks for the second explanation, a result against it. Trials are also

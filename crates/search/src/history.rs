@@ -21,12 +21,12 @@ pub struct History {
 pub struct Trial {
     /// What the search suggested.
     pub parameters: Parameters,
-    /// How far it is.
+    /// Its state.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// How far a trial is, and its result.
+/// State of a trial, and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state")]
 pub enum Outcome {

@@ -12,7 +12,7 @@ use crate::normal;
 use crate::space::{Problem, Space};
 use libm::{ceil, floor, pow, sqrt};
 
-/// Results of a parameter below which nothing is said of it.
+/// Minimum number of results of a parameter for which a share is computed.
 pub const LEAST_RESULTS: usize = 20;
 /// Share of the results that are called good, and the fewest of them.
 const GOOD_SHARE: f64 = 0.1;

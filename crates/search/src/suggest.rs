@@ -41,7 +41,7 @@ pub enum Algorithm {
     Gp,
 }
 
-/// What a search is, besides its space.
+/// Settings of a search, besides its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {

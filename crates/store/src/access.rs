@@ -1,4 +1,4 @@
-//! How a store is reached and who asks: an endpoint, and credentials from a mounted Secret or from the cloud.
+//! Access to a store: an endpoint, and credentials from a mounted Secret or from the cloud.
 
 use crate::backend::Backend;
 use crate::error::StoreError;
@@ -18,33 +18,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A file of a Secret that is longer is none of ours.
+/// Maximum number of bytes read from a file of a Secret. No credential is longer.
 const LONGEST: u64 = 1024 * 1024;
 
-/// Which checksum the store is given with each part, so that it refuses what was damaged on the way. Only S3 has them.
+/// Checksum that is sent with each part, so that the store refuses data that was damaged on the way. Only S3 has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// What signing needs in any case, so it costs nothing.
+    /// Signing needs it in any case, so it costs nothing.
     #[default]
     Sha256,
-    /// S3's own of today.
+    /// S3's own current checksum.
     Crc64Nvme,
-    /// For servers that refuse both. What is sent is signed all the same.
+    /// For servers that refuse both. The data is signed all the same.
     None,
 }
 
-/// How long a store is waited for.
+/// Timeouts and retries for requests to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For a connection.
+    /// Timeout for a connection.
     pub connect: Duration,
-    /// For the next byte, in either direction.
+    /// Timeout for the next byte, in either direction.
     pub silence: Duration,
-    /// How often one request is sent again after a failure that may heal, with a back-off of 0.2 s doubling to 10 s.
+    /// How often a request is retried after a failure that may be temporary, with a back-off of 0.2 s doubling to 10 s.
     pub retries: usize,
-    /// After which time since its first try a request is not sent again.
+    /// Time since its first try after which a request is not retried.
     pub retry_for: Duration,
-    /// For a list with all its pages, or for another whole answer that is no data.
+    /// Timeout for a list with all its pages, or for any other complete answer that is not object data.
     pub answer: Duration,
 }
 
@@ -60,29 +60,30 @@ impl Default for Patience {
     }
 }
 
-/// How a store is reached and who asks.
+/// Access to a store: how it is reached, and with which identity.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// The URL of a store that is not the cloud's own, `https://minio.example.com:9000`. TLS is left out only if it
-    /// says `http://`. Before the Secret's `AWS_ENDPOINT_URL`. Buckets are in its path, not in its host name.
+    /// The URL of a store that is not the cloud's own, `https://minio.example.com:9000`. TLS is omitted only for
+    /// `http://`. This URL takes precedence over the Secret's `AWS_ENDPOINT_URL`. Buckets are in its path, not in its
+    /// host name.
     pub endpoint: Option<String>,
-    /// S3's region. Before the Secret's `AWS_REGION`.
+    /// S3's region. It takes precedence over the Secret's `AWS_REGION`.
     pub region: Option<String>,
-    /// A file with CA certificates (PEM) that are trusted besides the system's. Before the Secret's.
+    /// A file with CA certificates (PEM) that are trusted besides the system's. It takes precedence over the Secret's.
     pub ca_bundle: Option<PathBuf>,
-    /// A folder with a file for each credential, as a Secret is mounted. It is read anew by each [`Store::open`].
-    /// Without it the identity is the cloud's: IRSA, EKS Pod Identity, GKE's metadata server, Azure's federated token,
-    /// or whatever those clouds' variables in the environment say.
+    /// A folder with a file for each credential, as a Secret is mounted. Each [`Store::open`] reads it again. Without
+    /// it the identity is the cloud's: IRSA, EKS Pod Identity, GKE's metadata server, Azure's federated token, or what
+    /// those clouds' environment variables specify.
     ///
     /// [`Store::open`]: crate::Store::open
     pub credentials: Option<PathBuf>,
-    /// Which checksum S3 is given.
+    /// Checksum that S3 gets.
     pub checksum: Checksum,
-    /// How long the store is waited for.
+    /// Timeouts and retries.
     pub patience: Patience,
 }
 
-/// What a folder of credentials holds, by file name.
+/// Content of a folder of credentials, by file name.
 struct Secret {
     values: BTreeMap<String, String>,
 }
@@ -116,7 +117,7 @@ impl Secret {
         self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// The names, for a person who looks for what is missing. Never the values.
+    /// The names, for an error about a missing one. Never the values.
     fn names(&self) -> String {
         if self.values.is_empty() {
             return "it is empty".to_owned();
@@ -155,7 +156,7 @@ impl Access {
                 _ => &["STORAGE_EMULATOR_HOST"],
             };
             let from_secret = names.iter().find_map(|name| secret.as_ref()?.get(name).map(str::to_owned));
-            // What the environment says is an ambient identity's companion.
+            // Environment variables apply only to an ambient identity.
             from_secret.or_else(|| names.iter().find_map(|name| std::env::var(name).ok().filter(|_| secret.is_none())))
         });
         if let Some(endpoint) = &endpoint {
@@ -249,7 +250,7 @@ impl Access {
                 }
                 let role = has("AWS_ROLE_ARN") && has("AWS_WEB_IDENTITY_TOKEN_FILE");
                 if !has("AWS_ACCESS_KEY_ID") && !role && !has("AWS_SKIP_SIGNATURE") {
-                    // A Secret with an endpoint alone goes with the identity of the service account.
+                    // A Secret with only an endpoint is used with the identity of the service account.
                     if secret.get("AWS_ENDPOINT_URL").is_none() && secret.get("AWS_REGION").is_none() {
                         return Err(StoreError::invalid(format!(
                             "{destination}: the Secret has no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; {}",
@@ -276,7 +277,8 @@ impl Access {
             Checksum::Crc64Nvme => builder.with_checksum_algorithm(object_store::aws::Checksum::CRC64NVME),
             Checksum::None => builder,
         };
-        // One by one: a bulk deletion is not known to all servers, and its answer would have to be trusted.
+        // Objects are deleted one by one. Not all servers know a bulk deletion, and its answer would have to be
+        // trusted.
         Ok(builder.with_bucket_name(&destination.bucket).with_disable_bulk_delete(true))
     }
 

@@ -1,4 +1,4 @@
-//! The few things that are asked of a store, with errors for people. Keys are relative to the prefix.
+//! The few kinds of requests to a store, with errors for people. Keys are relative to the prefix.
 
 use crate::error::{StoreError, Trouble};
 use crate::folder::{Entry, Folder};
@@ -17,23 +17,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// What is read of a folder's file at once.
+/// Bytes that are read at once from a file in a folder.
 const SLICE: u64 = 1024 * 1024;
-/// More objects are not listed.
+/// Maximum number of objects in a list.
 const MOST: usize = 1_000_000;
-/// Memory of what is listed, in bytes.
+/// Maximum memory of a list, in bytes.
 const LISTED: usize = 96 * 1024 * 1024;
-/// A list has no more pages. All stores give a thousand keys in one, and now and then a page without any.
+/// Maximum number of pages in a list. All stores return a thousand keys in one, and now and then a page without any.
 const PAGES: usize = 4_000;
 
-/// A store, opened.
+/// An open store.
 #[derive(Clone)]
 pub(crate) enum Backend {
     Cloud {
         objects: Arc<dyn ObjectStore>,
         parts: Arc<dyn MultipartStore>,
         pages: Arc<dyn PaginatedListStore>,
-        /// For a list with all its pages, or for another whole answer that is no data.
+        /// Timeout for a list with all its pages, or for any other complete answer that is not object data.
         answer: Duration,
     },
     Folder(Folder),
@@ -57,7 +57,7 @@ pub struct Page {
     pub objects: Vec<Object>,
     /// Common prefixes, if the list is of one level.
     pub(crate) folders: usize,
-    /// What the next page is asked for with. `None` after the last page.
+    /// Token for the next page. `None` after the last page.
     pub next: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl From<Entry> for Object {
 pub(crate) struct Bucket {
     pub destination: Destination,
     pub backend: Backend,
-    /// Memory for what is read and sent.
+    /// Memory for data that is read and sent.
     pub room: Room,
 }
 
@@ -115,7 +115,7 @@ impl Bucket {
         StoreError::of_store(&self.destination.uri(relative), error)
     }
 
-    /// What has to be there after some time, however the store goes on answering.
+    /// Limits the total time for a result, even if the store keeps answering.
     async fn in_time<T>(&self, relative: &str, time: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
         let late = |_| {
             let (uri, time) = (self.destination.uri(relative), time.as_secs_f32());
@@ -125,7 +125,7 @@ impl Bucket {
         tokio::time::timeout(time, work).await.unwrap_or_else(late)
     }
 
-    /// Reading and writing of a folder may take as long as a file server likes: not on the thread that runs everything.
+    /// Runs work on a folder in a thread of its own, because a file server may take any time for it.
     async fn in_folder<T: Send + 'static>(
         &self,
         relative: &str,
@@ -163,7 +163,7 @@ impl Bucket {
         }
     }
 
-    /// Puts an object there unless there is one: whether this call has made it.
+    /// Writes an object unless it exists. Returns whether this call wrote it.
     pub async fn create(&self, relative: &str, bytes: Bytes) -> Result<bool> {
         match &self.backend {
             Backend::Cloud { objects, .. } => {
@@ -198,7 +198,7 @@ impl Bucket {
         }
     }
 
-    /// All of a small object, `None` if there is none.
+    /// The whole content of a small object, `None` if there is none.
     pub async fn get(&self, relative: &str, limit: u64) -> Result<Option<Bytes>> {
         let too_large = |size| {
             StoreError::corrupted(format!(
@@ -213,7 +213,7 @@ impl Bucket {
                         Ok(found) => found,
                         Err(error @ object_store::Error::NotFound { .. }) => {
                             let error = self.failed(relative, &error);
-                            // That there is no such bucket has to be told; that there is no such object is an answer.
+                            // A missing bucket must be reported as an error; a missing object is an answer.
                             let codes = ["NoSuchBucket", "ContainerNotFound"];
                             let is_bucket = codes.iter().any(|code| error.to_string().contains(code));
                             return if is_bucket { Err(error) } else { Ok(None) };
@@ -224,7 +224,7 @@ impl Bucket {
                     if size > limit {
                         return Err(too_large(size));
                     }
-                    // Many are read at once, and what is made of each takes as much as its bytes.
+                    // Many objects are read at once, and the decoded form of each takes as much memory as its bytes.
                     let room = self.room.take(size.saturating_mul(2)).await;
                     let mut small = Small { bytes: Vec::with_capacity(size as usize), _room: room };
                     let mut read = found.into_stream();
@@ -316,8 +316,8 @@ impl Bucket {
         Ok(found)
     }
 
-    /// All pages of a list. The library's own way has no bound: a store that answers with a next page for ever would be
-    /// asked for ever.
+    /// All pages of a list. The library's own function has no limit. It would query a store forever that always answers
+    /// with a next page.
     async fn list_pages(&self, store: &dyn PaginatedListStore, relative: &str, deep: bool) -> Result<Vec<Object>> {
         let uri = || self.destination.uri(relative);
         let (mut found, mut folders, mut memory, mut token) = (Vec::new(), 0, 0, None);
@@ -343,7 +343,8 @@ impl Bucket {
         Err(StoreError::new(Trouble::Refused, format!("{why}. Check that the endpoint is that of the store")))
     }
 
-    /// One page of a list. An object whose key is `relative` and a `/` is left out: consoles make it to show a folder.
+    /// One page of a list. The object with the key `relative` and a `/` is left out, because consoles create it to show
+    /// a folder.
     async fn page(
         &self,
         store: &dyn PaginatedListStore,
@@ -391,7 +392,7 @@ impl Bucket {
         Ok(Object { key: relative.to_owned(), size: object.size, tag: object.e_tag })
     }
 
-    /// Removes an object; that it is not there is as good.
+    /// Removes an object. A missing one is no error.
     pub async fn delete(&self, relative: &str) -> Result<()> {
         match &self.backend {
             Backend::Cloud { objects, .. } => match objects.delete(&self.key(relative)?).await {
@@ -405,7 +406,7 @@ impl Bucket {
         }
     }
 
-    /// Begins an object that comes in parts: its upload's id.
+    /// Begins an object that is sent in parts. Returns its upload's id.
     pub async fn begin(&self, relative: &str) -> Result<String> {
         match &self.backend {
             Backend::Cloud { parts, .. } => {
@@ -418,7 +419,7 @@ impl Bucket {
         }
     }
 
-    /// Sends the part `index` (from 0), which begins at `offset`: its id.
+    /// Sends the part `index` (from 0), which begins at `offset`. Returns its id.
     pub async fn part(
         &self,
         relative: &str,
@@ -441,7 +442,7 @@ impl Bucket {
         }
     }
 
-    /// Puts the parts together, whose ids are in their order.
+    /// Assembles the parts with these ids, in their order.
     pub async fn complete(&self, relative: &str, id: &str, ids: Vec<String>) -> Result<()> {
         match &self.backend {
             Backend::Cloud { parts, .. } => {
@@ -457,7 +458,7 @@ impl Bucket {
         }
     }
 
-    /// Gives up an upload; that it is not there is as good.
+    /// Abandons an upload. A missing one is no error.
     pub async fn abort(&self, relative: &str, id: &str) -> Result<()> {
         match &self.backend {
             Backend::Cloud { parts, .. } => match parts.abort_multipart(&self.key(relative)?, &id.to_owned()).await {

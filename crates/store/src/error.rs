@@ -1,4 +1,4 @@
-//! What went wrong with a store, and what a person can do about it.
+//! Errors of a store, with the remedy for a person.
 
 use crate::transport::{BusyAnswer, OverlongAnswer};
 use address::AddressError;
@@ -7,26 +7,26 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// What kind of trouble it is: decides whether and how soon to try again.
+/// Kind of an error, which decides whether and how soon to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trouble {
     /// The destination, the endpoint or the credentials can't be used as they are written.
     Invalid,
-    /// The store knows who asks and refuses, or does not know them (HTTP 401, 403).
+    /// The store refuses this identity, or does not know it (HTTP 401, 403).
     Denied,
     /// There is no such bucket, or an object is gone that has to be there.
     NotFound,
     /// The store does not answer, answers too slowly, or has trouble of its own (HTTP 5xx, 429, time-outs).
     Unavailable,
-    /// The store does not do what it was asked (any other HTTP status).
+    /// The store refuses the request (any other HTTP status).
     Refused,
-    /// The program has written to the checkpoint meanwhile, or taken it away. Nobody has to be told.
+    /// The program has written to the checkpoint meanwhile, or removed it. This need not be reported.
     Changed,
     /// Not all parts of a sharded checkpoint are there yet.
     Incomplete,
-    /// What is in the store is not what was put there.
+    /// The content of the store is not what was put there.
     Corrupted,
-    /// The disk on this side.
+    /// An error of the local disk.
     Local,
 }
 
@@ -35,7 +35,7 @@ pub enum Trouble {
 pub struct StoreError {
     /// What kind it is.
     pub trouble: Trouble,
-    /// The HTTP status that the store has answered with.
+    /// The HTTP status of the store's answer.
     pub status: Option<u16>,
     /// How long the store asks its clients to wait.
     pub retry_after: Option<Duration>,
@@ -73,15 +73,15 @@ impl StoreError {
         Self::new(Trouble::Local, format!("{}: {error}", file.display()))
     }
 
-    /// Whether it may go by itself, so that it is worth trying again soon.
+    /// Whether the error may disappear by itself, so that it is worth retrying soon.
     ///
-    /// Of the others only a changed Secret, bucket or disk helps: they are tried again, too, but slowly.
+    /// For the other errors only a changed Secret, bucket or disk helps. They are retried too, but slowly.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(self.trouble, Trouble::Unavailable | Trouble::Changed | Trouble::Incomplete)
     }
 
-    /// What the client of a store has told of an object or bucket at `uri`.
+    /// Error for what the store's client reports about an object or bucket at `uri`.
     pub(crate) fn of_store(uri: &str, error: &object_store::Error) -> Self {
         let text = whole(error);
         let status = status(&text).or(match error {
@@ -100,7 +100,7 @@ impl StoreError {
         };
         let detail = match element(&text, "Message") {
             Some(message) => message,
-            // Before the body there is only what the client calls its request.
+            // Before the body the text only describes the client's request.
             None if status.is_some() => text.split_once("status code: ").map_or("", |(_, rest)| after_colon(rest)),
             None => &text,
         };
@@ -120,7 +120,7 @@ impl StoreError {
     }
 }
 
-/// An error with all its sources, each told once.
+/// Text of an error with all its sources, each included once.
 fn whole(error: &object_store::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -144,7 +144,7 @@ fn status(text: &str) -> Option<u16> {
 
 fn after_colon(text: &str) -> &str {
     let body = text.split_once(": ").map_or("", |(_, body)| body.trim());
-    // A page for a browser says nothing.
+    // A page for a browser has no useful message.
     if body.starts_with('<') { "" } else { body }
 }
 
@@ -183,13 +183,13 @@ fn is_overlong(error: &object_store::Error) -> bool {
     sources(error).any(<dyn std::error::Error>::is::<OverlongAnswer>)
 }
 
-/// An error and what it is made of.
+/// An error and its sources.
 fn sources<'a>(error: &'a object_store::Error) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
     let first: &'a (dyn std::error::Error + 'static) = error;
     std::iter::successors(Some(first), |error| error.source())
 }
 
-/// Whether a store has compared what came with its checksum, and they differ.
+/// Whether a store found that the received data differs from its checksum.
 fn is_damage(code: &str) -> bool {
     matches!(code, "BadDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch")
 }

@@ -1,4 +1,4 @@
-//! A folder as a store: another volume, or a place for tests. What is in it was written whole and is on the disk.
+//! A folder as a store: another volume, or a place for tests. Its files were written completely and are on the disk.
 
 use bytes::Bytes;
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use crate::names;
 
-/// Where what is not whole yet is written, relative to the folder.
+/// Place for files that are not whole yet, relative to the folder.
 const UPLOADS: &str = ".trainingjob/uploads";
 
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Folder {
     }
 
     pub fn begin(&self, key: &str) -> io::Result<String> {
-        // The root itself must be there: a volume that is not mounted is not filled.
+        // The root itself must exist, so that an unmounted volume is not filled.
         fs::read_dir(&self.root)?;
         fs::create_dir_all(self.root.join(UPLOADS))?;
         let now = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();
@@ -70,7 +70,7 @@ impl Folder {
         self.part(&id, 0, slices).and_then(|()| self.complete(key, &id)).inspect_err(|_| drop(self.abort(&id)))
     }
 
-    /// Writes a file unless there is one of that name: whether this call has made it.
+    /// Writes a file unless there is one of that name. Returns whether this call wrote it.
     pub fn create(&self, key: &str, bytes: &Bytes) -> io::Result<bool> {
         let id = self.begin(key)?;
         let done = self.part(&id, 0, std::slice::from_ref(bytes)).and_then(|()| {

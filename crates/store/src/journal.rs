@@ -1,8 +1,7 @@
-//! What of an interrupted transfer is done, on the disk of this side: a line of JSON for each thing, appended when it
-//! is so.
+//! Record of the finished work of an interrupted transfer, on the local disk. It has a line of JSON for each item,
+//! appended when the item is done.
 //!
-//! A line that was cut by a crash is passed over, so the thing is done again. Nothing is ever believed that was not
-//! done.
+//! A line that was cut by a crash is skipped, so that its work is done again. Unfinished work never counts as done.
 
 use checkpoint::folder::Folder;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -12,9 +11,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-/// A journal with more bytes is not read: it would be of half a million files, or of anything.
+/// A journal with more bytes is not read. It would be of half a million files, or of something else.
 const LONGEST: u64 = 64 * 1024 * 1024;
-/// A line with more bytes is none.
+/// Maximum bytes of a line.
 const LINE: u64 = 64 * 1024;
 
 /// A journal that is open. Several threads can't write to it at once.
@@ -25,7 +24,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or begins the one of that name, and gives what stands in it.
+    /// Opens or creates the journal of that name, and returns its content.
     ///
     /// # Errors
     /// If the file can't be read and written.
@@ -55,11 +54,11 @@ impl Journal {
     pub fn note<L: Serialize>(&mut self, line: &L) -> io::Result<()> {
         let mut text = serde_json::to_vec(line).map_err(io::Error::other)?;
         text.push(b'\n');
-        // At once, so that lines of two writers never mix.
+        // Written at once, so that lines of two writers never mix.
         self.file.write_all(&text)
     }
 
-    /// Forgets everything.
+    /// Empties the journal.
     ///
     /// # Errors
     /// If the file can't be emptied.
@@ -112,7 +111,7 @@ mod tests {
         assert_eq!(lines, [1, 2]);
         journal.note(&5).unwrap();
         let (journal, lines) = Journal::open::<u32>(&folder, &name).unwrap();
-        // 34 is a whole number by chance, though nobody knows; the test's lines are objects in reality.
+        // 34 is a whole number by chance, which can't be detected. Real lines are objects.
         assert_eq!(lines, [1, 2, 34, 5]);
         journal.remove().unwrap();
         assert!(!path.exists());

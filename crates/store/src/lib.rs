@@ -2,16 +2,17 @@
 //! Azure Blob Storage, and folders of other volumes.
 //!
 //! Below a prefix a checkpoint's files lie where people look for them, `PREFIX/PATH/FILE`, and `PREFIX/.trainingjob/`
-//! has a manifest for each checkpoint. A checkpoint exists in a store only if its manifest does: it is written last and
-//! removed first. New content at an old path goes to `PREFIX/PATH~N/FILE` and is complete before the manifest is
-//! replaced, so that at no instant is there neither. Keys that are not ours are never looked at.
+//! has a manifest for each checkpoint. A checkpoint exists in a store only if its manifest does. The manifest is
+//! written last and removed first. New content at an old path goes to `PREFIX/PATH~N/FILE` and is complete before the
+//! manifest is replaced. So the old or the new content exists at any instant. This crate never reads keys that are not
+//! its own.
 //!
-//! Memory: at most 64 MiB of payloads and manifests at a time (or one part, of files over 640 GB, whose parts are longer); as much
-//! may be kept for the next ones while a store is open; 1 MiB for each of at most 32 streams that are read; and about
-//! 300 bytes for each file of the checkpoint. Every future may be dropped at any await: what was under way is gone on
-//! with at the next call.
+//! Memory: at most 64 MiB of payloads and manifests at a time (or one part, of files over 640 GB, whose parts are
+//! longer). As much may be kept for the next ones while a store is open. Each of at most 32 streams that are read takes
+//! 1 MiB, and each file of the checkpoint about 300 bytes. Every future may be dropped at any await. The next call
+//! continues what was in progress.
 //!
-//! Everything that waits for a disk does so on tokio's blocking threads. Nothing is spawned beyond the call but those.
+//! Everything that waits for a disk does so on tokio's blocking threads. Nothing else is spawned beyond the call.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -55,17 +56,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::OnceCell;
 
-/// Files up to this length are sent as one object, longer ones in parts of it (or longer parts, if they were over
-/// 10,000).
+/// Files up to this length are sent as one object, longer ones in parts of this length. If there were over 10,000
+/// parts, they are longer.
 const PART: u64 = 16 * 1024 * 1024;
-/// What is fetched by one request: it is streamed to the disk, so it costs no memory.
+/// Bytes that one request fetches. They are streamed to the disk, so they cost no memory.
 const RANGE: u64 = 64 * 1024 * 1024;
 /// Files at a time.
 const FILES: usize = 8;
 /// Parts or ranges of one file at a time.
 const PARTS: usize = 4;
 
-/// How far a transfer is. Shared with whoever wants to know.
+/// Progress of a transfer, shared with its observers.
 #[derive(Debug, Default)]
 pub struct Progress {
     bytes: AtomicU64,
@@ -80,7 +81,7 @@ pub struct Progress {
 pub struct Transferred {
     /// Bytes that went over the network in this call.
     pub bytes: u64,
-    /// Bytes that were there already from an earlier one.
+    /// Bytes that an earlier call had already transferred.
     pub skipped: u64,
     /// Bytes of all files.
     pub total: u64,
@@ -125,10 +126,10 @@ impl Progress {
     }
 }
 
-/// A place in a store where checkpoints are kept, opened with its credentials as they are now.
+/// A place in a store where checkpoints are kept, opened with its current credentials.
 ///
-/// Static keys of a Secret are read when it is opened: open it anew for each transfer. A cloud's own identity renews
-/// itself.
+/// A Secret's static keys are read when the store is opened, so open it again for each transfer. A cloud's own identity
+/// renews itself.
 pub struct Store {
     destination: Destination,
     bucket: Bucket,
@@ -136,12 +137,12 @@ pub struct Store {
     writer: String,
     progress: Arc<Progress>,
     pool: Arc<upload::Pool>,
-    /// Of a writer who found others below the prefix; see `writers`.
+    /// Space of this writer, if it found other writers below the prefix; see `writers`.
     space: OnceCell<Option<String>>,
 }
 
 impl Store {
-    /// Opens a place. Nothing is asked of the store yet: see [`Store::check`].
+    /// Opens a place. This sends no request to the store yet: see [`Store::check`].
     ///
     /// # Errors
     /// [`Trouble::Invalid`] if the endpoint, the CA bundle or the credentials can't be used, [`Trouble::Local`] if a
@@ -162,7 +163,7 @@ impl Store {
         })
     }
 
-    /// How far the transfer of this store is. Of several at a time the last that has begun.
+    /// Progress of this store's transfer. Of several at a time, it is that of the last one begun.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)

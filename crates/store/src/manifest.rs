@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The last name of the path under which goes what lies beside the checkpoints of a folder and is none.
+/// Last name of the path for files that lie beside the checkpoints of a folder and belong to none.
 pub(crate) const BESIDE: &str = ".beside";
 /// The only version that there is.
 const VERSION: u32 = 1;
-/// A manifest with more bytes is none: it would have a quarter of a million files.
+/// Maximum bytes of a manifest. A longer one would have a quarter of a million files.
 pub(crate) const LONGEST: u64 = crate::transport::LONGEST_ANSWER;
 
-/// How a checkpoint's files lie to its path.
+/// Where a checkpoint's files lie relative to its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Layout {
@@ -39,23 +39,23 @@ pub struct Stored {
     pub crc32c: u32,
     /// Where it is, relative to the store's prefix.
     pub key: String,
-    /// When it was last written, in nanoseconds since 1970, where it came from.
+    /// When it was last written at its origin, in nanoseconds since 1970.
     pub modified: i64,
 }
 
-/// A checkpoint in a store: what people know of it, and its files.
+/// A checkpoint in a store: its description and its files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
-    /// Of this form.
+    /// Version of this form.
     pub version: u32,
-    /// As in [`Found`]: relative to the root it came from.
+    /// As in [`Found`]: relative to the root of its origin.
     pub path: String,
-    /// How its files lie to its path.
+    /// Where its files lie relative to its path.
     pub layout: Layout,
     /// How often the content of this path has been replaced.
     pub generation: u32,
-    /// Who wrote it.
+    /// Format in which it was written.
     pub format: Format,
     /// Optimiser steps done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,27 +69,27 @@ pub struct Manifest {
     /// Other checkpoints that the program will load, as in [`Found`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
-    /// Why damage that it had before could have been unseen, if it could: then it is complete, else valid.
+    /// Why earlier damage may be undetected, if it may. Then it is complete, otherwise valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unseen: Option<String>,
-    /// When the last of its files was written, where it came from.
+    /// When the last of its files was written at its origin.
     pub modified: Timestamp,
     /// Its place in the order of writing, as in [`Found`]; 0 if that is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub order: u64,
-    /// The earliest place that is possible, as in [`Found`].
+    /// The earliest possible place, as in [`Found`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub earliest: u64,
     /// Bytes of all its files.
     pub bytes: u64,
-    /// When it was whole in the store, by the clock of who put it there.
+    /// When it was whole in the store, by the uploader's clock.
     pub stored: Timestamp,
-    /// Who put it there.
+    /// The writer that put it there.
     pub writer: String,
-    /// Of a writer who found others below the prefix: by what its objects differ from theirs.
+    /// Space of its writer, if that found other writers below the prefix. It separates its objects from theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<String>,
-    /// Differs for other content at the same path; of a sharded checkpoint the round.
+    /// Differs for other content at the same path. For a sharded checkpoint it is the round.
     pub identity: String,
     /// Its files, sorted by path.
     pub files: Vec<Stored>,
@@ -101,7 +101,7 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl Manifest {
-    /// What is known of many at once: without the files.
+    /// The manifest without its files, for reading many at once.
     pub(crate) fn head(self) -> Self {
         Self { files: Vec::new(), ..self }
     }
@@ -115,18 +115,18 @@ impl Manifest {
         }
     }
 
-    /// Where it is.
+    /// Key of this manifest.
     pub(crate) fn own_key(&self) -> String {
         Self::key_of(&self.path, self.space.as_deref())
     }
 
-    /// Where it is noted while its data is removed.
+    /// Key of its note while its data is removed.
     pub(crate) fn tombstone(&self) -> String {
         let name = names::in_space(&names::escape(&self.path), self.space.as_deref());
         format!("{}/{name}~{}.json", Self::graves(), self.generation)
     }
 
-    /// The folder of these.
+    /// The folder of tombstones.
     pub(crate) fn graves() -> String {
         format!("{}/removed", address::key::OURS)
     }
@@ -135,7 +135,7 @@ impl Manifest {
         format!("{}/{}/{worker}.json", Self::parts(), names::in_space(&names::escape(path), space))
     }
 
-    /// The folder of what single workers have sent.
+    /// The folder of the parts that single workers have sent.
     pub(crate) fn parts() -> String {
         format!("{}/parts", address::key::OURS)
     }
@@ -145,10 +145,10 @@ impl Manifest {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads one that anybody may have written.
+    /// Reads a manifest that any program may have written.
     ///
     /// # Errors
-    /// Where it is no manifest, or one whose paths lead out of its folder.
+    /// If it is not a manifest, or its paths lead out of its folder.
     pub fn read(uri: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         match Self::read_part(uri, bytes)? {
             manifest if manifest.files.is_empty() => Err(StoreError::corrupted(format!("{uri}: it has no files"))),
@@ -156,10 +156,10 @@ impl Manifest {
         }
     }
 
-    /// Reads what one worker has of a checkpoint, which may be nothing.
+    /// Reads one worker's part of a checkpoint, which may be empty.
     ///
     /// # Errors
-    /// Where it is no manifest, or one whose paths lead out of its folder.
+    /// If it is not a manifest, or its paths lead out of its folder.
     pub fn read_part(uri: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         let manifest: Self = serde_json::from_slice(bytes)
             .map_err(|error| StoreError::corrupted(format!("{uri}: not a manifest of a checkpoint: {error}")))?;
@@ -169,7 +169,7 @@ impl Manifest {
         }
     }
 
-    /// What speaks against doing what it says.
+    /// Why the manifest can't be used, if it can't.
     fn fault(&self) -> Option<String> {
         if self.version != VERSION {
             return Some(format!("its version is {}, and only {VERSION} is known: use a newer operator", self.version));
@@ -209,7 +209,7 @@ impl Manifest {
         (total != self.bytes).then(|| format!("its files have {total} bytes and not {}", self.bytes))
     }
 
-    /// As the inventory would tell of it, had it found it whole.
+    /// The checkpoint as the inventory would report it if it had found it whole.
     #[must_use]
     pub fn found(&self) -> Found {
         let member = |file: &Stored| Member { path: file.path.clone(), size: file.size, modified: file.modified };
@@ -231,7 +231,7 @@ impl Manifest {
         }
     }
 
-    /// What is newer compares greater, as [`Found::newer`] has it.
+    /// Newer checkpoints compare greater, as in [`Found::newer`].
     #[must_use]
     pub fn newer(&self, other: &Self) -> Ordering {
         self.age().newer(&other.age())
@@ -250,7 +250,7 @@ pub(crate) fn folder(path: &str, layout: Layout) -> &str {
     }
 }
 
-/// A path of a checkpoint, which must not lead to what is ours either.
+/// Checks the path of a checkpoint, which must not lead to this crate's own files either.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     address::key::check(path)?;
     if path.split('/').next() == Some(address::key::OURS) {
@@ -271,8 +271,8 @@ pub(crate) fn key(path: &str, layout: Layout, file: &str, generation: u32, space
     }
 }
 
-/// Whether a key is one that content at the path of `found` can have, in that space: what a journal says is no reason to
-/// touch any other.
+/// Whether content at the path of `found` can have this key, in that space. A journal is no reason to touch any other
+/// key.
 pub(crate) fn belongs(key: &str, found: &Found, layout: Layout, space: Option<&str>) -> bool {
     let is_of = |base: &str, key: &str| {
         let base = names::in_space(base, space);
@@ -291,7 +291,7 @@ pub(crate) fn belongs(key: &str, found: &Found, layout: Layout, space: Option<&s
     here.is_some_and(|here| found.members.iter().any(|member| is_of(&member.path, here)))
 }
 
-/// What differs if a checkpoint's content does: the names, lengths and times of its files.
+/// A value that differs if a checkpoint's content does, from the names, lengths and times of its files.
 pub(crate) fn identity(found: &Found) -> String {
     let lines: Vec<String> =
         found.members.iter().map(|member| format!("{} {} {}", member.size, member.modified, member.path)).collect();
@@ -388,7 +388,7 @@ pub(crate) mod tests {
             let told = Manifest::read("s3://b/m.json", &hostile.to_json()).unwrap_err().to_string();
             assert!(told.contains(why) && !told.contains('\u{1b}'), "{why}: {told}");
         }
-        // What one worker has of a checkpoint may be nothing.
+        // One worker's part of a checkpoint may be empty.
         assert!(Manifest::read_part("s3://b/m.json", &manifest("x", &[]).to_json()).is_ok());
         for bytes in [&b""[..], b"{}", b"[[[[", b"\xff\xfe", b"null"] {
             assert!(Manifest::read("s3://b/m.json", bytes).is_err());

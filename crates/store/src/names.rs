@@ -1,4 +1,4 @@
-//! Names of checkpoints, files and keys: all of them were written by somebody else.
+//! Names of checkpoints, files and keys, all of which were written by others.
 
 use sha2::{Digest, Sha256};
 
@@ -15,14 +15,14 @@ pub(crate) fn escape(path: &str) -> String {
     name
 }
 
-/// Splits `PATH~N`: the generation that a path seems to be of.
+/// Whether a path looks like `PATH~N`, and so like a later generation.
 fn has_generation(path: &str) -> bool {
     path.rsplit_once('~').is_some_and(|(_, n)| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Where the `generation`th content at `path` lies: the path itself for the first, `PATH~N` for what came later.
 ///
-/// A program's own `x~1` never meets the second content of its `x`.
+/// A program's own `x~1` never collides with the second content of its `x`.
 pub(crate) fn of_generation(path: &str, generation: u32) -> String {
     if generation == 0 && !has_generation(path) { path.to_owned() } else { format!("{path}~{generation}") }
 }

@@ -17,7 +17,7 @@ pub struct RangeRead<'a> {
 
 impl Store {
     /// One page of the list of all objects below the destination, which is about a thousand objects. The first page is
-    /// asked for without a token, each further one with [`Page::next`]. The list is bounded by its reader alone.
+    /// requested without a token, each further one with [`Page::next`]. Only the reader limits the list.
     ///
     /// # Errors
     /// [`Trouble::Invalid`](crate::Trouble::Invalid) with the key if a key below the prefix has an empty part, `.` or
@@ -35,7 +35,7 @@ impl Store {
     }
 
     /// The bytes of a range of the object at `key` below the prefix, if its tag still is `tag`. The range is not empty.
-    /// It is asked for once.
+    /// It is requested once.
     ///
     /// # Errors
     /// [`Trouble::Changed`](crate::Trouble::Changed) if the object has another tag; and what the store answers.

@@ -1,4 +1,4 @@
-//! Which checkpoints a store has, and taking one away: its manifest first, its data afterwards.
+//! Listing and removing the checkpoints of a store. A removal deletes the manifest first and the data afterwards.
 
 use crate::error::{StoreError, Trouble};
 use crate::manifest::{self, Manifest};
@@ -8,30 +8,30 @@ use futures::{StreamExt, TryStreamExt, stream};
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-/// Memory for all manifests of a listing, without their files, in bytes of JSON.
+/// Maximum memory for all manifests of a listing, without their files, in bytes of JSON.
 const LISTED: usize = 64 * 1024 * 1024;
-/// Of so many manifests that can't be read it is said why.
+/// Maximum number of unreadable manifests with a reported reason.
 const UNREADABLE: usize = 100;
 
-/// What a store has.
+/// Content of a store.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Its checkpoints, the newest first, without their files: [`Store::restore`] and [`Store::remove`] read those.
     pub manifests: Vec<Manifest>,
-    /// Manifests that can't be read or are not to be trusted, the first hundred. They hide no other.
+    /// The first hundred manifests that can't be read or trusted. They hide no other.
     pub unreadable: Vec<StoreError>,
 }
 
 impl Store {
-    /// Whether the store answers, knows who asks, has the bucket and lets its manifests be listed.
+    /// Whether the store answers, accepts the credentials, has the bucket and lets its manifests be listed.
     ///
     /// # Errors
-    /// What is wrong, with the remedy. That nothing may be written is told only by an upload.
+    /// What is wrong, with the remedy. Only an upload shows that nothing may be written.
     pub async fn check(&self) -> Result<(), StoreError> {
         self.bucket.list(address::key::OURS, false).await.map(drop)
     }
 
-    /// The checkpoints in the store, the newest first. Only `.trainingjob/` is looked at.
+    /// The checkpoints in the store, the newest first. Only `.trainingjob/` is read.
     ///
     /// # Errors
     /// If the store can't be asked.
@@ -61,8 +61,8 @@ impl Store {
         Ok(listing)
     }
 
-    /// Which of these keys a checkpoint has, or what lies beside one; nothing if a manifest can't be read, for what it has
-    /// is not known.
+    /// Which of these keys belong to a checkpoint, or to files beside one. None if a manifest can't be read, because
+    /// its keys are then unknown.
     pub(crate) async fn needed_of(&self, keys: &HashSet<String>) -> Result<Option<HashSet<String>>, StoreError> {
         let mut manifests = self.bucket.list(address::key::OURS, false).await?;
         manifests.extend(self.bucket.list(&format!("{}/beside", address::key::OURS), false).await?);
@@ -83,7 +83,7 @@ impl Store {
         Ok(is_known.then_some(needed))
     }
 
-    /// The checkpoint at `path`, if the store has it: this writer's own before that of the first writer.
+    /// The checkpoint at `path`, if the store has it. This writer's own takes precedence over that of the first writer.
     ///
     /// # Errors
     /// If the store can't be asked, or its manifest can't be trusted.
@@ -95,7 +95,7 @@ impl Store {
         }
     }
 
-    /// All of a manifest that may come from a listing, which has it without the files.
+    /// The complete manifest, for one that may come from a listing and then has no files.
     pub(crate) async fn whole<'m>(&self, manifest: &'m Manifest) -> Result<Cow<'m, Manifest>, StoreError> {
         if !manifest.files.is_empty() {
             return Ok(Cow::Borrowed(manifest));
@@ -115,7 +115,7 @@ impl Store {
         Manifest::read(&self.destination.uri(key), &bytes).map(Some)
     }
 
-    /// Takes a checkpoint away. A removal that is cut short is ended by [`Store::sweep`]; the checkpoint itself is gone
+    /// Removes a checkpoint. [`Store::sweep`] completes a removal that is interrupted. The checkpoint itself is gone
     /// with the first step.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl Store {
     pub async fn remove(&self, manifest: &Manifest) -> Result<(), StoreError> {
         let manifest = &*self.whole(manifest).await?;
         self.put_manifest(&manifest.tombstone(), manifest).await?;
-        // Somebody may have replaced it since: then only the old data goes.
+        // It may have been replaced since. Then only the old data is removed.
         let current = self.manifest_at(&manifest.own_key()).await?;
         let current = current.filter(|current| current.generation != manifest.generation);
         if current.is_none() {
@@ -132,7 +132,8 @@ impl Store {
         self.bury(manifest, current.as_ref()).await
     }
 
-    /// Removes the data of a checkpoint whose manifest is gone, but for what `current` has, and at last its tombstone.
+    /// Removes the data of a checkpoint whose manifest is gone, except the files of `current`, and at last its
+    /// tombstone.
     pub(crate) async fn bury(&self, dead: &Manifest, current: Option<&Manifest>) -> Result<(), StoreError> {
         let needed: HashSet<&str> =
             current.into_iter().flat_map(|manifest| manifest.files.iter().map(|file| file.key.as_str())).collect();
@@ -149,7 +150,7 @@ impl Store {
         Ok(self.bucket.list(&Manifest::graves(), false).await?.into_iter().map(|object| object.key).collect())
     }
 
-    /// The generations of `path` whose data is being removed, by their names alone.
+    /// The generations of `path` with data that is being removed, by the names of tombstones alone.
     pub(crate) async fn dead_generations(&self, path: &str) -> Result<Vec<u32>, StoreError> {
         let objects = self.bucket.list(&Manifest::graves(), false).await?;
         let space = self.space().await?;
@@ -158,8 +159,8 @@ impl Store {
         Ok(objects.iter().filter_map(|object| of(&object.key)).collect())
     }
 
-    /// Reads the manifests of these keys, some at once, and hands over what `keep` leaves of each: all of them need not fit
-    /// into memory.
+    /// Reads the manifests of these keys, several at once, and passes on what `keep` leaves of each. So all of them
+    /// need not fit into memory.
     async fn read_all<T>(
         &self,
         keys: Vec<String>,
@@ -176,7 +177,7 @@ impl Store {
         Ok(())
     }
 
-    /// The manifest of a key that a list has; none if it is gone since, and an error within if it can't be trusted.
+    /// The manifest at a listed key. None if it is gone since, and an inner error if it can't be trusted.
     pub(crate) async fn listed(&self, key: &str) -> Result<Option<Result<Manifest, StoreError>>, StoreError> {
         let uri = self.destination.uri(key);
         match self.bucket.get(key, manifest::LONGEST).await {

@@ -1,5 +1,5 @@
-//! Fetching a checkpoint: into a folder of ours beside its place, whole and checked, and only then where a program
-//! looks.
+//! Fetching a checkpoint. It goes to a folder of this crate first, and only when it is whole and checked to the place
+//! where a program looks.
 
 use crate::backend::{Bucket, Object};
 use crate::error::{StoreError, Trouble};
@@ -22,14 +22,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How often a range is asked for again after a failure, if next to nothing has come between.
+/// How often a range is requested again after a failure, if almost nothing has arrived in between.
 const TRIES: u32 = 4;
-/// Below a root: where what is fetched lies before it is whole.
+/// Folder below a root for fetched data that is not whole yet.
 const RESTORE: &str = ".trainingjob/restore";
-/// How many prefixes above a URI are looked at for the manifest of a checkpoint below it.
+/// Number of prefixes above a URI that are searched for the manifest of a checkpoint below it.
 const ANCESTORS: usize = 6;
 
-/// A range of a file is on the disk.
+/// Note that a range of a file is on the disk.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
@@ -41,29 +41,29 @@ struct Line {
 
 /// A file to be fetched.
 struct Wanted {
-    /// Relative to where it all goes.
+    /// Relative to the destination.
     path: String,
     key: String,
     size: u64,
-    /// What it must have; of what was not put there by us nobody knows.
+    /// The CRC that it must have. None if the file was not uploaded by this crate.
     crc32c: Option<u32>,
     tag: Option<String>,
 }
 
-/// Where what is fetched lies until it is whole. Its folders are open: whatever a program does to their names, nothing is
-/// written or removed elsewhere.
+/// Folders of fetched data that is not whole yet. They are open, so that nothing is written or removed elsewhere,
+/// whatever a program does to their names.
 #[derive(Clone)]
 struct Fetched {
-    /// All places.
+    /// The folder of all places.
     places: Arc<Folder>,
-    /// What is to go to one place.
+    /// The folder of the data for one place.
     place: Arc<Folder>,
     place_name: String,
-    /// What is fetched now.
+    /// The folder of the data that is fetched now.
     folder: Arc<Folder>,
     /// Its name in `place`.
     name: String,
-    /// Where that is, for people.
+    /// Its path, for people.
     path: PathBuf,
 }
 
@@ -73,23 +73,23 @@ impl Fetched {
     }
 }
 
-/// Everything that is to be fetched.
+/// A fetch in progress.
 struct Fetch<'a> {
     store: &'a Store,
     bucket: &'a Bucket,
     to: Fetched,
     journal: Mutex<Journal>,
     journal_path: PathBuf,
-    /// By file and start: size and CRC.
+    /// Size and CRC of each range on the disk, by file and start.
     known: HashMap<(String, u64), (u64, u32)>,
 }
 
 impl Store {
-    /// Fetches a checkpoint to its path below `root`, which is returned: what a program is to be given.
+    /// Fetches a checkpoint to its path below `root`, and returns that path for the program.
     ///
-    /// It is fetched into `root/.trainingjob/restore`, goes on where an earlier try was cut, and is checked by length
-    /// and CRC-32C, file by file. Only when all of it is on the disk is it moved to its place, where it replaces what
-    /// was there. A folder goes there in one step, files one by one. Folders of a root that are links are refused.
+    /// The fetch goes into `root/.trainingjob/restore` and continues where an earlier try was cut. It checks length and
+    /// CRC-32C file by file. Only when everything is on the disk is it moved to its place, where it replaces what was
+    /// there. A folder is moved in one step, files one by one. Folders of a root that are links are refused.
     ///
     /// # Errors
     /// [`Trouble::Corrupted`] if an object is not what was uploaded; [`Trouble::Local`] if the disk is full or fails.
@@ -98,7 +98,7 @@ impl Store {
         self.restore_from(&self.bucket, manifest, root, &manifest.path).await
     }
 
-    /// Fetches a checkpoint, and what lay beside those of its folder: what a program is to resume from.
+    /// Fetches a checkpoint, and the files beside the checkpoints of its folder, for a program that resumes from it.
     ///
     /// # Errors
     /// As [`Store::restore`].
@@ -108,7 +108,8 @@ impl Store {
         self.restore_beside(folder, root).await.map(drop)
     }
 
-    /// Fetches what lay beside the checkpoints of a folder, but for what is there. Gives the names of what was fetched.
+    /// Fetches the files beside the checkpoints of a folder, except those that exist. Returns the names of the fetched
+    /// files.
     ///
     /// # Errors
     /// As [`Store::restore`].
@@ -150,15 +151,15 @@ impl Store {
         place(root, to, manifest.layout, fetched).await
     }
 
-    /// Fetches what lies at this store's URI itself, whoever has put it there: a folder, or one object. It comes to
-    /// `folder` below `root` (to the root itself without one) under the last name of the URI, and that path is returned.
+    /// Fetches the content at this store's URI itself, from any writer: a folder, or one object. It goes to `folder`
+    /// below `root` (to the root itself if `folder` is empty), under the last name of the URI. Returns that path.
     ///
-    /// If it is a checkpoint that was uploaded by us (its manifest is looked for above it), it is checked as by
-    /// [`Store::restore`]; else only the lengths are known. It is not there before it is whole.
+    /// A checkpoint that this crate uploaded (its manifest is searched for above it) is checked as by
+    /// [`Store::restore`]. For other content only the lengths are known. The result does not appear before it is whole.
     ///
     /// # Errors
-    /// [`Trouble::NotFound`] if nothing is there, [`Trouble::Invalid`] with the key if one below it is no path of a
-    /// file.
+    /// [`Trouble::NotFound`] if nothing is there, [`Trouble::Invalid`] with the key if a key below it can't be a file's
+    /// path.
     pub async fn restore_prefix(&self, root: &Path, folder: &str) -> Result<PathBuf, StoreError> {
         let below = |name: &str| if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
         let uri = self.destination.to_string();
@@ -177,7 +178,7 @@ impl Store {
                 break;
             }
             let bucket = self.bucket.at(above);
-            // Who may only read below the prefix is denied this.
+            // An identity that may read only below the prefix is denied this.
             let mut known = manifest_in(&bucket, path, None).await;
             let mut name = name.as_str();
             if let (Ok(None), Some((path, space))) = (&known, path.rsplit_once('~').filter(|it| names::is_space(it.1)))
@@ -202,7 +203,7 @@ impl Store {
             Err(error) => return Err(odd_key(error)),
         };
         let bucket = if layout == Layout::Folder { &self.bucket } else { &above };
-        // What consoles make to show a folder has no content; a file below it shows the folder as well.
+        // Consoles create an empty object to show a folder. A file below it shows the folder as well.
         let real = |object: &&Object| !(object.size == 0 && is_folder_of_another(object, &objects));
         let mut wanted = Vec::new();
         for object in objects.iter().filter(real) {
@@ -223,7 +224,7 @@ impl Store {
         place(root, &to, layout, fetched).await
     }
 
-    /// What lies at this store's URI itself, whoever has put it there: how many files, and their bytes.
+    /// Number of files and their bytes at this store's URI itself, from any writer.
     ///
     /// # Errors
     /// [`Trouble::NotFound`] if nothing is there.
@@ -274,7 +275,7 @@ impl Store {
             .await
     }
 
-    /// Fetches all of it into a folder of ours, which is returned.
+    /// Fetches everything into a folder of this crate, which is returned.
     async fn fetch(
         &self,
         bucket: &Bucket,
@@ -310,7 +311,7 @@ impl Store {
         let all = stream::iter(&wanted).map(|file| fetch.file(file)).buffer_unordered(FILES);
         if let Err(error) = all.try_collect::<()>().await {
             if matches!(error.trouble, Trouble::Corrupted | Trouble::Changed) {
-                // Nothing of it is gone on with.
+                // A later try uses nothing of it.
                 let to = fetch.to.clone();
                 drop(
                     blocking(move || {
@@ -372,7 +373,7 @@ impl Fetch<'_> {
         size: u64,
     ) -> Result<u32, StoreError> {
         if let Some((_, crc)) = self.known.get(&(file.path.clone(), start)).filter(|(known, _)| *known == size) {
-            // It was written before a crash of who knows what: what the disk has is read again.
+            // It may have been written before a crash, so the data on the disk is read again.
             let (file, expected) = (Arc::clone(open), *crc);
             let kept = blocking(move || Ok(crc_of(&file, start, size).is_ok_and(|crc| crc == expected))).await?;
             if kept {
@@ -397,12 +398,12 @@ struct Range<'a> {
     key: &'a str,
     start: u64,
     size: u64,
-    /// The version that it has to be of, if it has to be a certain one.
+    /// The version that it has to have, if a certain one is required.
     tag: Option<String>,
 }
 
-/// Reads a range in pieces and gives each to `sink` with its place in the object; goes on where a connection was cut. Gives
-/// the checksum of all of them.
+/// Reads a range in pieces, and passes each to `sink` with its place in the object. Continues where a connection was
+/// cut. Returns the checksum of all pieces.
 async fn stream_range<F: Future<Output = Result<(), StoreError>>>(
     store: &Store,
     bucket: &Bucket,
@@ -436,7 +437,7 @@ async fn stream_range<F: Future<Output = Result<(), StoreError>>>(
                 return Err(if gone { missing(bucket, key, &error) } else { error });
             }
             result => {
-                // Who sends a few bytes each time would be asked for ever.
+                // A store that sends a few bytes each time would be asked forever.
                 tries = if at - before >= LEAST_DATA { 0 } else { tries + 1 };
                 if tries >= TRIES {
                     return Err(result.err().unwrap_or_else(|| {
@@ -467,7 +468,7 @@ fn damaged(store: &Store, bucket: &Bucket, key: &str, expected: u32, crc: u32) -
     ))
 }
 
-/// Of a list that could not be read for one key the reason, which has the key in it.
+/// Adds the remedy to the error of a list that one key makes unreadable. The error has the key in it.
 fn odd_key(error: StoreError) -> StoreError {
     if error.trouble == Trouble::Invalid {
         StoreError::invalid(format!(
@@ -504,7 +505,7 @@ pub(crate) async fn manifest_in(
     Ok(Some(manifest))
 }
 
-/// Files are as old as what they are copies of: who compares a checkpoint with its copy goes by that.
+/// Gives the files the times of the originals, by which a checkpoint is compared with its copy.
 async fn keep_times(fetched: &Fetched, manifest: &Manifest) -> Result<(), StoreError> {
     let (fetched, files) = (fetched.clone(), manifest.files.clone());
     blocking(move || {
@@ -519,7 +520,7 @@ async fn keep_times(fetched: &Fetched, manifest: &Manifest) -> Result<(), StoreE
     .await
 }
 
-/// Moves what is whole to where it belongs.
+/// Moves whole data to its place.
 async fn place(root: &Path, to: &str, layout: Layout, fetched: Fetched) -> Result<PathBuf, StoreError> {
     let (root, to) = (root.to_owned(), to.to_owned());
     blocking(move || {
@@ -543,7 +544,7 @@ async fn place(root: &Path, to: &str, layout: Layout, fetched: Fetched) -> Resul
             }
             Layout::Beside => {
                 let mut files = fetched.folder.names().map_err(local)?;
-                // TensorFlow takes a checkpoint for whole when its index is there.
+                // TensorFlow considers a checkpoint whole when its index exists.
                 files.sort_by_key(|file| (file.ends_with(".index"), file.clone()));
                 for file in files {
                     fetched.folder.rename(&file, &parent, &file).map_err(local)?;
@@ -559,8 +560,8 @@ async fn place(root: &Path, to: &str, layout: Layout, fetched: Fetched) -> Resul
     .await
 }
 
-/// The folder at `path` below a root, of which is made what is not there. Links on the way to the root are followed, for it is
-/// named by who set up the job; below it none is.
+/// The folder at `path` below a root, after missing folders are created. Links on the way to the root are followed,
+/// because its path comes from the job's creator. No link below the root is followed.
 pub(crate) fn make_below(root: &Path, path: &str) -> Result<Folder, StoreError> {
     let made = Folder::root(root).and_then(|root| root.make_all(path));
     made.map_err(|error| link_or_local(&root.join(path), &error))
@@ -576,16 +577,16 @@ fn link_or_local(path: &Path, error: &io::Error) -> StoreError {
     StoreError::local(path, error)
 }
 
-/// The path of what lies beside the checkpoints of a folder.
+/// The path of the files beside the checkpoints of a folder.
 pub(crate) fn beside(folder: &str) -> String {
     let name = crate::manifest::BESIDE;
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-/// Better to be told before than after an hour.
+/// Fails early if the volume has too little space. That is better than a failure after an hour.
 fn has_room(path: &Path, folder: &Folder, needed: u64) -> Result<(), StoreError> {
     let Ok(Space { free, .. }) = space(folder) else { return Ok(()) };
-    // Some file servers tell nothing, or 0.
+    // Some file servers report nothing, or 0.
     if free == 0 || needed <= free {
         return Ok(());
     }

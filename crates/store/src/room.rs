@@ -1,14 +1,14 @@
-//! The memory that is taken for what is sent to a store and read from it.
+//! Memory for data that is sent to a store and read from it.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Payloads in memory, in bytes.
+/// Maximum size of payloads in memory, in bytes.
 const ROOM: u64 = 64 * 1024 * 1024;
-/// In which memory is counted, in bytes.
+/// Unit in which memory is counted, in bytes.
 const UNIT: u64 = 64 * 1024;
 
-/// Memory for payloads that are read and not sent yet, 64 MiB. Whoever has some of it asks for no more.
+/// Memory for payloads that are read and not sent yet, 64 MiB. A caller that holds some of it requests no more.
 #[derive(Clone)]
 pub struct Room(Arc<Semaphore>);
 
@@ -19,7 +19,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Memory for a payload, as soon as there is some. One that is larger than all of it has all.
+    /// Waits for memory for a payload. A payload larger than the whole room gets all of it.
     pub async fn take(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let units = bytes.div_ceil(UNIT).clamp(1, ROOM / UNIT);
         // It is never closed.

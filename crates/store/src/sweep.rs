@@ -1,7 +1,7 @@
-//! Ends what was cut short, and removes what no writer will come back to.
+//! Completes interrupted work, and removes data that no writer will continue.
 //!
-//! Before a checkpoint is sent a note in `.trainingjob/sending/` has its keys, and the uploads in parts that were begun. It
-//! goes when the manifest is there. The pod of a note that is a day old is gone, and its journal with it.
+//! Before a checkpoint is sent, a note in `.trainingjob/sending/` has its keys, and the uploads in parts that were
+//! begun. The note is removed when the manifest is there. If a note is a day old, its pod is gone, and its journal too.
 
 use crate::error::{StoreError, Trouble};
 use crate::manifest::Manifest;
@@ -12,10 +12,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
-/// What is sent renews its note more often than this.
+/// A running upload renews its note more often than this.
 const LOST: SignedDuration = SignedDuration::from_hours(24);
 
-/// What is being sent.
+/// Note of an upload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Sending {
     pub path: String,
@@ -30,15 +30,15 @@ impl Sending {
         format!("{}/sending", address::key::OURS)
     }
 
-    /// Where the note of that content at `path` is.
+    /// Key of the note of that content at `path`.
     pub fn key(writer: &str, path: &str, identity: &str) -> String {
         format!("{}/{}.json", Self::folder(), names::digest([writer, path, identity]))
     }
 }
 
 impl Store {
-    /// Ends removals that were cut short, and removes what uploads have left whose pods are gone for a day. To be called by
-    /// one process of a store at a time, now and then.
+    /// Completes interrupted removals, and removes the leftovers of uploads with pods that have been gone for a day.
+    /// One process of a store at a time is to call it, now and then.
     ///
     /// # Errors
     /// If the store can't be asked or refuses.
@@ -55,7 +55,7 @@ impl Store {
             let Some(Ok(dead)) = self.listed(&key).await? else { continue };
             let current = self.manifest_at(&dead.own_key()).await?;
             if current.as_ref().is_some_and(|current| current.generation == dead.generation) {
-                // It was to be replaced or removed, and was not: it lives.
+                // It was to be replaced or removed, but was not, so it still exists.
                 self.bucket.delete(&dead.tombstone()).await?;
             } else {
                 self.bury(&dead, current.as_ref()).await?;

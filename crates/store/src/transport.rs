@@ -1,8 +1,8 @@
-//! The HTTP client of a store: nothing in it waits for ever, and nothing that moves is cut.
+//! The HTTP client of a store: no wait is unlimited, and no transfer that makes progress is cut.
 //!
-//! A bound on a whole request would end slow transfers of large parts, and one on reading alone would miss a peer that
-//! takes nothing. So both directions are watched for silence instead, and data also for a trickle. An answer that is no
-//! data has a greatest length.
+//! A limit on a whole request would end slow transfers of large parts. A limit on reading alone would miss a peer that
+//! accepts nothing. So both directions are watched for silence instead, and data also for a trickle. An answer that is
+//! not data has a maximum length.
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -23,19 +23,18 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// What may be taken for an answer to be given after a request was sent whole: a store that puts 10,000 parts together
-/// needs minutes.
+/// Maximum time for an answer after a request was sent whole. A store that assembles 10,000 parts needs minutes.
 const TO_COMPLETE: Duration = Duration::from_secs(600);
 /// The longest answer that is no range of an object, in bytes: a list of a thousand keys, a manifest.
 pub(crate) const LONGEST_ANSWER: u64 = 32 * 1024 * 1024;
-/// What of a range has to come in the time for which a store may be silent, in bytes.
+/// Minimum bytes of a range that have to arrive within the time for which a store may be silent.
 pub const LEAST_DATA: u64 = 256 * 1024;
-/// Of an error's body more is not kept.
+/// Maximum bytes kept of an error's body.
 const ERROR_BODY: u64 = 16 * 1024;
-/// What a metadata server of a cloud is waited for, which is next door or not at all.
+/// How long to wait for a cloud's metadata server, which is nearby or does not exist.
 const NEXT_DOOR: Duration = Duration::from_secs(2);
 
-/// Chooses who does the cryptography of TLS, without which no HTTP client can be made.
+/// Chooses the cryptography provider for TLS, without which no HTTP client can be made.
 pub fn choose_tls() {
     static PROVIDER: Once = Once::new();
     // Fails if another part of the program has chosen one, which serves as well.
@@ -52,10 +51,10 @@ pub(crate) struct Connector {
     pub ca_bundle: Option<Vec<u8>>,
     /// Whether the store itself is spoken to without TLS.
     pub plain: bool,
-    /// Whether what is put there is given a checksum in Google's way, by which it refuses what was damaged on the way.
+    /// Whether uploads get a checksum in Google's form, so that the store refuses data that was damaged on the way.
     pub google_hash: bool,
-    /// The longest pause that a busy store can ask for before a request is sent again here. Zero if the caller retries,
-    /// which finds the pause in the error.
+    /// The longest pause that a busy store can request before a retry here. Zero if the caller retries; it finds the
+    /// pause in the error.
     pub longest_pause: Duration,
 }
 
@@ -122,7 +121,7 @@ impl fmt::Display for OverlongAnswer {
 
 impl std::error::Error for OverlongAnswer {}
 
-/// A store is busy, and says when to ask again.
+/// A store is busy, and says when to retry.
 #[derive(Debug)]
 pub(crate) struct BusyAnswer {
     status: http::StatusCode,
@@ -139,7 +138,7 @@ impl fmt::Display for BusyAnswer {
 
 impl std::error::Error for BusyAnswer {}
 
-/// The pause that a busy store asks for.
+/// The pause that a busy store requests.
 fn pause_of(status: http::StatusCode, headers: &HeaderMap) -> Option<Duration> {
     let is_busy = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
     is_busy.then(|| retry_after(headers, Timestamp::now())).flatten()
@@ -162,16 +161,16 @@ pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 /// How an answer's body is read.
 #[derive(Clone, Copy)]
 enum Reading {
-    /// Of an error: what is longer is cut.
+    /// Body of an error. A longer one is cut.
     Error { left: u64 },
-    /// Of a success that is no data: what is longer is refused.
+    /// Body of a success that is not data. A longer one is refused.
     Answer { left: u64 },
-    /// Data may be of any length, but comes at a pace: how long it was waited for since the last reckoning, and what came.
+    /// Data of any length, with a minimum pace: the time waited and the bytes received since the last check.
     Data { waited: Duration, came: u64 },
 }
 
 impl Reading {
-    /// Takes in what has come after some waiting: how much of it is read.
+    /// Records the bytes received after a wait. Returns how many of them are read.
     fn take(&mut self, bytes: u64, after: Duration, silence: Duration) -> Result<u64, HttpError> {
         match self {
             Self::Error { left } => {
@@ -237,7 +236,7 @@ impl Watched {
         if self.google_hash && is_put {
             sent.headers_mut().insert("x-goog-hash", google_hash(hashed).await?);
         }
-        // A body that is counted does not tell its length by itself, and S3 takes none in chunks.
+        // A counted body does not report its length by itself, and S3 accepts none in chunks.
         if length > 0 {
             sent.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
             *sent.body_mut() = Some(reqwest::Body::wrap(body));
@@ -254,7 +253,7 @@ impl Watched {
             if now >= deadline {
                 return Err(silent(deadline - done_at.unwrap_or(deadline - self.silence)));
             }
-            // Looked at now and then, since nothing wakes this when the body moves.
+            // Checked now and then, because nothing wakes this when the body moves.
             let nap = (deadline - now).min((self.silence / 8).max(Duration::from_millis(5)));
             tokio::select! {
                 answer = &mut answer => break answer.map_err(of_client)?,
@@ -341,7 +340,7 @@ fn of_client(error: reqwest::Error) -> HttpError {
     } else if error.is_builder() {
         HttpErrorKind::Unknown
     } else {
-        // A connection that ended in the middle. Everything that is asked of a store may be asked twice.
+        // A connection that ended in the middle. Every request to a store may be repeated.
         HttpErrorKind::Interrupted
     };
     HttpError::new(kind, error.without_url())

@@ -1,4 +1,4 @@
-//! Putting a checkpoint into a store: files first, in parts; then the manifest; then what it replaces goes.
+//! Uploading a checkpoint: first the files, in parts, then the manifest. Then the data that it replaces is removed.
 
 use crate::error::{StoreError, Trouble};
 use crate::journal::Journal;
@@ -23,14 +23,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// S3's, GCS's and nearly Azure's greatest number of parts of an object.
+/// Maximum number of parts of an object in S3 and GCS, and nearly that in Azure.
 const MOST_PARTS: u64 = 10_000;
-/// Payloads are handed over in slices, so that it shows whether they move.
+/// Size of the slices in which payloads are handed over, so that their progress is visible.
 const SLICE: usize = 256 * 1024;
 /// Shorter payloads are left to the allocator.
 const WORTH_KEEPING: usize = 4 * 1024 * 1024;
 
-/// What the journal of an upload has in its lines.
+/// A line in the journal of an upload.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "did")]
 enum Line {
@@ -49,14 +49,14 @@ enum Line {
 const VERSION: u32 = 1;
 /// Where the journals of uploads are, below a volume's root.
 const JOURNALS: &str = ".trainingjob/uploads";
-/// How often the note of what is sent is renewed.
+/// How often the note of an upload is renewed.
 const RENEW: SignedDuration = SignedDuration::from_hours(1);
-/// How often a worker shows that it sends.
+/// How often a worker signals that it is sending.
 const SIGN: Duration = Duration::from_secs(30);
-/// What a part is called that is still being sent.
+/// Suffix of the round of a part that is still being sent.
 const UNDER_WAY: &str = " (under way)";
 
-/// What is known of one upload.
+/// State of one upload, from its journal.
 #[derive(Default)]
 struct Ledger {
     begun: Option<(String, u32)>,
@@ -71,7 +71,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// A checkpoint with the files of which the journal speaks.
+    /// A checkpoint with the files in the journal.
     fn found(&self, path: &str) -> Found {
         let member = |path: &String| Member { path: path.clone(), size: 0, modified: 0 };
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name).to_owned();
@@ -111,13 +111,12 @@ struct Upload<'a> {
     journal: Mutex<Journal>,
     journal_path: PathBuf,
     ledger: Mutex<Ledger>,
-    /// Where the store has the note of what is sent.
+    /// Key of the note about this upload in the store.
     note: String,
     sending: tokio::sync::Mutex<Sending>,
 }
 
-/// Where a checkpoint's files are: a folder that was opened without following a link, and goes on being that one whatever
-/// becomes of its name.
+/// Folder of a checkpoint's files, opened without following a link. It stays that folder whatever happens to its name.
 #[derive(Clone)]
 struct Base {
     folder: Arc<Folder>,
@@ -132,7 +131,7 @@ impl Base {
         Ok(Self { folder, path: at })
     }
 
-    /// Gives what is done with a file that has to be as it was found, before and after.
+    /// Runs `read` on a file, and checks before and after that the file is as it was found.
     fn read<T>(&self, member: &Member, read: impl FnOnce(&fs::File) -> io::Result<T>) -> Result<T, StoreError> {
         let path = self.path.join(&member.path);
         let gone = |error: io::Error| gone_or_local(&path, &error);
@@ -144,7 +143,7 @@ impl Base {
     }
 }
 
-/// What is not there any more, or something else by now, was changed by the program.
+/// Error for a file. If the file is gone or is something else by now, the program has changed it.
 fn gone_or_local(path: &Path, error: &io::Error) -> StoreError {
     let is_gone = matches!(
         error.kind(),
@@ -160,7 +159,7 @@ fn gone_or_local(path: &Path, error: &io::Error) -> StoreError {
     StoreError::local(path, error)
 }
 
-/// Where a checkpoint's files are and how they lie to its path.
+/// Layout and folder of a checkpoint's files.
 fn layout(root: &Path, found: &Found) -> Result<(Layout, Base), StoreError> {
     if let Err(why) = manifest::check_path(&found.path) {
         return Err(StoreError::invalid(format!("{}: the checkpoint's path {why}", found.path.escape_debug())));
@@ -186,15 +185,15 @@ fn layout(root: &Path, found: &Found) -> Result<(Layout, Base), StoreError> {
 }
 
 impl Store {
-    /// Puts the checkpoint `found` below `root` into the store, unless it is there.
+    /// Uploads the checkpoint `found` below `root`, unless the store has it.
     ///
-    /// What of an earlier try is in the store already is not sent again: its journal is below
+    /// Data that an earlier try has put into the store is not sent again: its journal is below
     /// `root/.trainingjob/uploads`. The manifest is written last. If the store has other content at the same path, that
     /// stays whole until the manifest is replaced, and is then removed. The future may be dropped at any time.
     ///
-    /// What is known to be in the store: S3 has checked the SHA-256 (or CRC-64) of each part on arrival and Google's store
-    /// its CRC-32C, and would have refused a damaged one; of all stores the sizes were asked for after the last byte.
-    /// Azure is not given checksums: there damage is found by [`Store::verify`], or at a restore, by the manifest's CRC-32C.
+    /// How uploaded data is verified: S3 checks the SHA-256 (or CRC-64) of each part on arrival, and Google's store its
+    /// CRC-32C. Both refuse a damaged part. For all stores the sizes are checked after the last byte. Azure gets no
+    /// checksums. There, [`Store::verify`] or a restore finds damage by the manifest's CRC-32C.
     ///
     /// # Errors
     /// [`Trouble::Changed`] if the program has touched the checkpoint meanwhile.
@@ -214,8 +213,8 @@ impl Store {
         Ok(manifest)
     }
 
-    /// Puts what lies beside the checkpoints of a folder into the store, unless it is there: `members` of the folder below
-    /// `root`. It is no checkpoint, and goes with all of that folder.
+    /// Uploads the files beside the checkpoints of a folder, unless the store has them: `members` of the folder below
+    /// `root`. They are not a checkpoint, and belong to all checkpoints of that folder.
     ///
     /// # Errors
     /// As [`Store::upload`].
@@ -238,16 +237,16 @@ impl Store {
         manifest_in(&self.bucket, path, space).await
     }
 
-    /// Puts this worker's files of a sharded checkpoint into the store, each worker having its own volume. `found` has
-    /// the files that are here. All workers are given the same `round`, which names this very content (step and
-    /// attempt). What was sent in another round and has not changed is not sent again. While it is sent, a sign of that is
-    /// put where the part comes to ([`Store::signs`]).
+    /// Uploads this worker's files of a sharded checkpoint, where each worker has its own volume. `found` has the local
+    /// files. All workers are given the same `round`, which names this very content (step and attempt). Files that were
+    /// sent in another round and have not changed are not sent again. During the upload a signal is written to the key
+    /// of the part ([`Store::signs`]).
     ///
     /// # Errors
     /// As [`Store::upload`].
     pub async fn upload_part(&self, root: &Path, found: &Found, worker: u32, round: &str) -> Result<(), StoreError> {
         if found.members.is_empty() {
-            // It has none, and says so: else the others would wait for it.
+            // This worker has no files, and records that. The others would wait for it otherwise.
             self.space().await?;
             let part = self.compose(found, Layout::Folder, 0, round.to_owned(), Vec::new());
             return self.put_part(&part, worker).await;
@@ -287,14 +286,14 @@ impl Store {
         self.put_manifest(&Manifest::part_key(&part.path, part.space.as_deref(), worker), part).await
     }
 
-    /// What a worker has put there, in whatever round.
+    /// The part that a worker has put there, in any round.
     async fn part(&self, path: &str, worker: u32) -> Result<Option<Manifest>, StoreError> {
         let key = Manifest::part_key(path, self.space().await?, worker);
         let Some(bytes) = self.bucket.get(&key, manifest::LONGEST).await? else { return Ok(None) };
         Ok(Manifest::read_part(&self.destination.uri(&key), &bytes).ok().filter(|part| part.path == path))
     }
 
-    /// Shows while something is sent that it is: each time that bytes have gone out.
+    /// Writes a signal during the upload, each time that bytes were sent.
     async fn give_signs(&self, found: &Found, round: &str, worker: u32) -> Infallible {
         let mut before = self.progress.now();
         loop {
@@ -308,7 +307,7 @@ impl Store {
         }
     }
 
-    /// What the workers have shown of a round: differs as long as any of them sends or has sent something.
+    /// Signals of the workers in a round. They differ as long as any worker sends or has sent something.
     ///
     /// # Errors
     /// If the store can't be asked.
@@ -323,8 +322,8 @@ impl Store {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// Makes one checkpoint of what `workers` workers have uploaded in this `round`: `found` tells what is known of the
-    /// whole, the files are the workers', and `lacks` says why all of them together are no whole checkpoint.
+    /// Makes one checkpoint from the parts that `workers` workers have uploaded in this `round`. `found` describes the
+    /// whole, and the files are the workers'. `lacks` says why all of them together are not a whole checkpoint.
     ///
     /// # Errors
     /// [`Trouble::Incomplete`] with the workers whose part is missing yet; [`Trouble::Changed`] with what `lacks` says;
@@ -405,10 +404,10 @@ impl Store {
         Ok(manifest)
     }
 
-    /// Gives up what was begun for `path` and is not finished: its parts, which a cloud bills, and its objects.
+    /// Abandons an unfinished upload for `path`: removes its parts, which a cloud bills, and its objects.
     ///
     /// # Errors
-    /// If the store can't be asked; then it is still noted and can be tried again.
+    /// If the store can't be asked. The upload is then still noted, and the call can be repeated.
     pub async fn abandon(&self, root: &Path, path: &str) -> Result<(), StoreError> {
         let (journals, name) = (Arc::new(make_below(root, JOURNALS)?), self.journal(path));
         let at = root.join(JOURNALS).join(&name);
@@ -420,7 +419,7 @@ impl Store {
         let (open, lines) = Journal::open(&journals, &name).map_err(local)?;
         let ledger = Ledger::of(lines);
         let space = self.space().await?.map(str::to_owned);
-        // The files are not known any more: what any of them could be called.
+        // The files are no longer known, so any possible key of a file is accepted.
         let belongs = |key: &str| {
             manifest::check_path(key).is_ok() && key.starts_with(manifest::folder(path, Layout::Beside)) && {
                 let found = ledger.found(path);
@@ -431,7 +430,7 @@ impl Store {
         open.remove().map_err(local)
     }
 
-    /// The note of what is sent goes when its manifest is there; if it can't be removed, `sweep` removes it.
+    /// Removes the note of an upload once its manifest is there. If that fails, `sweep` removes it.
     async fn forget_sending(&self, found: &Found, identity: &str) {
         drop(self.bucket.delete(&Sending::key(&self.writer, &found.path, identity)).await);
     }
@@ -442,7 +441,7 @@ impl Store {
     }
 
     fn forget(&self, root: &Path, path: &str) {
-        // A journal that stays is read the next time and found to be of what is in the store.
+        // A journal that stays is read the next time. It then matches the content of the store.
         drop(Folder::root(root).and_then(|root| root.folder(JOURNALS)?.remove(&self.journal(path))));
     }
 
@@ -482,7 +481,7 @@ impl Store {
         }
     }
 
-    /// Puts a manifest there, of a length that is read again.
+    /// Writes a manifest, if it is short enough to be read again.
     pub(crate) async fn put_manifest(&self, key: &str, manifest: &Manifest) -> Result<(), StoreError> {
         let json = manifest.to_json();
         if json.len() as u64 > manifest::LONGEST {
@@ -493,7 +492,7 @@ impl Store {
         self.bucket.put(key, vec![json.into()]).await
     }
 
-    /// From here on the checkpoint exists; then what it replaces goes.
+    /// Writes the manifest, with which the checkpoint exists, and then removes what it replaces.
     async fn publish(&self, manifest: &Manifest, old: Option<&Manifest>) -> Result<(), StoreError> {
         let replaced =
             old.filter(|old| old.files.iter().any(|file| manifest.files.iter().all(|new| new.key != file.key)));
@@ -502,22 +501,22 @@ impl Store {
         }
         self.put_manifest(&manifest.own_key(), manifest).await?;
         if let Some(old) = replaced {
-            // The new one is there: that something old is left over is no failure of this upload. `sweep` comes back to
-            // it.
+            // The new checkpoint exists, so leftovers of the old one are no failure of this upload. `sweep` removes
+            // them later.
             drop(self.bury(old, Some(manifest)).await);
         }
         Ok(())
     }
 
-    /// A generation whose keys no manifest and no tombstone has.
+    /// A generation with keys that no manifest and no tombstone has.
     async fn free_generation(&self, path: &str, old: Option<&Manifest>) -> Result<u32, StoreError> {
-        // After the manifest was read: who removes a checkpoint writes the tombstone before the manifest goes.
+        // This is read after the manifest, because a removal writes the tombstone before it deletes the manifest.
         let dead = self.dead_generations(path).await?;
         let used = dead.into_iter().chain(old.map(|manifest| manifest.generation));
         Ok(used.map(|generation| generation.saturating_add(1)).max().unwrap_or(0))
     }
 
-    /// Sends the files of `found`, and sees that they are there.
+    /// Sends the files of `found`, and checks that they are there.
     async fn send(
         &self,
         root: &Path,
@@ -578,7 +577,7 @@ impl Store {
         .await?;
         if let Err(error) = self.confirm(&found.path, &files).await {
             if error.trouble == Trouble::Corrupted {
-                // Somebody has removed what the journal knows of: next time everything is sent.
+                // Objects that the journal has were removed. The next try sends everything.
                 upload.journal.lock().clear().map_err(local)?;
             }
             return Err(error);
@@ -590,7 +589,7 @@ impl Store {
 
     /// Whether the store has all these objects with their sizes.
     async fn confirm(&self, path: &str, files: &[Stored]) -> Result<(), StoreError> {
-        // One answer has a thousand objects, if nobody has put keys there with which no list can be read.
+        // One answer lists a thousand objects. If the list can't be read because of other keys, each object is checked.
         let folder = files[0].key.rsplit_once('/').map_or("", |(folder, _)| folder);
         let together = files.len() > 4 && files.iter().all(|file| file.key.starts_with(&format!("{folder}/")));
         let listed = if together { self.bucket.list(folder, true).await.ok() } else { None };
@@ -619,8 +618,8 @@ impl Store {
             .await
     }
 
-    /// Removes what an upload has left that will not be continued. A journal lies on the volume, where others may write:
-    /// only keys that belong to the checkpoint are touched.
+    /// Removes the leftovers of an upload that will not be continued. A journal lies on the volume, where others may
+    /// write. So only keys that belong to the checkpoint are touched.
     async fn discard(
         &self,
         ledger: &Ledger,
@@ -655,7 +654,8 @@ fn same_files(manifest: &Manifest, found: &Found) -> bool {
 }
 
 impl Upload<'_> {
-    /// Notes in the store what is sent, and which upload in parts was begun: if this pod is lost, others remove it.
+    /// Notes in the store what is sent, and which upload in parts was begun, so that others remove it if this pod is
+    /// lost.
     async fn show(&self, begun: Option<(&str, &str)>) -> Result<(), StoreError> {
         let mut sending = self.sending.lock().await;
         sending.time = Timestamp::now();
@@ -664,7 +664,7 @@ impl Upload<'_> {
         self.store.bucket.put(&self.note, vec![text.into()]).await
     }
 
-    /// Renews the note of what takes long.
+    /// Renews the note of a long upload.
     async fn renew(&self) -> Result<(), StoreError> {
         let is_old = Timestamp::now().duration_since(self.sending.lock().await.time) >= RENEW;
         if is_old { self.show(None).await } else { Ok(()) }
@@ -706,7 +706,7 @@ impl Upload<'_> {
         let known = self.ledger.lock().uploads.get(key).cloned();
         if let Some((id, length)) = known {
             match self.parts_of(member, key, &id, length).await {
-                // A lifecycle rule of the bucket has taken the parts away.
+                // A lifecycle rule of the bucket has removed the parts.
                 Err(error) if is_over(&error) => drop(self.store.bucket.abort(key, &id).await),
                 other => return other,
             }
@@ -742,7 +742,7 @@ impl Upload<'_> {
         let crc32c = sent.iter().fold(0, |crc, (_, next, size)| crc32c::crc32c_combine(crc, *next, *size as usize));
         let ids = sent.into_iter().map(|(part, _, _)| part).collect();
         match self.store.bucket.complete(key, id, ids).await {
-            // It was put together, and the answer was lost.
+            // The object was assembled, and the answer was lost.
             Err(error) if is_over(&error) => match self.store.bucket.head(key).await? {
                 Some(object) if object.size == member.size => Ok(crc32c),
                 _ => Err(error),
@@ -765,7 +765,7 @@ impl Upload<'_> {
     }
 }
 
-/// Long payloads that were sent: an allocator that has to find new ones all the time keeps twice as much.
+/// Buffers of long payloads that were sent. An allocator that has to find new ones all the time keeps twice as much.
 pub(crate) type Pool = Mutex<Vec<Vec<u8>>>;
 
 /// A payload; a long one goes back to the pool.
@@ -805,7 +805,7 @@ fn is_over(error: &StoreError) -> bool {
     matches!(error.trouble, Trouble::NotFound | Trouble::Refused)
 }
 
-/// Not to be allowed to delete is a choice of who owns the bucket: then what is not needed stays.
+/// Treats a refused deletion as success. The bucket's owner may forbid deletions; unneeded data then stays.
 pub(crate) fn if_allowed(done: Result<(), StoreError>) -> Result<(), StoreError> {
     match done {
         Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Refused) => Ok(()),
@@ -825,8 +825,8 @@ pub(crate) fn slices(bytes: &Bytes) -> Vec<Bytes> {
     (0..bytes.len()).step_by(SLICE).map(|at| bytes.slice(at..(at + SLICE).min(bytes.len()))).collect()
 }
 
-/// Does the same with all of them, some at once; what comes is in their order. After a failure none is begun, and those
-/// under way are waited for: a request that was sent and not waited for may be carried out after what is done next.
+/// Runs `work` on all items, several at once, and returns the results in their order. After a failure it begins no
+/// other item, and waits for those in progress. A request that is not waited for may be executed after later ones.
 async fn all<I: IntoIterator, T, F: Future<Output = Result<T, StoreError>>>(
     items: I,
     at_once: usize,
@@ -859,7 +859,7 @@ async fn all<I: IntoIterator, T, F: Future<Output = Result<T, StoreError>>>(
     Ok(done.into_iter().map(|(_, value)| value).collect())
 }
 
-/// Runs what may wait for a disk.
+/// Runs work that may wait for a disk.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

@@ -1,8 +1,8 @@
-//! Whose the checkpoints below a prefix are: no writer ever replaces what another has put there.
+//! Ownership of the checkpoints below a prefix: no writer ever replaces what another has put there.
 //!
-//! The first writer of a prefix has the paths as they are. Each later one, also of a job that was deleted and applied
-//! again, has a space of its own: its checkpoint `PATH` lies at `PATH~SPACE/`, and has a manifest of its own beside the
-//! other's. Two that come at the same instant each see the other, and both have spaces.
+//! The first writer of a prefix uses the paths as they are. Each later writer has a space of its own, even if it
+//! belongs to a job that was deleted and applied again. Its checkpoint `PATH` lies at `PATH~SPACE/`, and has its own
+//! manifest beside the other's. Two simultaneous writers each see the other, and both have spaces.
 
 use crate::error::StoreError;
 use crate::{Store, names};
@@ -10,28 +10,28 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What is noted when a writer comes, so that who comes later sees it.
+/// Note of a writer's arrival, so that later writers see it.
 #[derive(Serialize, Deserialize)]
 struct Writer {
     writer: String,
 }
 
-/// What is noted once it is known, and then holds for all workers of the job.
+/// Note of the result, which then holds for all workers of the job.
 #[derive(Serialize, Deserialize)]
 struct Place {
     /// Whether the writer was the first.
     first: bool,
 }
 
-/// Each is noted in no more than this.
+/// Maximum bytes of each note.
 const LONGEST: u64 = 4096;
-/// How long another worker of this job gets that has begun to find out whether the job was the first.
+/// How long to wait for another worker of this job that has begun to determine whether the job was the first.
 const UNDECIDED: Duration = Duration::from_secs(30);
-/// Between two looks whether it has.
+/// Interval between two checks for its result.
 const AGAIN: Duration = Duration::from_millis(250);
 
 impl Store {
-    /// The space of this store's writer; none of the first one. Notes the writer the first time.
+    /// The space of this store's writer; None for the first one. The first call notes the writer.
     pub(crate) async fn space(&self) -> Result<Option<&str>, StoreError> {
         Ok(self.space.get_or_try_init(|| self.find_space()).await?.as_deref())
     }
@@ -47,20 +47,20 @@ impl Store {
             if let Some(first) = self.is_first(&place).await? {
                 return Ok(as_noted(first));
             }
-            // Another worker of this job is finding it out, or has died of it.
+            // Another worker of this job is determining it, or died while it did so.
             let is_begun = self.bucket.get(&writer, LONGEST).await?.is_some();
             if !is_begun || begin.elapsed() >= UNDECIDED {
                 break;
             }
             tokio::time::sleep(AGAIN).await;
         }
-        // After it is noted whoever comes sees it; before, it sees whoever is there.
+        // Writers that arrive after this note see it. The writer itself sees those that arrived before.
         self.note(&writer, &Writer { writer: self.writer.clone() }).await?;
-        // A server may show what is being written by another name.
+        // A server may list an object that is being written under another name.
         let is_others = |key: &str| key.ends_with(".json") && !key.starts_with(&own);
         let has_others = self.bucket.list(&folder, false).await?.iter().any(|object| is_others(&object.key))
             || self.list().await?.manifests.iter().any(|manifest| manifest.writer != self.writer);
-        // Two workers that came at once go by what one of them has noted.
+        // Two simultaneous workers both use what one of them has noted.
         if let Some(first) = self.is_first(&place).await? {
             return Ok(as_noted(first));
         }
@@ -70,7 +70,7 @@ impl Store {
 
     async fn is_first(&self, place: &str) -> Result<Option<bool>, StoreError> {
         let noted = self.bucket.get(place, LONGEST).await?;
-        // Half of it, where a server writes over what another worker has noted, is as good as nothing.
+        // A server may overwrite what another worker has noted. A half-written note counts as none.
         Ok(noted.and_then(|noted| serde_json::from_slice::<Place>(&noted).ok()).map(|place| place.first))
     }
 

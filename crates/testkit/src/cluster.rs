@@ -26,7 +26,7 @@ metadata: { name: denied }
 spec: { policyName: denied, validationActions: [Deny] }
 "#;
 
-/// The folder of the programs that clusters are made of, kubectl among them; built now if nobody has.
+/// The folder of the programs that clusters consist of, kubectl among them. Builds them now if they are missing.
 pub fn tools() -> &'static Path {
     static TOOLS: OnceLock<PathBuf> = OnceLock::new();
     TOOLS.get_or_init(|| {
@@ -50,7 +50,8 @@ pub struct Cluster {
 impl Cluster {
     /// A control plane without nodes. Give each test binary its own name.
     ///
-    /// `TRAININGJOB_TEST_KUBECONFIG` names the kubeconfig of a running one to use instead: nothing of it is removed.
+    /// `TRAININGJOB_TEST_KUBECONFIG` names the kubeconfig of a running cluster to use instead. Nothing of it is
+    /// removed.
     pub fn control(name: &str) -> Self {
         Self::up(name, &["--control-only", "--no-audit"])
     }
@@ -75,12 +76,12 @@ impl Cluster {
         Self { kubeconfig, name: Some(name) }
     }
 
-    /// Its kubeconfig, for programs other than this.
+    /// The kubeconfig, for other programs.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// The name that `devcluster/cluster` knows it by; none of a cluster that was there before.
+    /// The name by which `devcluster/cluster` knows it. None for a cluster that existed before.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -93,18 +94,18 @@ impl Cluster {
         assert!(output.status.success(), "cluster {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A client for the runtime of the test that calls.
+    /// A client for the runtime of the calling test.
     pub async fn client(&self) -> Client {
         Client::try_from(self.config().await).expect("a client")
     }
 
-    /// What clients are made of.
+    /// The configuration of clients.
     pub async fn config(&self) -> Config {
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).expect("the kubeconfig can be read");
         Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a kubeconfig")
     }
 
-    /// What kubectl prints on this cluster.
+    /// The output of kubectl on this cluster.
     pub fn kubectl(&self, args: &[&str]) -> String {
         self.kubectl_with(args, "")
     }
@@ -115,7 +116,7 @@ impl Cluster {
         String::from_utf8(output).expect("kubectl prints text")
     }
 
-    /// The same, byte by byte; the error is what kubectl says.
+    /// The same as bytes. The error is kubectl's message.
     ///
     /// # Errors
     /// What it wrote to stderr.
@@ -135,7 +136,7 @@ impl Cluster {
         if output.status.success() { Ok(output.stdout) } else { Err(String::from_utf8_lossy(&output.stderr).into()) }
     }
 
-    /// Makes TrainingJobs a kind of this cluster, and waits until the API server says so.
+    /// Installs a CRD in this cluster, and waits until the API server has established it.
     pub fn apply_crd(&self, crd: &impl Serialize) {
         self.kubectl_with(&["apply", "-f", "-"], &serde_json::to_string(crd).expect("JSON"));
         // `--for=condition` fails where there are no conditions at all yet.
@@ -146,7 +147,7 @@ impl Cluster {
     }
 }
 
-/// A kind PodGroup as a scheduler of gangs brings it, without a scheduler.
+/// A kind PodGroup as a gang scheduler installs it, without the scheduler.
 pub fn pod_groups(group: &str, version: &str) -> Value {
     let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     json!({

@@ -1,7 +1,8 @@
-//! What is written down of a test that fails, before its namespace goes.
+//! The evidence that is written about a failed test before its namespace is deleted.
 //!
-//! Below the folder that `TRAININGJOB_EVIDENCE` names, or target/evidence, in PROGRAM/TEST/NAMESPACE: the history of each job's
-//! status, all objects, events, the logs of all pods and of the operator, and how busy the machine was.
+//! It lies below the folder that `TRAININGJOB_EVIDENCE` names, or target/evidence, in PROGRAM/TEST/NAMESPACE. It
+//! consists of the history of each job's status, all objects, events, the logs of all pods and of the operator, and the
+//! load of the machine.
 
 use crate::cluster::Cluster;
 use crate::job::{Job, Seen};
@@ -25,13 +26,13 @@ pub fn folder(namespace: &str) -> PathBuf {
     all.join(program).join(test).join(namespace)
 }
 
-/// A namespace of a test. If the test fails, what is in the namespace is written down; then the namespace is deleted without
-/// waiting, so that its jobs do not take the machine from the tests after it.
+/// A namespace of a test. If the test fails, the content of the namespace is written to files. The namespace is then
+/// deleted without waiting, so that its jobs do not take the machine from later tests.
 pub struct Guard {
     cluster: &'static Cluster,
     namespace: String,
     jobs: Mutex<Vec<(String, watch::Receiver<Seen>)>>,
-    /// What the operator has logged.
+    /// The operator's log.
     operator: Box<dyn Fn() -> String + Send + Sync>,
 }
 
@@ -44,7 +45,7 @@ impl Guard {
         Self { cluster, namespace: namespace.to_owned(), jobs: Mutex::default(), operator: Box::new(operator) }
     }
 
-    /// Adds a job whose history is to be written down.
+    /// Adds a job whose history is to be written.
     pub fn add(&self, job: &Job) {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push((job.name.clone(), job.seen()));
     }
@@ -99,7 +100,7 @@ impl Drop for Guard {
     }
 }
 
-/// How busy this machine is.
+/// The load of this machine.
 fn machine() -> String {
     let mut text = String::new();
     for file in ["/proc/loadavg", "/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory", "/proc/meminfo"] {

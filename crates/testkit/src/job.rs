@@ -1,7 +1,7 @@
 //! A TrainingJob that is watched from before its submission, on any cluster.
 //!
-//! Nothing that its status or its pods ever said is lost, so a test that looks late still finds what has passed. A wait ends
-//! when its job ends, not at its deadline: what a job that has failed is not yet, it will not become.
+//! Every status and every pod is kept, so that a test that looks late still finds what has passed. A wait ends when its
+//! job ends, not at its deadline, because an ended job does not change any more.
 
 use crate::evidence;
 use crate::wait::{BETWEEN_LOOKS, SOON};
@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// What a job and its pods still say after the job has ended arrives within this time.
+/// The last reports of a job and its pods arrive within this time after the job's end.
 const AFTER_THE_END: Duration = Duration::from_secs(10);
 
 /// A TrainingJob.
@@ -31,7 +31,7 @@ pub struct Job {
     pub namespace: String,
     client: Client,
     seen: watch::Receiver<Seen>,
-    /// How long a wait may last while the job goes on.
+    /// How long a wait may last while the job continues.
     pub patient: Duration,
 }
 
@@ -93,7 +93,7 @@ impl Seen {
 }
 
 impl Job {
-    /// Begins to watch a job, which may not be there yet.
+    /// Begins to watch a job, which may not exist yet.
     pub async fn watch(client: &Client, namespace: &str, name: &str) -> Self {
         let (teller, mut seen) = watch::channel(Seen::default());
         let teller = Arc::new(teller);
@@ -118,7 +118,7 @@ impl Job {
         Self { name: name.to_owned(), namespace: namespace.to_owned(), client: client.clone(), seen, patient: SOON }
     }
 
-    /// For those who want to see the same, and after this.
+    /// A receiver of the same history, also after this value is gone.
     pub fn seen(&self) -> watch::Receiver<Seen> {
         self.seen.clone()
     }
@@ -149,11 +149,11 @@ impl Job {
         }
     }
 
-    /// Looks again and again until there is something to find, anywhere.
+    /// Looks repeatedly until there is something to find, anywhere.
     pub async fn eventually<T>(&self, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
         let (begun, had_ended) = (Instant::now(), self.has_ended());
         loop {
-            // Before the look, so that a job is looked at once more after its end.
+            // Read before the look, so that a job is looked at once more after its end.
             let ended = self.seen.borrow().ended;
             if let Some(found) = look().await {
                 return found;
@@ -191,7 +191,7 @@ impl Job {
         self.in_state(state, |seen| seen.status().filter(|status| status.state == Some(state)).cloned()).await
     }
 
-    /// Waits until this state is reached or has been, if only for a moment; the first status with it.
+    /// Waits until this state is reached or has been, if only for a moment. Returns the first status with it.
     pub async fn reaches(&self, state: State) -> TrainingJobStatus {
         let with_it = |seen: &Seen| seen.statuses.iter().map(|(_, s)| s).find(|s| s.state == Some(state)).cloned();
         self.in_state(state, with_it).await
@@ -230,7 +230,7 @@ impl Job {
         let pods = self.api::<Pod>();
         let follow = LogParams { container: Some("training".into()), follow: true, ..LogParams::default() };
         self.eventually(&format!("{pod} to say {words:?}"), async || {
-            // It ends with the container, and there is none while the next one starts.
+            // The log ends with the container, and there is none while the next one starts.
             let mut lines = pods.log_stream(&pod, &follow).await.ok()?.lines();
             let said = async {
                 while let Some(Ok(line)) = lines.next().await {
@@ -247,7 +247,7 @@ impl Job {
 
     // ---- what was seen
 
-    /// Whether it is Completed, Failed or deleted.
+    /// Whether the job is Completed, Failed or deleted.
     pub fn has_ended(&self) -> bool {
         self.seen.borrow().ended.is_some()
     }
@@ -262,15 +262,15 @@ impl Job {
         self.seen.borrow().statuses.iter().map(|(_, status)| status.clone()).collect()
     }
 
-    /// The states that it went through.
+    /// The states that the job went through.
     pub fn states(&self) -> Vec<State> {
         let mut states: Vec<_> = self.seen.borrow().statuses.iter().filter_map(|(_, status)| status.state).collect();
         states.dedup();
         states
     }
 
-    /// Asserts that it went through these states in this order. Others may lie between, but for `never`: a watch may miss a
-    /// state that lasts a moment, and sees one that lasts longer than expected.
+    /// Asserts that it went through these states in this order. Other states may lie between, except `never`. A watch
+    /// may miss a state that lasts a moment, and sees one that lasts longer than expected.
     pub fn went_through(&self, expected: &[State], never: &[State]) {
         let states = self.states();
         let mut rest = states.iter();
@@ -287,7 +287,7 @@ impl Job {
         found.unwrap_or_else(|| self.explain(&format!("it never was {}", state.as_str())))
     }
 
-    /// Every pod that it ever had, as it was last seen, by attempt and worker.
+    /// Every pod that the job ever had, as it was last seen, by attempt and worker.
     pub fn pods(&self) -> Vec<Pod> {
         let mut pods: Vec<Pod> = self.seen.borrow().pods.values().cloned().collect();
         pods.sort_by_key(|pod| (attempt(pod), index(pod), pod.creation_timestamp().map(|time| time.0)));
@@ -314,7 +314,7 @@ impl Job {
         self.api::<TrainingJob>().delete(&self.name, &DeleteParams::default()).await.expect("it is there");
     }
 
-    /// Ends the test. The namespace's [`evidence::Guard`] writes down what a person would look at.
+    /// Ends the test. The namespace's [`evidence::Guard`] writes the evidence.
     pub fn explain(&self, what: &str) -> ! {
         let status = self.status();
         let mut failure = String::new();
@@ -326,7 +326,7 @@ impl Job {
     }
 }
 
-/// Notes every version of every object of a watch. Whatever breaks it, it begins again.
+/// Records every version of every object of a watch. Whatever breaks the watch, it starts again.
 async fn follow<K>(
     events: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
     seen: Arc<watch::Sender<Seen>>,
@@ -348,17 +348,17 @@ async fn follow<K>(
     }
 }
 
-/// The index of a pod's worker; -1 of a pod that is none's.
+/// The index of a pod's worker. The pod must have one.
 pub fn worker(pod: &Pod) -> u32 {
     index(pod).expect("a pod of an Indexed Job has an index")
 }
 
-/// The index of a pod of an Indexed Job; none of another one.
+/// The index of a pod of an Indexed Job. None for another pod.
 pub fn index(pod: &Pod) -> Option<u32> {
     pod.labels().get("batch.kubernetes.io/job-completion-index")?.parse().ok()
 }
 
-/// The incarnation of the gang that a pod is of; 0 of a pod that looks after checkpoints.
+/// The incarnation of a pod's gang. 0 for a pod that looks after checkpoints.
 pub fn attempt(pod: &Pod) -> u32 {
     labels::incarnation(pod.labels()).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What the test programs share: clusters, waiting, ports, folders, and the real programs under test.
+//! Shared parts of the test programs: clusters, waiting, ports, folders, and the real programs under test.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test panics where anything is not as expected")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -43,8 +43,8 @@ pub fn root(path: &str) -> String {
 
 /// One of the programs under test: `operator`, `agent`, `kubectl-trainingjob` or `crdgen`.
 ///
-/// The runner of the tests names their folder in `TRAININGJOB_TEST_BINARIES`; else they are where `cargo build --bins` has put
-/// them.
+/// The runner of the tests names their folder in `TRAININGJOB_TEST_BINARIES`. Otherwise they are where `cargo build
+/// --bins` has put them.
 pub fn binary(name: &str) -> &'static str {
     static KNOWN: Mutex<BTreeMap<String, &'static str>> = Mutex::new(BTreeMap::new());
     let find = || match std::env::var("TRAININGJOB_TEST_BINARIES") {
@@ -61,13 +61,13 @@ pub fn binary(name: &str) -> &'static str {
     known.entry(name.to_owned()).or_insert_with(|| find().leak())
 }
 
-/// Says that a test is skipped because something is missing. Where `TRAININGJOB_TEST_ALL` is set, as `make test` sets it, nothing
-/// may be missing, and the test fails.
+/// Reports that a test is skipped because something is missing. Where `TRAININGJOB_TEST_ALL` is set, as `make test`
+/// sets it, nothing may be missing, and the test fails.
 pub fn skipped(why: &str) {
     let all = std::env::var_os("TRAININGJOB_TEST_ALL").is_some_and(|value| !value.is_empty());
     assert!(!all, "{why} (TRAININGJOB_TEST_ALL is set: no test may be skipped)");
     let thread = std::thread::current();
-    // Past libtest, which shows nothing of what a test prints that passes.
+    // This bypasses libtest, which hides the output of a passing test.
     let _ = writeln!(std::io::stderr(), "SKIPPED {}: {why}", thread.name().unwrap_or("test"));
 }
 
@@ -78,7 +78,7 @@ pub fn scratch() -> &'static Path {
         let all = PathBuf::from(root("target/tmp"));
         let path = all.join(format!("process-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a folder below target");
-        // Of processes that have left nothing only the empty folder is there: it can be removed, and others can't.
+        // A process that has left nothing leaves only its empty folder, which can be removed. Others can't.
         for other in std::fs::read_dir(&all).into_iter().flatten().flatten() {
             let name = other.file_name();
             let process = name.to_str().and_then(|name| name.strip_prefix("process-"));
@@ -90,17 +90,17 @@ pub fn scratch() -> &'static Path {
     })
 }
 
-/// The folder of what is fetched or built once per machine.
+/// The folder of files that are fetched or built once per machine.
 pub fn cache() -> PathBuf {
     let home = || std::env::home_dir().expect("a home").join(".cache/trainingjob");
     std::env::var_os("TRAININGJOB_CACHE").map_or_else(home, PathBuf::from)
 }
 
-/// Asks a server of this machine; the body if it answers with 200.
+/// Sends a request to a server of this machine. Returns the body if it answers with 200.
 pub fn ask(port: u16, method: &str, path: &str, body: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    // 1.0: the answer comes whole and ends with the connection.
+    // With HTTP 1.0, the answer comes whole and ends with the connection.
     let head = format!("{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json");
     let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     stream.write_all(request.as_bytes()).ok()?;

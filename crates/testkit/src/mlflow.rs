@@ -13,11 +13,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The longest that a server is waited for: those written in Python start slowly on a busy machine.
+/// The longest wait for a server. Servers written in Python start slowly on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(300);
 const PACKAGES: [&str; 4] = ["mlflow==3.17.2", "tensorboard==2.21.0", "tensorboardX==2.6.5", "wandb==0.31.0"];
 
-/// A virtual environment with the trackers; made once and kept.
+/// A virtual environment with the trackers. It is made once and kept.
 pub fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| packages("trackers", &PACKAGES))
@@ -45,7 +45,7 @@ impl MlflowServer {
         let port = free_port();
         let log = fs::File::create(room.path("mlflow.log")).unwrap();
         let process = Command::new(python().join("bin/mlflow"))
-            // Pods ask for it by another name than its own.
+            // Pods address it by another name than its own.
             .args(["server", "--host", "127.0.0.1", "--allowed-hosts", "*", "--workers", "1"])
             .args(["--port", &port.to_string(), "--backend-store-uri"])
             .arg(format!("sqlite:///{}", room.path("mlflow.db").display()))
@@ -79,7 +79,7 @@ impl MlflowServer {
     }
 }
 
-/// Asks a server of this machine; none if it does not answer with JSON.
+/// Sends a request to a server of this machine. None if it does not answer with JSON.
 pub fn http(port: u16, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
     let body = body.map(Value::to_string).unwrap_or_default();
     serde_json::from_str(&ask(port, method, path, &body)?).ok()

@@ -1,8 +1,8 @@
-//! What a watch has seen, which is not always everything: of two changes that follow each other fast it may show the last.
+//! The history that a watch has seen, which may be incomplete. Of two changes in quick succession it may show the last.
 
 use std::fmt::Debug;
 
-/// All of these were seen in this order, with whatever else between them but what should never be.
+/// Asserts that all of these were seen in this order, with anything between them except `never`.
 pub fn assert_in_order<T: PartialEq + Debug>(seen: &[T], wanted: &[T], never: &[T]) {
     let mut rest = seen.iter();
     let in_order = wanted.iter().all(|one| rest.any(|other| other == one));

@@ -1,4 +1,4 @@
-//! Python packages for tests: they come from their index once and are kept in the cache.
+//! Python packages for tests. They come from their index once and are kept in the cache.
 
 use super::cache;
 use sha2::{Digest, Sha256};
@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A virtual environment with these packages; made once and kept in the folder `kind` of the cache.
+/// A virtual environment with these packages. It is made once and kept in the folder `kind` of the cache.
 pub fn packages(kind: &str, packages: &[&str]) -> PathBuf {
     let hash = Sha256::digest(packages.join(" "));
     let name: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -16,7 +16,7 @@ pub fn packages(kind: &str, packages: &[&str]) -> PathBuf {
         return folder;
     }
     fs::create_dir_all(cache().join(kind)).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    // Other tests may want the same, of this program and of others.
+    // Other tests, of this program and of others, may want the same packages.
     let lock = File::create(folder.with_extension("lock")).expect("a file in the cache");
     lock.lock().expect("it can be locked");
     if complete.exists() {

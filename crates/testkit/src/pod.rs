@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
-/// Environment and arguments of a container as the kubelet makes them. `field` tells what a field of the pod is.
+/// Environment and arguments of a container as the kubelet makes them. `field` gives the value of a field of the pod.
 pub fn as_the_kubelet_does(
     container: &Container,
     field: &dyn Fn(&str) -> String,
@@ -29,7 +29,7 @@ pub fn as_the_kubelet_does(
     (env, args)
 }
 
-/// `$(NAME)` of a known variable, and two dollars for one.
+/// Replaces `$(NAME)` of a known variable, and two dollars by one.
 fn expand(text: &str, env: &BTreeMap<String, String>) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while let Some(start) = rest.find('$') {

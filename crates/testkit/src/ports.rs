@@ -4,17 +4,17 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::net::TcpListener;
 
-/// Below the ports that the kernel gives to outgoing connections (from 32768 on), so that none of those takes one between
-/// its choice and its use, and beside those that devcluster and the operator use.
+/// Below the ports that the kernel gives to outgoing connections (from 32768 on), so that none of those takes one
+/// between its choice and its use. Also beside the ports that devcluster and the operator use.
 const FIRST: u16 = 20_000;
 const LAST: u16 = 29_999;
 
-/// A port of this machine that is free, and that no other test of any program is given soon.
+/// A free port of this machine, which no other test of any program gets soon.
 pub fn free_port() -> u16 {
     free_ports(1)
 }
 
-/// The first of as many ports, one after the other, as [`free_port`] gives one.
+/// The first of this many consecutive ports, each as [`free_port`] gives one.
 ///
 /// All test programs of this machine take their numbers in turn from one file.
 pub fn free_ports(count: u16) -> u16 {

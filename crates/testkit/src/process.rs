@@ -1,4 +1,5 @@
-//! Processes of this machine, those in containers too, and signals that reach no other process than the one that was meant.
+//! Processes of this machine, including those in containers, and signals that reach no process other than the intended
+//! one.
 
 pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
@@ -10,7 +11,7 @@ use std::process::Child;
 #[derive(Clone, Debug)]
 pub struct Process {
     pub pid: i32,
-    /// Clock ticks from the machine's start to its own: with the PID, which process it is.
+    /// Clock ticks from the machine's start to the process's. With the PID, they identify the process.
     pub start: u64,
     pub command: Vec<u8>,
     pub environment: BTreeMap<String, String>,
@@ -29,7 +30,7 @@ impl Process {
         entries.filter_map(|entry| Self::read(entry.file_name().to_str()?.parse().ok()?, name)).collect()
     }
 
-    /// The process with this PID, if it has the variable. One that has ended has none.
+    /// The process with this PID, if it has the variable. An ended process has none.
     fn read(pid: i32, variable: &str) -> Option<Self> {
         let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
         let has_it = |environment: &Vec<u8>| {
@@ -54,9 +55,9 @@ impl Process {
         start_of(self.pid) == Some(self.start)
     }
 
-    /// Sends it a signal. False if it has ended by then: another process that has its PID now gets nothing.
+    /// Sends it a signal. False if it has ended by then. Another process that has its PID now gets nothing.
     pub fn strike(&self, signal: Signal) -> bool {
-        // The descriptor stays that process's, whatever becomes of its PID.
+        // The descriptor still refers to that process, whatever becomes of its PID.
         let opened = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let opened = opened.filter(|_| self.is_alive());
         opened.is_some_and(|process| pidfd_send_signal(process, signal).is_ok())
@@ -71,10 +72,10 @@ pub fn strike(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).expect("a child can be struck");
 }
 
-/// Field 22 of /proc/PID/stat; none of a process that has ended and is only remembered.
+/// Field 22 of /proc/PID/stat. None for a process that has ended and is only remembered.
 fn start_of(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may have anything in it.
+    // The name before it may contain anything.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     if matches!(fields.first(), Some(&("Z" | "X"))) {
         return None;

@@ -68,13 +68,13 @@ impl Prometheus {
         Self { port, process }
     }
 
-    /// All alerts that are pending or fire; none while it does not answer.
+    /// All alerts that are pending or fire. None while it does not answer.
     pub fn alerts(&self) -> Option<Vec<Value>> {
         let answer: Value = serde_json::from_str(&ask(self.port, "GET", "/api/v1/alerts", "")?).ok()?;
         answer["data"]["alerts"].as_array().cloned()
     }
 
-    /// What this query gives; none while it gives nothing.
+    /// The result of this query. None while it gives nothing.
     pub fn query(&self, query: &str) -> Option<Vec<Value>> {
         let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let answer = ask(self.port, "GET", &format!("/api/v1/query?query={query}"), "")?;
@@ -82,7 +82,7 @@ impl Prometheus {
         answer["data"]["result"].as_array().filter(|found| !found.is_empty()).cloned()
     }
 
-    /// Whether this alert fires; of a job, if one is named.
+    /// Whether this alert fires, for a job if one is named.
     pub fn fires(&self, alert: &str, job: Option<&str>) -> Option<bool> {
         let is_it = |found: &Value| {
             let labels = &found["labels"];

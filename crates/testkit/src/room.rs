@@ -1,4 +1,4 @@
-//! A place for what a test writes.
+//! A place for the files of a test.
 
 use super::{binary, scratch};
 use std::ffi::OsStr;
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory of one test, removed at its end; after a failed test it stays.
+/// A directory of one test, removed at its end. After a failed test it stays.
 pub struct Room(pub PathBuf);
 
 impl Room {
-    /// Another one each time, whatever the name.
+    /// A new directory each time, whatever the name.
     pub fn new(test: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let path = scratch().join(format!("{test}-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
@@ -25,14 +25,14 @@ impl Room {
         self.0.join(name)
     }
 
-    /// A folder in it, made if it is not there.
+    /// A folder in it, created if it does not exist.
     pub fn folder(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(&path).unwrap();
         path
     }
 
-    /// An agent with what belongs to it, as the init container installs it.
+    /// An installed agent with its files, as the init container installs it.
     pub fn installed(&self) -> PathBuf {
         let agent = self.folder("installed").join("agent");
         let mut install = Command::new(binary("agent"));

@@ -1,10 +1,10 @@
-//! Object stores that are real programs, and a proxy that breaks what goes between.
+//! Object stores that are real programs, and a proxy that breaks the traffic.
 //!
-//! Of Google's XML API, by which our client writes, there is no emulator that could be installed: those that there are
-//! take uploads by the JSON API alone. But it is S3's dialect with other headers. So what stands in for Google's store is
-//! the S3 server behind a translator, [`to_s3`]: it signs for S3 what has an empty token, and gives `x-goog-hash` to the
-//! server as S3's checksum. The requests are those that Google would get, and what they do is tested; the answers are
-//! S3's, so that Google's tokens, limits, error codes and oddities are not.
+//! No emulator that could be installed has Google's XML API, by which our client writes. The existing ones accept
+//! uploads by the JSON API alone. But the XML API is S3's dialect with other headers. So the S3 server behind a
+//! translator, [`to_s3`], stands in for Google's store. The translator signs for S3 what has an empty token, and gives
+//! `x-goog-hash` to the server as S3's checksum. The requests are those that Google would get, and their effect is
+//! tested. The answers are S3's, so that Google's tokens, limits, error codes and oddities are not tested.
 
 use http::header::{HeaderName, HeaderValue};
 use object_store::aws::{AwsAuthorizer, AwsCredential};
@@ -29,7 +29,7 @@ pub const ACCOUNT: &str = "devstoreaccount1";
 pub const ACCOUNT_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Where a program for tests is: built once per machine from its pinned Go module.
+/// The path of a program for tests, built once per machine from its pinned Go module.
 fn program(name: &'static str) -> PathBuf {
     static BUILT: OnceLock<Mutex<BTreeMap<&str, PathBuf>>> = OnceLock::new();
     let mut built = BUILT.get_or_init(Mutex::default).lock().unwrap();
@@ -64,7 +64,7 @@ fn azurite() -> PathBuf {
 pub struct Server {
     pub port: u16,
     pub room: Room,
-    /// Of the URIs that lie there.
+    /// The scheme of its URIs.
     pub scheme: &'static str,
     /// The port of the program itself.
     behind: u16,
@@ -79,7 +79,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Speaks S3, and keeps objects as files below `room/store/BUCKET`.
+    /// A server that speaks S3, and keeps objects as files below `room/store/BUCKET`.
     pub fn s3() -> Self {
         let room = Room::new("s3");
         let store = room.folder("store");
@@ -92,7 +92,7 @@ impl Server {
         })
     }
 
-    /// Is spoken to as Google's store is, by its XML API, and keeps objects as [`Server::s3`] does.
+    /// A server that clients address as Google's store, by its XML API, and that keeps objects as [`Server::s3`] does.
     pub fn google() -> Self {
         let mut server = Self::s3();
         server.port = Proxy::new(Ipv4Addr::LOCALHOST.into(), server.behind, true).address.port();
@@ -100,7 +100,7 @@ impl Server {
         server
     }
 
-    /// Speaks Google's protocol, and keeps objects in memory. It takes them only by the JSON API.
+    /// A server that speaks Google's protocol, and keeps objects in memory. It accepts them only by the JSON API.
     pub fn gcs() -> Self {
         let server = Self::start("gs", Room::new("gcs"), |port| {
             let mut command = Command::new(program("fake-gcs-server"));
@@ -121,7 +121,7 @@ impl Server {
         server
     }
 
-    /// Speaks Azure's protocol. The account and its key are the emulator's own, which everybody knows.
+    /// A server that speaks Azure's protocol. The account and its key are the emulator's own, which are public.
     pub fn azure() -> Self {
         let azurite = azurite();
         let room = Room::new("azure");
@@ -165,19 +165,19 @@ impl Server {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Where an object of the S3 server lies as a file.
+    /// The file of an object of the S3 server.
     pub fn object(&self, key: &str) -> PathBuf {
         self.room.0.join("store").join(BUCKET).join(key)
     }
 
-    /// Puts an object into the S3 server, as somebody else would.
+    /// Puts an object into the S3 server, as another client would.
     pub fn put(&self, key: &str, content: &[u8]) {
         let signer = Proxy::new(Ipv4Addr::LOCALHOST.into(), self.behind, true);
         let answer = http(signer.address.port(), "PUT", &format!("/{BUCKET}/{}", encode(key)), content);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 
-    /// One plain request.
+    /// Sends one plain request.
     pub fn http(&self, method: &str, path: &str, body: &str) -> String {
         http(self.port, method, path, body.as_bytes())
     }
@@ -194,23 +194,23 @@ fn http(port: u16, method: &str, path: &str, body: &[u8]) -> String {
     answer
 }
 
-/// What is done to a request.
+/// What the proxy does to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Pass,
-    /// This is answered, and the server never sees it.
+    /// The proxy answers with this, and the server never sees the request.
     Answer(u16),
-    /// The connection ends before anything is answered, and the server never sees it.
+    /// The connection ends before any answer, and the server never sees the request.
     Cut,
     /// The server does what is asked, and the answer is lost.
     CutAnswer,
     /// The answer's body ends after this many bytes.
     CutAfter(u64),
-    /// Nothing is ever answered.
+    /// No answer ever comes.
     Silence,
-    /// A bit of the body is not what was sent.
+    /// A bit of the body is flipped.
     Flip,
-    /// It takes a second before the server is asked.
+    /// The server gets the request a second later.
     Slow,
 }
 
@@ -218,7 +218,7 @@ pub enum Fault {
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub method: String,
-    /// Path and query, the path as it is read by people.
+    /// Path and query, the path in readable form.
     pub target: String,
     /// Length of its body.
     pub length: u64,
@@ -226,7 +226,7 @@ pub struct Asked {
 
 type Rule = dyn Fn(&Asked) -> Fault + Send + Sync;
 
-/// Stands before a server.
+/// A proxy before a server.
 pub struct Proxy {
     address: SocketAddr,
     rule: Arc<Mutex<Arc<Rule>>>,
@@ -238,17 +238,17 @@ impl Proxy {
         Self::before_at(server, Ipv4Addr::LOCALHOST.into())
     }
 
-    /// At this address, for those who don't live on this machine alone.
+    /// A proxy at this address, for clients that are not on this machine alone.
     pub fn before_at(server: &Server, ip: IpAddr) -> Self {
         Self::before_port(server.port, ip)
     }
 
-    /// At this address, before what listens at a port of this machine.
+    /// A proxy at this address, before the server at a port of this machine.
     pub fn before_port(port: u16, ip: IpAddr) -> Self {
         Self::new(ip, port, false)
     }
 
-    /// Before what listens at `upstream`; to be spoken to as Google's store, or as that is.
+    /// A proxy before the server at `upstream`. Clients address it as Google's store, or as that server.
     fn new(ip: IpAddr, upstream: u16, is_google: bool) -> Self {
         let listener = TcpListener::bind((ip, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -268,12 +268,12 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// From now on this is done.
+    /// Sets what is done from now on.
     pub fn set(&self, rule: impl Fn(&Asked) -> Fault + Send + Sync + 'static) {
         *self.rule.lock().unwrap() = Arc::new(rule);
     }
 
-    /// What was asked since the last time, faults included.
+    /// The requests since the last call, including those with faults.
     pub fn take(&self) -> Vec<Asked> {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
@@ -345,13 +345,13 @@ fn serve(
             let head = format!("HTTP/1.1 {status} Test\r\nConnection: close\r\nContent-Length: {}", body.len());
             client.write_all(format!("{head}\r\n\r\n{body}").as_bytes())?;
         } else {
-            // Until the other side has had enough.
+            // Until the client gives up.
             client.set_read_timeout(Some(Duration::from_secs(600)))?;
             drop(client.read(&mut buffer));
         }
         return Ok(());
     };
-    // One request for each connection: the head is told so on both sides, and the body's end is looked for.
+    // Each connection carries one request. The head says so on both sides, and the proxy looks for the body's end.
     let head = read_head(&mut server)?;
     let lines = head.lines().filter(|line| !line.to_ascii_lowercase().starts_with("connection:") && !line.is_empty());
     let answer = format!("{}\r\nConnection: close\r\n\r\n", lines.collect::<Vec<_>>().join("\r\n"));
@@ -426,7 +426,7 @@ fn to_s3(text: &str, upstream: u16) -> String {
     let mut words = lines.next().unwrap_or("").split(' ');
     let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     let (_, query) = target.split_once('?').unwrap_or_default();
-    // Google takes a slash in a key as %2F, S3 doesn't.
+    // Google accepts a slash in a key as %2F, S3 doesn't.
     let path = encode(&readable(target.split('?').next().unwrap_or("")));
     let target = format!("{path}{}{query}", if query.is_empty() { "" } else { "?" });
     let uri = format!("http://127.0.0.1:{upstream}{target}");

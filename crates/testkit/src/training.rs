@@ -1,4 +1,4 @@
-//! What tests/programs/gang.py computes, computed again, and the files by which a test leads it.
+//! Computes again what tests/programs/gang.py computes, and has the files by which a test leads it.
 
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -8,9 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 const BATCH: u32 = 8;
 
-/// The weights after so many steps, whatever befell the training: `weights(k)` of gang.py.
+/// The weights after this many steps, whatever happened to the training: `weights(k)` of gang.py.
 pub fn weights(steps: u32) -> String {
-    // Of all steps so far: many tests ask for many of them.
+    // The weights of all steps so far, because many tests ask for many of them.
     static WEIGHTS: Mutex<Vec<[u8; 32]>> = Mutex::new(Vec::new());
     let mut weights = WEIGHTS.lock().unwrap_or_else(PoisonError::into_inner);
     if weights.is_empty() {
@@ -38,7 +38,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The steps that a program has trained and the weights that it ended with, by its log.
+/// The steps that a program has trained and its last weights, from its log.
 pub fn ended(log: &str) -> Option<(u32, &str)> {
     let last = |before: &str| log.lines().rev().find_map(|line| line.split_once(before)).map(|(_, after)| after);
     Some((last("trained ")?.strip_suffix(" steps")?.parse().ok()?, last("weights ")?))
@@ -60,7 +60,7 @@ pub fn whole(file: &Path) -> Option<u32> {
 pub struct Folder(pub PathBuf);
 
 impl Folder {
-    /// The step of the newest checkpoint that is whole, if it is this or a later one.
+    /// The step of the newest whole checkpoint, if it is this or a later one.
     pub fn saved_since(&self, step: u32) -> Option<u32> {
         let files = fs::read_dir(&self.0).ok()?.flatten().map(|entry| entry.path());
         let named = |path: &Path| {
@@ -71,7 +71,7 @@ impl Folder {
         files.into_iter().rev().take_while(|(named, _)| *named >= step).find_map(|(_, path)| whole(&path))
     }
 
-    /// Of each attempt whose ranks have met its number and the step that it has resumed from.
+    /// The number of each attempt whose ranks have met, and the step from which it has resumed.
     pub fn history(&self) -> Vec<(u32, u32)> {
         let text = fs::read_to_string(self.0.join(".history")).unwrap_or_default();
         let line = |line: &str| line.split_once(' ').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
@@ -91,7 +91,7 @@ impl Folder {
             .expect("the folder can be written to");
     }
 
-    /// The step of the save that this attempt is held in.
+    /// The step of the save in which this attempt is held.
     pub fn held(&self, attempt: u32) -> Option<u32> {
         let text = fs::read_to_string(self.0.join(".held")).ok()?;
         let (held, step) = text.trim_end().split_once(' ')?;

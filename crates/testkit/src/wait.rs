@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// For everything that should be there within seconds. Far more than it takes: others keep the machine busy.
+/// Limit for everything that should be there within seconds. It is far longer than needed, because others keep the
+/// machine busy.
 pub const SOON: Duration = Duration::from_secs(120);
 /// Time between two looks.
 pub(crate) const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// Looks again and again until there is something to see.
+/// Looks repeatedly until there is something to see.
 pub fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -19,7 +20,7 @@ pub fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option
     }
 }
 
-/// The same where others have to work meanwhile.
+/// The same where other tasks have to work meanwhile.
 pub async fn eventually<T>(what: &str, deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {

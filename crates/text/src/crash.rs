@@ -1,6 +1,6 @@
-//! Reports by which runtimes say why they end a program: a panic, an exception that nothing caught, an abort.
+//! Reports in which runtimes say why they end a program: a panic, an uncaught exception, an abort.
 //!
-//! Such a report says first what happened and then, at length, where. Python's are in [`crate::exception`] and
+//! Such a report first says what happened and then, at length, where. Python's are in [`crate::exception`] and
 //! [`crate::stderr`], since Python also reports them by itself. [`FORMS`] has all the others, one row for each.
 
 use crate::split_rank;
@@ -13,17 +13,17 @@ use std::sync::LazyLock;
 pub struct Crash<'t> {
     /// The line that says what happened, as it was printed.
     pub line: &'t str,
-    /// What happened, in one line, together with the most telling detail of the rest.
+    /// What happened, in one line, together with the most informative detail of the rest.
     pub text: String,
     /// The lines of the report.
     pub lines: Range<usize>,
 }
 
-/// How one runtime reports.
+/// The form of one runtime's report.
 struct Form {
     /// The line that says what happened. The group `what`, if there is one, is the part of it that is shown.
     first: &'static str,
-    /// A line among the next ones without which it is no report, and how many these are.
+    /// Pattern that one of the next `near` lines must match. Without it the text is no report.
     proof: Option<&'static str>,
     near: usize,
     /// What else of the report is shown.
@@ -39,11 +39,11 @@ enum More {
     Next,
     /// The first line of the report that matches, between these words.
     First(&'static str, [&'static str; 2]),
-    /// The last one.
+    /// The same for the last line that matches.
     Last(&'static str, [&'static str; 2]),
 }
 
-/// How near to its first line the proof of a report is, where it is not the next line.
+/// Lines after the first one in which the proof of a report must come, where it is not the next line.
 const NEAR: usize = 12;
 /// Lines of other processes that may follow a report.
 const OTHERS: usize = 100;
@@ -73,7 +73,7 @@ const FORMS: &[Form] = &[
         proof: Some(r"^(?:goroutine \d+ .*\[.+\]:|runtime stack:)$"),
         ..REPORT
     },
-    // Java and what else runs on its machine.
+    // Java and other languages of its virtual machine.
     Form {
         first: r#"^Exception in thread "[^"]*" [\w.$]+(?:: .*)?$"#,
         more: More::Last(r"^Caused by: (\S.*)$", CAUSED),
@@ -164,7 +164,7 @@ const FORMS: &[Form] = &[
     // Fortran by GCC and by Intel.
     Form { first: r"^Fortran runtime error: .+$", ..REPORT },
     Form { first: r"^forrtl: (?:severe|error) \(\d+\): .+$", ..REPORT },
-    // What a program logs by the highest level, behind the time or by itself.
+    // Lines that a program logs at the highest level, with or without a time.
     Form {
         first: r"(?x)^(?: (?:[\[(<]?\d{4}[-/]\d\d[-/]\d\d\ )?[\[(<]?\S*\d\d:\d\d\S*\s+(?:\S+\s+){0,4}?[\[(<|]?(?:FATAL|CRITICAL)[\])>:|]?\s
             | [\[(<](?:FATAL|CRITICAL)[\])>]:?\s | (?:FATAL|CRITICAL)(?::\s|\s+[-|]\s) )\s*\S.*$",
@@ -174,9 +174,9 @@ const FORMS: &[Form] = &[
     Form { first: r"^CRITICAL:[\w.]+:.+$", followed_by: PARTING, ..REPORT },
 ];
 
-/// The reports in `lines`, none of which is empty.
+/// Finds the reports in `lines`, none of which is empty.
 ///
-/// Reports that follow each other without a word between them are one failure and its echo: the first one counts.
+/// Reports that directly follow each other are one failure and its echo. Only the first one counts.
 pub fn reports<'t>(lines: &[&'t str]) -> Vec<Crash<'t>> {
     static FIRSTS: LazyLock<RegexSet> = LazyLock::new(|| set(FORMS.iter().map(|form| form.first)));
     let lines: Vec<&str> = lines.iter().map(|line| split_rank(line).1.trim_end()).collect();
@@ -196,7 +196,7 @@ pub fn reports<'t>(lines: &[&'t str]) -> Vec<Crash<'t>> {
     found.into_iter().filter(is_end).map(|(crash, _)| crash).collect()
 }
 
-/// The report that begins at this line in this form.
+/// Parses the report that begins at this line in this form.
 fn read<'t>(lines: &[&'t str], at: usize, form: usize) -> Option<(Crash<'t>, usize)> {
     static EACH: LazyLock<Vec<[Option<Regex>; 3]>> = LazyLock::new(|| {
         let more = |form: &Form| match form.more {
@@ -224,7 +224,7 @@ fn read<'t>(lines: &[&'t str], at: usize, form: usize) -> Option<(Crash<'t>, usi
     }
     if let (More::First(_, [before, after]) | More::Last(_, [before, after]), Some(pattern)) = (more, pattern) {
         let of = |line: &&'t str| Some(pattern.captures(line)?.get(1)?.as_str());
-        // What is in the places of a stack is no cause.
+        // Lines of a stack trace name no cause.
         let mut told = rest[..length].iter().take_while(|line| !is_stack(line)).filter_map(of);
         let told = if matches!(more, More::First(..)) { told.next() } else { told.last() };
         if let Some(told) = told {
@@ -239,7 +239,7 @@ fn set<'p>(patterns: impl Iterator<Item = &'p str>) -> RegexSet {
     RegexSet::new(patterns).expect("constants")
 }
 
-/// Whether a line within a report says where something happened, or what a shell or a launcher makes of it.
+/// Whether a line within a report says where something happened, or comes from a shell or launcher that comments on it.
 fn is_body(line: &str) -> bool {
     static BODY: LazyLock<Regex> = LazyLock::new(|| {
         crate::constant(
@@ -253,7 +253,7 @@ fn is_body(line: &str) -> bool {
     BODY.is_match(line)
 }
 
-/// Whether a line begins the places of a stack.
+/// Whether a line begins a stack trace.
 fn is_stack(line: &str) -> bool {
     static STACK: LazyLock<Regex> = LazyLock::new(|| crate::constant(r"^(?i:stack ?(?:back)?trace:)"));
     STACK.is_match(line)
@@ -269,7 +269,8 @@ mod tests {
         reports(&lines).into_iter().map(|crash| crash.text).collect()
     }
 
-    /// Output of Rust 1.92, Go 1.26, Java 17, Node.js 20, GCC 12 and Python 3.11; of the others as their documentation shows it.
+    /// Output of Rust 1.92, Go 1.26, Java 17, Node.js 20, GCC 12 and Python 3.11. The rest is from each runtime's
+    /// documentation.
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
     fn each_runtime_is_understood() {

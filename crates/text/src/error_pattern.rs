@@ -1,4 +1,4 @@
-//! Lines by which libraries tell what is about to end a program, as evidence and not as a verdict.
+//! Lines in which libraries report what is about to end a program. They are evidence, not a verdict.
 
 use crate::split_rank;
 use jiff::{SignedDuration, Timestamp};
@@ -6,61 +6,61 @@ use regex::bytes::{Regex, RegexSet};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
-/// What the program went on after for longer than this is not why it ended.
+/// A program that ran longer than this after an error did not end because of that error.
 pub const FOLLOWS: SignedDuration = SignedDuration::from_mins(5);
 
-/// What such a line is about.
+/// The kind of error that a line reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ErrorPattern {
-    /// A collective did not end in time.
+    /// A collective timed out.
     NcclTimeout,
-    /// NCCL failed otherwise.
+    /// NCCL failed in another way.
     NcclError,
-    /// The memory of a GPU did not suffice.
+    /// A GPU ran out of memory.
     CudaOutOfMemory,
     /// The loss is NaN or infinite.
     NanLoss,
     /// A GPU or its link is broken.
     GpuHardware,
-    /// `mpirun` has lost what it started on another worker: of Open MPI 5 it then exits 0 all the same.
+    /// `mpirun` has lost its daemon on another worker. The `mpirun` of Open MPI 5 then still exits with 0.
     LostDaemon,
-    /// The program hangs. No line tells that.
+    /// The program hangs. No line reports that.
     Hang,
-    /// What a newer agent may name.
+    /// A kind that only a newer agent knows.
     #[default]
     #[serde(other)]
     Other,
 }
 
 impl ErrorPattern {
-    /// How many kinds an agent may find in lines.
+    /// Number of kinds that an agent may find in lines.
     pub const COUNT: usize = 6;
 }
 
-/// The first of the last lines of its kind that followed from each other.
+/// The first line of the last series of one kind. Lines of a series follow each other within [`FOLLOWS`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ErrorMatch {
     /// When the agent read it, to the millisecond.
     pub time: Timestamp,
-    /// When it read the last one, to the millisecond.
+    /// When the agent read the last line, to the millisecond.
     pub last_time: Timestamp,
-    /// What it is about. The times stand before it, for the end of a report may be cut off.
+    /// The kind of error. The times come before it, because the end of a report may be cut off.
     pub kind: ErrorPattern,
-    /// How many lines of this kind there were.
+    /// Number of lines of this kind.
     pub count: u64,
     /// The line.
     pub text: String,
 }
 
 impl ErrorMatch {
-    /// Whether the last one came within `time` before `end`.
+    /// Whether the last line came within `time` before `end`.
     pub fn is_within(&self, time: SignedDuration, end: Timestamp) -> bool {
         end.duration_since(self.time.max(self.last_time)) <= time
     }
 }
 
-/// The rank that says `line`, as far as it tells, and the line without where in which source it was logged.
+/// Returns the rank that printed `line`, if known, and the line without the place in the source that logged it.
 pub fn words(line: &str) -> (Option<u64>, &str) {
     let (rank, mut words) = split_rank(line.trim());
     while let Some((_, rest)) = words.strip_prefix('[').and_then(|words| words.split_once("] ")) {
@@ -69,7 +69,7 @@ pub fn words(line: &str) -> (Option<u64>, &str) {
     (rank, words)
 }
 
-/// Files a line of this kind under `matches`; whether it is the first one, or the first for [`FOLLOWS`].
+/// Adds a line of this kind to `matches`. Returns whether it is the first one, or the first one for [`FOLLOWS`].
 pub fn add(matches: &mut Vec<ErrorMatch>, kind: ErrorPattern, text: impl FnOnce() -> String, time: Timestamp) -> bool {
     if let Some(sign) = matches.iter_mut().find(|sign| sign.kind == kind) {
         let is_new = !sign.is_within(FOLLOWS, time);
@@ -83,8 +83,8 @@ pub fn add(matches: &mut Vec<ErrorMatch>, kind: ErrorPattern, text: impl FnOnce(
     true
 }
 
-/// The hardware's errors as CUDA, HIP and NCCL quote them, and those of the driver in the kernel's log; not what a kernel of the
-/// program does wrong (an illegal address, an assertion). It comes before NCCL's errors, which quote it.
+/// Hardware errors as CUDA, HIP and NCCL quote them, and those of the driver in the kernel's log. Errors of the
+/// program's kernels (an illegal address, an assertion) do not count. It comes before NCCL's errors, which quote it.
 const HARDWARE: (ErrorPattern, &str) = (
     ErrorPattern::GpuHardware,
     r"(?x) (?:^|[:'(\]]\ ?|error\ ) uncorrectable\ (?:ECC\ error\ encountered|NVLink\ error\ detected\ during\ the\ execution) (?:['.\s)]|$)
@@ -94,7 +94,7 @@ const HARDWARE: (ErrorPattern, &str) = (
     | \bGPU\ is\ lost\.\s+Reboot\ the\ system\ to\ recover\ this\ GPU",
 );
 
-/// What `line` is a sign of, except for the loss, which takes reading.
+/// Returns the kind of error that `line` reports. A NaN loss is not among them, because it requires parsing.
 pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
     const KINDS: [(ErrorPattern, &str); 5] = [
         HARDWARE,
@@ -112,7 +112,7 @@ pub fn of_line(line: &[u8]) -> Option<ErrorPattern> {
             ErrorPattern::CudaOutOfMemory,
             r"(?:CUDA|HIP) out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor",
         ),
-        // Open MPI 4 and 5: a paragraph of its own.
+        // Open MPI 4 and 5 print this as a paragraph of its own.
         (
             ErrorPattern::LostDaemon,
             r"^(?:ORTE|PRTE) has lost communication with a remote daemon\.$|^A daemon failed to report back after being spawned\. This could$",

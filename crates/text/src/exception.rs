@@ -1,4 +1,4 @@
-//! What Python raised and nothing caught, as `sitecustomize.py` tells it.
+//! Uncaught Python exceptions, as `sitecustomize.py` reports them.
 
 use crate::error_pattern;
 use crate::error_pattern::ErrorPattern;
@@ -12,53 +12,53 @@ use std::sync::LazyLock;
 
 /// An exception that ended a Python program or one of its threads.
 ///
-/// What it is judged by comes before its class, for the end of a report may be cut off.
+/// The fields by which it is judged come before its class, because the end of a report may be cut off.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Exception {
-    /// Of the process: RANK, what an MPI calls it, else LOCAL_RANK.
+    /// Rank of the process: RANK, the rank that an MPI gives it, else LOCAL_RANK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
-    /// The thread's name, if it was not the main one; the program may have gone on without it.
+    /// Name of the thread, if it was not the main one. The program may have continued without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// Whether the process was the program itself, and not one that this had started; absent if nobody knows.
+    /// Whether the process was the program itself, and not a process that the program had started. Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_program: Option<bool>,
-    /// To the millisecond.
+    /// When it was raised, to the millisecond.
     pub time: Timestamp,
     /// The class with its module, as in a traceback: `ValueError`, `torch.OutOfMemoryError`.
     #[serde(rename = "type")]
     pub class: String,
-    /// Of the innermost frame that is the user's code and not a library's.
+    /// File of the innermost frame that is in the user's code and not in a library.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// Where it was raised, if a process of another kind has handed it on: `DataLoader worker process 0`.
+    /// Where it was raised, if another process passed it on, for example `DataLoader worker process 0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<String>,
     pub message: String,
 }
 
-/// A line of the hook, if it is one.
+/// A line that the hook printed.
 #[derive(Debug, PartialEq)]
 pub enum HookLine {
-    /// A Python has started that tells of its exceptions.
+    /// A Python process that reports its exceptions has started.
     Hello,
-    /// One has ended by this, or a thread of it.
+    /// An exception has ended a Python process or one of its threads.
     Raised {
-        /// What it was.
+        /// The exception.
         exception: Box<Exception>,
-        /// PID of whoever had started the process.
+        /// PID of the process that started this one.
         parent: Option<u32>,
-        /// Python itself has called the hook, and ends. A program may also call it, and go on.
+        /// Whether Python itself called the hook and is ending. A program may also call the hook and continue.
         ends: bool,
     },
 }
 
 impl HookLine {
-    /// `None` for what is no cause: torchrun's words on a rank that failed.
+    /// Parses a line. Returns `None` for an exception that is no cause, such as torchrun's report of a failed rank.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a cast of a float saturates, and jiff refuses what is no time"
@@ -94,7 +94,7 @@ impl HookLine {
 }
 
 impl Exception {
-    /// What another process has raised, if this one only hands it on.
+    /// Returns the exception that another process raised, if this one only passes it on.
     fn innermost(mut self) -> Self {
         let Some(nested) = nested(&self.message) else {
             if let Some(message) = first_line_that_tells(&self.class, &self.message) {
@@ -103,7 +103,7 @@ impl Exception {
             return self;
         };
         let (class, message, within) = (nested.class.to_owned(), nested.message.to_owned(), nested.process);
-        // MXNet's are in C++, and its class has no module there: where the program called it tells more.
+        // MXNet raises these in C++, without a module in the class. The program's own call is more informative.
         let is_native = [".h", ".cc", ".cpp", ".cu", ".cuh"].iter().any(|end| nested.file.ends_with(end));
         if is_native {
             return Self { message, ..self };
@@ -112,7 +112,7 @@ impl Exception {
         Self { class, within, message, ..self }
     }
 
-    /// Cuts what is long, so that the message and what stands beside it take these bytes or little more in a report.
+    /// Truncates long fields, so that the exception takes this many bytes or little more in a report.
     pub fn fit(&mut self, room: usize) {
         self.class.truncate(start_of(&self.class, 100).len());
         self.message.truncate(start_of(&self.message, room).len());
@@ -121,12 +121,12 @@ impl Exception {
         }
     }
 
-    /// Whether it only says that a process which it had started has failed.
+    /// Whether it only reports that a child process has failed.
     pub fn is_of_child(&self) -> bool {
         self.class.rsplit('.').next() == Some("CalledProcessError")
     }
 
-    /// Whose failure it tells of.
+    /// Whose failure it reports.
     pub fn origin(&self) -> FailureOrigin {
         origin_of(&format!("{}: {}", self.class, self.message))
     }
@@ -135,7 +135,7 @@ impl Exception {
         self.message.lines().map(str::trim).find(|line| !line.is_empty())
     }
 
-    /// Whether `line` is how Python ended its traceback.
+    /// Whether `line` is the line by which Python ended this traceback.
     pub fn is_in(&self, line: &str) -> bool {
         let Some((_, told)) = line.split_once(&self.class) else { return false };
         let told = told.trim_start_matches(':').trim();
@@ -152,7 +152,7 @@ impl Exception {
     /// The same without the rank.
     pub fn text(&self) -> String {
         let message = self.first_line().map(|message| format!(": {message}")).unwrap_or_default();
-        // What NCCL failed at; its first line only says that it did.
+        // NCCL's message names the cause in a later line. Its first line says only that NCCL failed.
         let last_error = self.message.split_once("Last error:\n").and_then(|(_, error)| error.lines().next());
         let last_error = last_error.map(|error| format!(" ({})", error.trim())).unwrap_or_default();
         let thread = self.thread.as_ref().map(|thread| format!(" in thread {thread}")).unwrap_or_default();
@@ -166,16 +166,16 @@ impl Exception {
     }
 }
 
-/// A message whose first line only says that something failed, with what that was put into it.
+/// Returns the message with the cause in its first line, if the first line says only that something failed.
 fn first_line_that_tells(class: &str, message: &str) -> Option<String> {
     let (first, rest) = message.trim_start().split_once('\n')?;
     let cause = match class.rsplit('.').next()? {
-        // Its collectives: the innermost cause comes last, before the addresses of the stack.
+        // XGBoost's collectives put the innermost cause last, before the addresses of the stack.
         "XGBoostError" if first.ends_with(':') => {
             let lines = rest.lines().take_while(|line| *line != "Stack trace:");
             lines.filter_map(|line| line.strip_prefix("- [")?.split_once("]: ")).last()?.1
         }
-        // TensorFlow: after where the graph's node comes from, if that is told.
+        // TensorFlow puts the cause after the origin of the graph's node, if it prints that origin.
         _ if class.starts_with("tensorflow.") && first == "Graph execution error:" => {
             let is_of_place = |line: &str| {
                 let starts = ["Detected at node ", "Stack trace for op ", "<stack traces unavailable>"];
@@ -188,27 +188,27 @@ fn first_line_that_tells(class: &str, message: &str) -> Option<String> {
     Some(format!("{first} {}\n{rest}", cause.trim()))
 }
 
-/// What sort of failure an exception is.
+/// The kind of failure that an exception reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// A module, or what is wanted of it, is not there.
+    /// A module, or a name imported from it, is missing.
     Import,
-    /// Some source is no Python.
+    /// A source file is not valid Python.
     Syntax,
-    /// The memory of a GPU did not suffice.
+    /// A GPU ran out of memory.
     CudaOutOfMemory,
     /// A GPU or its link is broken.
     GpuHardware,
-    /// A collective did not end in time.
+    /// A collective timed out.
     NcclTimeout,
-    /// NCCL failed otherwise.
+    /// NCCL failed in another way.
     NcclError,
-    /// The program itself would not go on with a loss that is no number.
+    /// The program stopped itself because its loss was NaN or infinite.
     NanLoss,
     Other,
 }
 
-/// What sort of failure an exception of this class and message is.
+/// Returns the kind of failure that an exception of this class and message reports.
 pub fn sort(class: &str, message: &str) -> Sort {
     static NO_NUMBER: LazyLock<Regex> =
         LazyLock::new(|| crate::constant(r"(?i)\b(?:nan|inf|infinity|infinite|non-?finite|not finite)\b"));
@@ -304,7 +304,7 @@ mod tests {
         parse(line.to_string().as_bytes()).unwrap()
     }
 
-    /// As XGBoost 3.4, TensorFlow 2.21 and MXNet 1.9 tell them.
+    /// Messages as XGBoost 3.4, TensorFlow 2.21 and MXNet 1.9 print them.
     #[test]
     fn messages_whose_first_line_says_nothing() {
         const GRAPH: &str = "tensorflow.python.framework.errors_impl.InvalidArgumentError";

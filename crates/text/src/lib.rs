@@ -1,8 +1,9 @@
-//! What the text that programs print says of their failures, and text made fit for people and for messages of bounded size.
+//! What the output of programs says about their failures, and text made safe for users and for messages of bounded
+//! size.
 //!
-//! [`error_pattern`] knows the lines by which libraries tell of what ends programs, [`exception`] and `traceback` those of
-//! Python, [`crash`] the reports of other runtimes, [`mpi`] the words of launchers; [`stderr`] finds the line that tells most, and [`origin`] whether it is an echo of
-//! another worker's failure. All of it is pure.
+//! [`error_pattern`] knows the lines in which libraries report what ends programs. [`exception`] and `traceback` parse
+//! the exceptions of Python, [`crash`] the reports of other runtimes, and [`mpi`] those of launchers. [`stderr`] finds
+//! the most informative line, and [`origin`] whether it reports another worker's failure. All of it is pure.
 #![cfg_attr(
     test,
     allow(
@@ -22,10 +23,10 @@ pub mod signal;
 pub mod stderr;
 mod traceback;
 
-/// A regular expression that stands in the code.
+/// Compiles a regular expression that is a constant of the code.
 ///
 /// # Panics
-/// Where it is none, which the first test that uses it shows.
+/// If the pattern is invalid, which the first test that uses it shows.
 #[must_use]
 #[expect(clippy::expect_used, reason = "the one place for all of them")]
 pub fn constant(pattern: &str) -> regex::Regex {
@@ -42,7 +43,7 @@ pub fn constant_bytes(pattern: &str) -> regex::bytes::Regex {
     regex::bytes::Regex::new(pattern).expect("a constant")
 }
 
-/// A name as it can be printed: without line breaks, and nothing that a terminal obeys or that turns the writing round.
+/// Makes a name printable: no line breaks, no terminal control characters, no change of the text's direction.
 #[must_use]
 pub fn shown(name: &str) -> String {
     let is_harmful = |c: char| {
@@ -65,7 +66,7 @@ pub fn one_line(text: &str) -> String {
     }
 }
 
-/// A count of bytes for people.
+/// Formats a number of bytes for users.
 #[must_use]
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -118,8 +119,8 @@ fn skip_escape(chars: &mut std::str::Chars) {
     }
 }
 
-/// `line` without the mark of the rank that PyTorch's excepthook (`[rank3]: `) or torchrun (`[default3]:`) prepends, and
-/// the rank in the first of these.
+/// Splits off the mark of the rank that PyTorch's excepthook (`[rank3]: `) or torchrun (`[default3]:`) prepends to
+/// `line`. Returns the rank only from the first of these.
 pub fn split_rank(line: &str) -> (Option<u64>, &str) {
     let split = |mark: &str| {
         let (number, rest) = line.strip_prefix(mark)?.split_once("]:")?;

@@ -1,4 +1,4 @@
-//! What `mpirun` says of the process that failed first: Open MPI 4 and 5, and MPICH with what is made of it.
+//! What `mpirun` reports about the process that failed first, for Open MPI 4 and 5, and for MPICH and its derivatives.
 
 use crate::signal::{SIGABRT, SIGKILL, SIGSEGV};
 use regex::Regex;
@@ -7,18 +7,18 @@ use std::sync::LazyLock;
 /// The process that failed first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstProcess {
-    /// Its rank. MPICH does not tell it of one that a signal ended.
+    /// Rank of the process. MPICH does not print it if a signal ended the process.
     pub rank: Option<u64>,
-    /// What its machine calls itself.
+    /// Host name of its machine, as the machine gives it.
     pub node: Option<String>,
-    /// Its exit code, less than 0 for a signal.
+    /// Exit code of the process, negative for a signal.
     pub code: i32,
-    /// It may be one that was ended because another one had failed: MPICH kills them, and may name any that was killed.
+    /// Whether another process may have failed first. MPICH kills the others after a failure, and may name any of them.
     pub may_be_any: bool,
 }
 
-/// Where in a piece of stdout MPICH begins to say how a process has ended: it alone says that there, line by line, and nothing
-/// else follows.
+/// Returns where in a piece of stdout MPICH begins to report how a process ended. Only MPICH prints this to stdout,
+/// line by line, and nothing else follows.
 pub fn farewell_on_stdout(piece: &[u8]) -> Option<usize> {
     static BANNER: LazyLock<regex::bytes::Regex> = LazyLock::new(|| {
         let words = r"(?m-u)^(?:={60,}\n)?=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n";
@@ -27,16 +27,16 @@ pub fn farewell_on_stdout(piece: &[u8]) -> Option<usize> {
     BANNER.find(piece).map(|found| found.start())
 }
 
-/// The process that failed first, if `mpirun` has told of one.
+/// Returns the process that failed first, if `mpirun` has reported one.
 pub fn first_process(text: &str) -> Option<FirstProcess> {
     static TOLD: LazyLock<[Regex; 5]> = LazyLock::new(|| {
         [
-            // Open MPI, of a process that has called MPI_Abort, and MPICH of the same.
+            // Open MPI and MPICH, for a process that has called MPI_Abort.
             r"(?m)^MPI_ABORT was invoked on rank (?<rank>\d+) in communicator .*\n(?:with errorcode (?<code>-?\d+)\.$| +Proc: .*\n +Errorcode: (?<code5>-?\d+)$)",
             r"(?m)^Abort\((?<code>-?\d+)\) on node \d+ \(rank (?<rank>\d+) in comm \d+\): application called MPI_Abort\(",
-            // Open MPI, which runs prterun by itself since 5.
+            // Open MPI, which runs prterun itself since version 5.
             r"(?m)^(?:mpirun|mpiexec|orterun|prterun) noticed that process rank (?<rank>\d+) with PID \d+ on node (?<node>\S+) exited on\s+signal (?<signal>\d+)\b",
-            // Of Open MPI's in the process itself, whose peers may be noticed first.
+            // Open MPI in the process itself. `mpirun` may notice a peer of it first.
             r"(?m)^\[(?<node>[^\s:\[\]]+):\d+\] \*\*\* Process received signal \*\*\*\n\[[^\s\[\]]+:\d+\] Signal: .* \((?<signal>\d+)\)$",
             r"(?m)^(?:mpirun|mpiexec|orterun|prterun) detected that one or more processes exited with non-zero status,\s+thus causing\s+the job to be terminated\. The first process to do so was:\s+Process name: \[.*,(?<rank>\d+)\]\s+Exit code: +(?<code>\d+)\s",
         ]
@@ -50,17 +50,17 @@ pub fn first_process(text: &str) -> Option<FirstProcess> {
         let words = r"(?m)^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK (?<rank>\d+) PID \d+ RUNNING AT (?<node>\S+)\n=   (?:KILLED BY SIGNAL: (?<signal>\d+) \(.*\)|EXIT STATUS: (?<code>\d+))$";
         crate::constant(words)
     });
-    // What others say at that moment may come between these lines.
+    // Lines of other processes may come between these lines.
     let is_farewell = |line: &&str| line.starts_with('=') || line.starts_with("YOUR APPLICATION TERMINATED WITH");
     let farewell: String = text.split_inclusive('\n').filter(is_farewell).collect();
-    // Intel MPI tells of each process, in the order of their ranks, also of those that it has killed itself.
+    // Intel MPI reports every process in the order of ranks, including those that it has killed itself.
     let is_killed = |found: &regex::Captures| found.name("signal").is_some_and(|signal| signal.as_str() == "9");
     let intels =
         || INTELS.captures_iter(&farewell).find(|found| !is_killed(found)).or_else(|| INTELS.captures(&farewell));
     let found = TOLD.iter().find_map(|words| words.captures(text));
     let found = found.or_else(|| MPICHS.captures(&farewell)).or_else(intels)?;
     let number = |name: &str| found.name(name).and_then(|number| number.as_str().parse::<i32>().ok());
-    // Of a process on another machine MPICH tells the signal as if it were an exit code.
+    // MPICH reports the signal of a process on another machine as if it were an exit code.
     let is_signal = |code: &i32| found[0].contains("BAD TERMINATION") && [SIGABRT, SIGKILL, SIGSEGV].contains(code);
     let signal = number("signal").or_else(|| number("code").filter(is_signal));
     let may_be_any = found[0].contains("BAD TERMINATION") && signal == Some(SIGKILL);
@@ -72,7 +72,7 @@ pub fn first_process(text: &str) -> Option<FirstProcess> {
     })
 }
 
-/// `lines` without what `mpirun` says when a process has failed, which says only that.
+/// Returns `lines` without what `mpirun` prints when a process has failed, which says only that.
 pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
     let lines: Vec<&str> = lines.iter().copied().filter(|line| !is_hydras(line)).collect();
     let mut own = Vec::new();
@@ -83,7 +83,7 @@ pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
         let end = match () {
             () if is_ruler(line, b'-') && begins(&CLOSING) => after.iter().position(|line| is_ruler(line, b'-')),
             () if (is_ruler(line, b'=') && begins(&[BAD_TERMINATION])) || line.starts_with(BAD_TERMINATION) => {
-                // What follows below the ruler is at most three lines. Others may say something in between.
+                // At most three lines follow below the ruler. Other processes may print lines above it.
                 let end = after.iter().position(|line| is_ruler(line, b'='));
                 own.extend(after[..end.unwrap_or(0)].iter().filter(|line| !line.starts_with('=')));
                 end.map(|end| end + after[end + 1..].iter().take(3).take_while(|line| is_below(line)).count())
@@ -102,8 +102,8 @@ pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
     own
 }
 
-/// What `mpirun` or a process's MPI says that tells most, where the process itself has told nothing: what an operation of MPI
-/// failed at, a signal, or that the program has given up.
+/// Returns the most informative line of `mpirun` or of a process's MPI, for a process that printed nothing itself. It
+/// names a failed MPI operation, a signal, or that the program has given up.
 pub fn telling_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
     let find = |is: &dyn Fn(&str) -> bool| lines.iter().find(|line| is(line)).copied();
     find(&is_error)
@@ -112,7 +112,7 @@ pub fn telling_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
         .or_else(|| find(&|line| line.starts_with("MPI_ABORT was invoked on rank ") || is_mpichs_abort(line)))
 }
 
-/// Whether a line tells of a worker on which nothing answers any more: our remote shell's, Open MPI's, and MPICH's.
+/// Whether a line of our remote shell, Open MPI or MPICH reports an unreachable worker.
 pub fn is_lost(line: &str) -> bool {
     static LOST: LazyLock<Regex> = LazyLock::new(|| {
         let words = r"^agent: \S+: the connection was lost before the command had ended$|^(?:ORTE|PRTE) has lost communication with a remote daemon\.$|^\[mpiexec@\S+\] control_cb \(\S+\): assert \(!closed\) failed$";
@@ -121,7 +121,7 @@ pub fn is_lost(line: &str) -> bool {
     LOST.is_match(line)
 }
 
-/// Of a process that a signal ended.
+/// Returns the line about a process that a signal ended.
 pub fn killed_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
     lines.iter().find(|line| ENDED.is_match(line)).copied()
 }
@@ -132,10 +132,10 @@ static ENDED: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// How MPICH begins, below a ruler.
+/// How MPICH's report begins, below a ruler.
 const BAD_TERMINATION: &str = "=   BAD TERMINATION OF";
 
-/// How the words begin that Open MPI puts between two rulers.
+/// How the messages begin that Open MPI prints between two rulers.
 const CLOSING: [&str; 14] = [
     "A daemon failed to report back after being spawned",
     "ORTE has lost communication with a remote daemon",
@@ -167,15 +167,15 @@ fn is_below(line: &str) -> bool {
     .any(|words| line.starts_with(words))
 }
 
-/// What MPICH's launcher and its daemons say of each other's end.
+/// Whether MPICH's launcher or one of its daemons reports the end of the other.
 fn is_hydras(line: &str) -> bool {
     let who = line.strip_prefix('[').and_then(|line| line.split_once("] ")).map(|(who, _)| who);
     who.is_some_and(|who| who.contains('@') && (who.starts_with("mpiexec@") || who.starts_with("proxy:")))
 }
 
-/// What Open MPI says in a process of its own account: that another one has gone, or which signal it has got; that a remote
-/// shell which it has just started was quicker than itself, which means nothing; and what its libevent says of a socket that a
-/// peer has closed, which is an echo.
+/// Whether Open MPI's library in a process printed the line, to report a lost peer or the signal that it received. Its
+/// warning about a remote shell that was faster than the library is harmless. The line of its libevent about a socket
+/// that a peer has closed is an echo.
 fn is_librarys(line: &str) -> bool {
     static OWN: LazyLock<Regex> = LazyLock::new(|| {
         let process = r"^\[[^\s:\[\]]+:\d{5,}\] (?:\*\*\* |Signal: |Signal code: |Associated errno: |Failing at address: |\[ ?\d+\] |plm:(?:ssh|rsh): Warning: setpgid\(\d+,\d+\) failed in (?:parent|child) with errno=)";
@@ -185,13 +185,13 @@ fn is_librarys(line: &str) -> bool {
     OWN.is_match(line)
 }
 
-/// `line` without which process says it.
+/// Returns `line` without the mark of the process that printed it.
 fn plain(line: &str) -> &str {
     let rest = line.strip_prefix('[').and_then(|line| line.split_once("] "));
     rest.map_or(line, |(_, rest)| rest)
 }
 
-/// Whether it tells which operation of MPI failed at what.
+/// Whether a line names the error of a failed MPI operation.
 pub fn is_error(line: &str) -> bool {
     plain(line).starts_with("*** MPI_ERR_") && line.contains(": ")
 }
@@ -376,7 +376,7 @@ mod tests {
         }
     }
 
-    /// Where a peer notices first that the connection is gone, what `mpirun` names is the peer.
+    /// If a peer notices the lost connection first, `mpirun` names the peer.
     #[test]
     fn who_got_the_signal() {
         let segv = "[x-training-1:00040] *** Process received signal ***\n[x-training-1:00040] Signal: Segmentation fault (11)\n\
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(own(&format!("the licence has expired\n{peer}{closing}")), ["the licence has expired"]);
     }
 
-    /// MPICH kills the others, and may have been told of one of those first.
+    /// MPICH kills the other processes, and may report one of those first.
     #[test]
     fn whoever_was_killed_may_have_been_any() {
         let killed = format!("{DOUBLE}\n{}\n{DOUBLE}\n", BAD.replace("CODE: 11", "CODE: 9"));
@@ -450,7 +450,7 @@ mod tests {
         }
     }
 
-    /// What a program may well say, and go on.
+    /// Lines that a program may print without failing.
     #[test]
     fn what_only_looks_like_it() {
         for text in [

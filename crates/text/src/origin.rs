@@ -1,26 +1,26 @@
-//! Whose failure a line tells of: the one's who says it, or a peer's.
+//! Whether a line reports the failure of its own process or that of a peer.
 
 use crate::error_pattern::{self, ErrorPattern};
 use crate::mpi;
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Whose failure a line tells of, the most telling first.
+/// Whose failure a line reports, the most informative origin first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureOrigin {
-    /// The one's who says it.
+    /// The process that printed the line.
     Own,
-    /// Of those who wait for each other: it may have been any of them.
+    /// A group of processes that wait for each other. Any of them may have failed.
     Gang,
-    /// A peer's, who has gone.
+    /// A peer that is gone.
     Peer,
 }
 
-/// Whose failure `line` tells of.
+/// Determines whose failure `line` reports.
 ///
-/// Anything that talks over a network may lose its peer: a download, a database. Only one of the gang's own is meant.
+/// Any program that uses a network may lose its peer: a download, a database. Only a peer of the gang is meant.
 pub fn origin_of(line: &str) -> FailureOrigin {
-    // The kernel, gloo, gRPC: whoever speaks must be one of those by which the ranks of a gang talk.
+    // The kernel, gloo and gRPC print these. The line must be from a library by which the ranks of a gang talk.
     const GONE: [&str; 5] = [
         "connection closed by peer",
         "connection reset by peer",
@@ -28,7 +28,7 @@ pub fn origin_of(line: &str) -> FailureOrigin {
         "socket closed",
         "failed to connect to all addresses",
     ];
-    // NCCL, PyTorch's store, TensorFlow's coordination service, XGBoost's collectives: nobody else has these words.
+    // Only NCCL, PyTorch's store, TensorFlow's coordination service and XGBoost's collectives print these.
     const GANGS_GONE: [&str; 8] = [
         "remote process exit",
         "connection was likely closed",
@@ -60,8 +60,9 @@ pub fn origin_of(line: &str) -> FailureOrigin {
     }
 }
 
-/// Whether a line, in lower case, is of a library by which ranks talk: gloo, NCCL, MPI, UCC, PyTorch's stores and process
-/// groups, TensorFlow's collectives and its workers, JAX's runtime and its coordination service.
+/// Whether a line, in lower case, is from a library by which ranks communicate. These are gloo, NCCL, MPI, UCC,
+/// PyTorch's stores and process groups, TensorFlow's collectives and its workers, JAX's runtime and its coordination
+/// service.
 fn speaks_for_a_gang(line: &str) -> bool {
     static NAMES: LazyLock<Regex> = LazyLock::new(|| {
         crate::constant(

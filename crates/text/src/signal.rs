@@ -1,4 +1,4 @@
-//! Linux' signals by number. What runs elsewhere, such as the plugin, reads of signals that ended programs on Linux, so the
+//! Linux signals by number. The plugin may run on another system, but it reads about programs that ended on Linux. The
 //! numbers of its own system would be wrong.
 
 /// Sent by a program that gives up by itself.
@@ -45,15 +45,15 @@ const NAMES: [&str; 31] = [
     "SIGSYS",
 ];
 
-/// Its name, such as `SIGKILL` for 9; `None` for a real-time signal and for what is no signal.
+/// Returns the name of a signal, such as `SIGKILL` for 9. Returns `None` for real-time signals and invalid numbers.
 #[must_use]
 pub fn name(signal: i32) -> Option<&'static str> {
     NAMES.get(usize::try_from(signal).ok()?.checked_sub(1)?).copied()
 }
 
-/// The signal that `code` stands for: a shell exits with 128 more than the number of the one that ended its program.
+/// Returns the signal of an exit code. A shell exits with 128 plus the number of the signal that ended its program.
 ///
-/// Only of signals that end programs by the kernel or by their own doing, and of SIGTERM. Codes above 128 have other meanings too, such
+/// Only SIGTERM and signals of the kernel or of the program itself count. Codes above 128 have other meanings too, such
 /// as 129 for wrong arguments of git.
 #[must_use]
 pub fn of_exit_code(code: i32) -> Option<i32> {

@@ -1,4 +1,4 @@
-//! What the last lines of a program's stderr tell of why it ended.
+//! Why a program ended, according to the last lines of its stderr.
 
 use crate::crash::{self, Crash};
 use crate::mpi;
@@ -15,21 +15,21 @@ pub struct Telling<'t> {
     pub text: Cow<'t, str>,
     /// The line that says so, as it was printed.
     pub line: &'t str,
-    /// The program's last line, unless it belongs to what `line` begins.
+    /// The program's last line, unless it belongs to the report that `line` begins.
     pub after: Option<&'t str>,
-    /// Whether it is how a runtime or a program says itself why it ends: an exception, a panic, an abort.
+    /// Whether a runtime or the program itself reports why it ends: an exception, a panic, an abort.
     pub is_report: bool,
 }
 
-/// The most telling line of `text`, in one line; see [`telling`].
+/// Returns the most informative line of `text`, on one line; see [`telling`].
 pub fn telling_line(text: &str) -> Option<Cow<'_, str>> {
     telling(text).map(|telling| telling.text)
 }
 
-/// The most telling line of `text`: the last exception of Python or [report](crash) of another runtime, else the last line that
-/// is not torchrun's closing words (which say only that some rank failed).
+/// Returns the most informative line of `text`: the last exception of Python or [report](crash) of another runtime.
+/// Without these it is the last line that is not in torchrun's closing summary, which says only that some rank failed.
 ///
-/// A rank that complains of others tells nothing of its own: that counts only if nobody tells more.
+/// A rank that complains of others reports no failure of its own. Its line counts only if no line is more informative.
 pub fn telling(text: &str) -> Option<Telling<'_>> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let own = mpi::without_mpirun(&without_torchrun(&lines));
@@ -43,18 +43,18 @@ pub fn telling(text: &str) -> Option<Telling<'_>> {
         .or_else(line)
 }
 
-/// A line that is no report of a runtime.
+/// Wraps a line that is not a report of a runtime.
 fn plain<'t>(text: &'t str, line: &'t str) -> Telling<'t> {
     let line = line.trim();
     Telling { text: line.into(), line, after: last_line(text), is_report: false }
 }
 
-/// The last exception or report of a runtime that tells of such a failure.
+/// Returns the last exception or report of a runtime with this origin.
 fn last_failure<'t>(lines: &[&'t str], crashes: &[Crash<'t>], wanted: FailureOrigin) -> Option<Telling<'t>> {
     let exception = last_exception(lines, |line| origin_of(line) == wanted);
     let crash = crashes.iter().rev().find(|crash| origin_of(&crash.text) == wanted);
     let end = match (exception, crash) {
-        // What a report quotes may look like an exception.
+        // Text that a report quotes may look like an exception.
         (Some(at), Some(crash)) if at >= crash.lines.end => at + 1,
         (_, Some(crash)) => crash.lines.end,
         (Some(at), None) => at + 1,
@@ -72,21 +72,21 @@ fn last_failure<'t>(lines: &[&'t str], crashes: &[Crash<'t>], wanted: FailureOri
     })
 }
 
-/// Of a rank or process that a signal ended, or that has lost its peer, by the word of a launcher: the signal unless it is the
-/// one by which a library ends a rank that complains.
+/// Returns a launcher's line about a rank or process that a signal ended, or that has lost its peer. SIGABRT from
+/// torchrun does not count, because a library ends a complaining rank by it.
 fn killed_line<'t>(lines: &[&'t str], own: &[&'t str]) -> Option<&'t str> {
     torchruns(own, |line| line.contains("failed (exitcode: -") && !line.contains("(exitcode: -6)"))
         .or_else(|| mpi::killed_line(lines))
         .or_else(|| lines.iter().find(|line| mpi::is_lost(line)).copied())
 }
 
-/// A line of torchrun's, without time and place in its source.
+/// Returns a line of torchrun, without the time and the place in its source.
 fn torchruns<'t>(own: &[&'t str], wanted: impl Fn(&str) -> bool) -> Option<&'t str> {
     let line = own.iter().rev().find(|line| wanted(line))?;
     Some(line.split_once("] ").map_or(*line, |(_, text)| text))
 }
 
-/// What tells most where nothing is a report.
+/// Returns the most informative line of a text without a report.
 fn other_line<'t>(text: &str, lines: &[&'t str], own: &[&'t str]) -> Option<&'t str> {
     let last = || error_line(own).or_else(|| own.iter().rev().find(|line| !is_closing(line)).or(own.last()).copied());
     own.iter()
@@ -101,7 +101,7 @@ fn other_line<'t>(text: &str, lines: &[&'t str], own: &[&'t str]) -> Option<&'t 
         .or_else(|| lines.last().copied())
 }
 
-/// The last line that is logged as an error, before some in which the program only tidies up.
+/// Returns the last line that is logged as an error. The program may log a few more lines while it tidies up.
 fn error_line<'t>(own: &[&'t str]) -> Option<&'t str> {
     const PARTING: usize = 5;
     static ERROR: LazyLock<Regex> = LazyLock::new(|| {
@@ -113,7 +113,7 @@ fn error_line<'t>(own: &[&'t str]) -> Option<&'t str> {
     own.iter().rev().take(PARTING + 1).find(|line| ERROR.is_match(line)).copied()
 }
 
-/// Whether a line only says that something has ended: of `make`, `go run`, Node.js, R and Perl.
+/// Whether a line of `make`, `go run`, Node.js, R or Perl says only that something has ended.
 fn is_closing(line: &str) -> bool {
     static CLOSING: LazyLock<Regex> = LazyLock::new(|| {
         crate::constant(
@@ -123,7 +123,7 @@ fn is_closing(line: &str) -> bool {
     CLOSING.is_match(line)
 }
 
-/// `lines` without the traceback of torchrun's `ChildFailedError` and the summary that follows it between rulers.
+/// Returns `lines` without the traceback of torchrun's `ChildFailedError` and the summary after it, between rulers.
 fn without_torchrun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
     let Some(error) = lines.iter().rposition(|line| line.contains("ChildFailedError")) else { return lines.to_vec() };
     let start = lines[..error].iter().rposition(|line| is_traceback(line)).unwrap_or(error);
@@ -132,14 +132,14 @@ fn without_torchrun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
     [&lines[..start], &lines[end + 1..]].concat()
 }
 
-/// Whether `line` of `text` is how a program complains of its arguments (Python's argparse and click).
+/// Whether `line` of `text` reports wrong arguments of a program (Python's argparse and click).
 pub fn is_usage_error(text: &str, line: &str) -> bool {
     static ERROR: LazyLock<Regex> = LazyLock::new(|| crate::constant(r"^(?:\S+: error|Error): "));
     ERROR.is_match(line) && text.lines().any(|line| line.starts_with("usage: ") || line.starts_with("Usage: "))
 }
 
-/// The rank that torchrun or mpirun names as the first to fail: its number, if it is told, and its exit code, less than 0 for a
-/// signal.
+/// Returns the rank that torchrun or mpirun names as the first to fail: its number, if known, and its exit code,
+/// negative for a signal.
 pub fn first_rank(text: &str) -> Option<(Option<u64>, i32)> {
     let of_torchrun = first_of_torchrun(text).map(|(rank, code)| (Some(rank), code));
     of_torchrun.or_else(|| mpi::first_process(text).map(|first| (first.rank, first.code)))
@@ -153,40 +153,40 @@ fn first_of_torchrun(text: &str) -> Option<(u64, i32)> {
     Some((rank?.parse().ok()?, code?.parse().ok()?))
 }
 
-/// Exit code of the process that Paddle's launcher names as the first to fail, less than 0 for a signal. It does not tell the
-/// rank, but which of its own it was.
+/// Returns the exit code of the process that Paddle's launcher names as the first to fail, negative for a signal. The
+/// launcher gives the number among its own processes, not the rank.
 pub fn code_of_paddle(text: &str) -> Option<i32> {
     static FAILED: LazyLock<Regex> =
         LazyLock::new(|| crate::constant(r"(?m)^Container rank \d+ status failed cmd \[.*\] code (-?\d+) log "));
     FAILED.captures(text)?.extract::<1>().1[0].parse().ok()
 }
 
-/// A Python exception as the end of a traceback shows it: rank, class and message.
+/// Parses the last line of a Python traceback: rank, class and message.
 pub fn exception(line: &str) -> Option<(Option<u64>, &str, &str)> {
     let (rank, text) = split_rank(line);
     let (class, message) = text.split_once(':').unwrap_or((text, ""));
-    // Shells and Go say "Error: ..." too.
+    // Shells and Go print "Error: ..." too.
     (is_exception(class) && class != "Error").then(|| (rank, class, message.trim()))
 }
 
-/// The last line of `text` that is the program's own, and not torchrun's closing words or a tracker's.
+/// Returns the last line of `text` that the program itself printed, not torchrun's closing summary or a tracker's line.
 pub fn last_line(text: &str) -> Option<&str> {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     without_torchrun(&lines).iter().rev().find(|line| is_own(line)).copied()
 }
 
-/// Whether a line is neither a rank's, nor torchrun's, nor a tracker's.
+/// Whether a line is neither from another rank, nor from torchrun, nor from a tracker.
 fn is_own(line: &str) -> bool {
     let is_others = ["wandb: ", "[rank", "[default"].iter().any(|mark| line.starts_with(mark));
     !is_others && !line.contains("torch/distributed/elastic") && !line.contains("torch.distributed.elastic")
 }
 
-/// Whether `text` has the end of a Python traceback in it.
+/// Whether `text` contains a Python traceback.
 pub fn has_traceback(text: &str) -> bool {
     text.lines().any(is_traceback)
 }
 
-/// Which of `lines` is the last exception.
+/// Returns the index of the last exception in `lines`.
 fn last_exception(lines: &[&str], wanted: impl Fn(&str) -> bool) -> Option<usize> {
     let mut found = None;
     let mut in_traceback = false;
@@ -202,7 +202,7 @@ fn last_exception(lines: &[&str], wanted: impl Fn(&str) -> bool) -> Option<usize
             in_traceback = true;
         } else if !is_within(text) && (in_traceback || names_exception(text)) {
             in_traceback = false;
-            // What torchrun raises when it is told to stop: an echo of the signal.
+            // torchrun raises this when it is stopped, so it only repeats the signal.
             let is_echo = text.contains("SignalException: Process ") || (found.is_some() && is_of_child_python(text));
             if !is_echo && wanted(text) {
                 found = Some(at);
@@ -212,7 +212,7 @@ fn last_exception(lines: &[&str], wanted: impl Fn(&str) -> bool) -> Option<usize
     found
 }
 
-/// Whether `line` is of a launcher whose child is a Python program that has failed, and has said so before.
+/// Whether `line` is from a launcher whose child is a Python program that has failed and has reported that before.
 fn is_of_child_python(line: &str) -> bool {
     static CHILD: LazyLock<Regex> = LazyLock::new(|| {
         crate::constant(r"\bCalledProcessError: Command '\[?'?\S*python[\d.]*'?[ ,].* returned non-zero exit status ")
@@ -220,10 +220,10 @@ fn is_of_child_python(line: &str) -> bool {
     CHILD.is_match(line)
 }
 
-/// How Python begins the traceback of a group of exceptions.
+/// First line of Python's traceback of a group of exceptions.
 const GROUP: &str = "  + Exception Group Traceback (most recent call last):";
 
-/// Whether `line` begins a traceback: Python's own, one that a PyTorch process hands on, or one that Rich has framed.
+/// Whether `line` begins a traceback: Python's own, one that a PyTorch process passes on, or one that Rich has framed.
 fn is_traceback(line: &str) -> bool {
     const WORDS: &str = "Traceback (most recent call last)";
     let line = without_rank(line);
@@ -235,7 +235,7 @@ fn is_traceback(line: &str) -> bool {
     }
 }
 
-/// Whether `line` of a traceback is not its last one, be it framed by Rich.
+/// Whether `line` of a traceback, possibly framed by Rich, is not its last one.
 fn is_within(line: &str) -> bool {
     line.starts_with(|c: char| c.is_whitespace() || "│╭╰├".contains(c))
         || (line.starts_with(['|', '+']) && line.ends_with(['|', '+']))
@@ -259,7 +259,7 @@ fn is_exception(class: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The line that tells most, where it is shown as it is.
+    /// Returns the most informative line, which must be unchanged.
     fn line(text: &str) -> Option<&str> {
         telling_line(text).map(|line| match line {
             Cow::Borrowed(line) => line,
@@ -493,7 +493,7 @@ Root Cause (first observed failure):
         assert_eq!(told(&format!("{fatal}{logged}")), raised);
         assert_eq!(told(&format!("{logged}{panic}")), panicked);
         assert_eq!(told(&format!("{panic}{logged}")), raised);
-        // It is one's own failure, though another rank's complaint comes later.
+        // The rank's own failure counts, although another rank complains later.
         let lost = "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n";
         assert_eq!(told(&format!("{panic}{lost}{TORCHRUN}")), panicked);
         let echo = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [gloo/transport/tcp/pair.cc:534] Connection closed by peer\n";

@@ -1,22 +1,22 @@
-//! A traceback within the message of an exception: PyTorch's data loaders and spawned processes hand theirs on like that.
+//! A traceback in the message of an exception, as PyTorch's data loaders and spawned processes pass it on.
 
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// What was raised elsewhere, and where.
+/// An exception that was raised in another process, and where.
 #[derive(Debug, PartialEq)]
 pub struct Nested<'m> {
     pub class: &'m str,
     pub message: &'m str,
-    /// Of the innermost frame that is the user's code and not a library's.
+    /// File of the innermost frame that is in the user's code and not in a library.
     pub file: &'m str,
     pub line: u64,
-    /// In words, such as `DataLoader worker process 0`, if they are known.
+    /// Name of the process, such as `DataLoader worker process 0`, if known.
     pub process: Option<String>,
 }
 
-/// The last exception of which `message` has the traceback: in a chain the one that was raised in the end, of one within
-/// another the innermost.
+/// Returns the last exception whose traceback is in `message`. In a chain this is the one raised last, and in nested
+/// tracebacks the innermost one.
 pub fn nested(message: &str) -> Option<Nested<'_>> {
     static FRAME: LazyLock<Regex> = LazyLock::new(|| crate::constant(r#"(?m)^ +File "([^"\n]+)", line (\d+)"#));
     static RAISED: LazyLock<Regex> = LazyLock::new(|| crate::constant(r"(?m)^([A-Za-z_][\w.]*)(?:: ?|$)"));
@@ -31,7 +31,7 @@ pub fn nested(message: &str) -> Option<Nested<'_>> {
     let &(innermost, _, after) = frames.last()?;
     let own = frames.iter().rev().find(|(file, ..)| is_users(file)).or(frames.last());
     let &(file, line, _) = own.filter(|_| !innermost.is_empty())?;
-    // Below the frames' lines of source, and the marks under these, all of which are indented.
+    // The exception follows the frames' source lines and the marks under these, all of which are indented.
     let rest = &traceback[after..];
     let start = rest.match_indices('\n').map(|(at, _)| at + 1).find(|&at| {
         let line = &rest[at..];
@@ -44,7 +44,7 @@ pub fn nested(message: &str) -> Option<Nested<'_>> {
     Some(Nested { class, message: message_of.trim_end(), file, line, process: process(message) })
 }
 
-/// From the last header on: torch/utils/data/_utils/worker.py and torch/multiprocessing/spawn.py keep Python's.
+/// Text after the last header. torch/utils/data/_utils/worker.py and torch/multiprocessing/spawn.py keep Python's.
 fn last_traceback(message: &str) -> Option<&str> {
     static HEADER: LazyLock<Regex> =
         LazyLock::new(|| crate::constant(r"(?m)^(?:Original )?Traceback \(most recent call last\):[ \r]*$"));

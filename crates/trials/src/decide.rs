@@ -1,4 +1,4 @@
-//! One look at a search: what has ended, what follows, and how it stands.
+//! One look at a search: which trials have ended, which actions follow, and its state.
 
 use crate::study::Study;
 use crate::trial::{self, Became};
@@ -14,27 +14,27 @@ use search::asha::{Reading, Rungs};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Reasons of failures that a status lists.
+/// Maximum number of reasons for failures in a status.
 const FAILURES: usize = 10;
-/// The longest message of a failure, in characters.
+/// Maximum characters of the message of a failure.
 const MESSAGE: usize = 500;
-/// How often GPU hours are counted while trials run.
+/// Interval at which GPU hours are counted while trials run.
 const COUNTING: Duration = Duration::from_secs(30);
 
-/// What a decision rests on.
+/// The basis of a decision.
 pub struct Input<'a> {
     /// The TuningJob, with the newest status.
     pub job: &'a TuningJob,
     /// Whether the search is suspended, by itself or by the TrainingJob that owns it.
     pub suspend: bool,
-    /// What the checks of the template and of `warmStartFrom` found, once they were made: the results to begin with, or a reason
-    /// and a message.
+    /// The result of checking the template and `warmStartFrom`, once it is known. It is the results to begin with, or a
+    /// reason and a message.
     pub checked: Option<Result<Vec<EarlierTrial>, (Reason, String)>>,
     /// TrainingJobs of the trials that have not ended, by number.
     pub trials: BTreeMap<u32, Seen<'a>>,
-    /// Why a trial can't be created, if one can't.
+    /// Why a trial can't be created, if that is so.
     pub blocked: Option<(Reason, String)>,
-    /// Now, in whole seconds.
+    /// The current time, in whole seconds.
     pub now: Timestamp,
 }
 
@@ -47,7 +47,7 @@ pub struct Seen<'a> {
     pub gpus: u32,
 }
 
-/// What follows.
+/// The decision.
 #[derive(Debug, Default, PartialEq)]
 pub struct Verdict {
     /// The status as it should be.
@@ -58,7 +58,7 @@ pub struct Verdict {
     pub create: Vec<TrainingJob>,
     /// Events to publish once the status is written.
     pub events: Vec<Event>,
-    /// When to look again if nothing is seen before.
+    /// When to look again if no change is seen before.
     pub requeue: Option<Duration>,
 }
 
@@ -114,7 +114,7 @@ fn refused(input: &Input<'_>, mut status: TuningJobStatus, reason: &Reason, why:
     });
     let is_news = was.as_deref() != Some(why);
     let event = is_news.then(|| Event { warning: true, reason: "Refused", note: why.to_owned() });
-    // A template, a quota or an earlier search may appear.
+    // The template, the quota or the earlier search may appear later.
     let requeue = Some(Duration::from_secs(30));
     Verdict { status, events: event.into_iter().collect(), requeue, ..Verdict::default() }
 }
@@ -136,14 +136,14 @@ impl Look<'_> {
         trial::trial_name(&self.input.job.name_any(), trial.trial, trial.retries)
     }
 
-    /// Records what the trials have become: ends in the order of their times.
+    /// Records the outcomes of trials, with the ends in the order of their times.
     fn record(&mut self) {
         let mut ended = Vec::new();
         for at in 0..self.status.trials.len() {
             let row = &self.status.trials[at];
             let seen = (!row.state.is_ended()).then(|| self.input.trials.get(&row.trial)).flatten().copied();
             let Some(seen) = seen else {
-                // Nothing is left of it to be stopped.
+                // No TrainingJob is left to be stopped.
                 if row.state == TrialState::Stopping {
                     ended.push((self.input.now, row.trial, at, TrialState::Stopped, None, String::new()));
                 }
@@ -186,7 +186,7 @@ impl Look<'_> {
             let row = &mut self.status.trials[at];
             (row.end, row.end_time, row.state) = (end, Some(Time(time)), state);
             match (&reason, state) {
-                // The reason of a stopped trial is on record.
+                // The reason of a stopped trial has been recorded already.
                 (_, TrialState::Stopped) => {}
                 _ => row.reason.clone_from(&reason),
             }
@@ -203,7 +203,7 @@ impl Look<'_> {
         }
     }
 
-    /// Takes in the readings and the times of a trial.
+    /// Records the readings and the times of a trial.
     fn measure(&mut self, at: usize, seen: Seen<'_>) {
         let (takes_last, asha) = (self.study.takes_last(), self.study.asha);
         let row = &mut self.status.trials[at];
@@ -212,9 +212,9 @@ impl Look<'_> {
         row.gpu_hours = trial::gpu_hours(seen.job, seen.gpus, self.input.now).or(row.gpu_hours);
         let Some(objective) = status.objective.as_ref().filter(|objective| objective.count > 0) else { return };
         let reading = if takes_last { objective.last } else { objective.best };
-        // All readings were NaN: this is the result, if it stays so.
+        // All readings were NaN. This is the result if no other reading follows.
         row.value = Some(reading.map_or(f64::NAN, |reading| reading.value));
-        // Of a stopped trial the step of the last reading counts, of others that of the result.
+        // The step of a stopped trial is that of its last reading, and of other trials that of the result.
         let of = if row.state == TrialState::Stopping { objective.last } else { reading };
         row.step = of.and_then(|reading| reading.step);
         if let Some(asha) = asha {
@@ -250,7 +250,7 @@ impl Look<'_> {
         }
     }
 
-    /// The search has failed: what runs of it is stopped.
+    /// Stops all running trials, because the search has failed.
     fn stop_all(&mut self) {
         for row in self.status.trials.iter_mut().filter(|row| !row.state.is_ended()) {
             if row.state != TrialState::Stopping {
@@ -259,7 +259,7 @@ impl Look<'_> {
         }
     }
 
-    /// Fills the free places. Each suggestion knows as many ends as it would if the ends had been seen one by one.
+    /// Fills the free places. A suggestion does not depend on whether several ends were seen together or one by one.
     fn suggest(&mut self) {
         let tuning = self.study.tuning;
         let (parallel, most) = (tuning.parallel(), tuning.max_trials);
@@ -269,7 +269,7 @@ impl Look<'_> {
             let after = (self.ends() + 1).saturating_sub(free).max(last).min(self.ends());
             let history = self.study.history(&self.status.earlier, &self.status.trials, after);
             let suggested = search::suggest(&self.study.space, &self.study.settings, &history);
-            // The space was checked, and the record was made by the same rules.
+            // The space has been checked, and the record was made by the same rules.
             let Ok(Some(parameters)) = suggested else { return };
             self.status.trials.push(trial::row(self.count() + 1, self.study.encode(&parameters), after));
             self.status.running += 1;
@@ -312,7 +312,7 @@ impl Look<'_> {
         failures.sort_by_key(|failures| std::cmp::Reverse(failures.trials));
     }
 
-    /// Counts, and finds the best trial.
+    /// Counts the trials, and finds the best one.
     fn summarize(&mut self) {
         let count = |test: fn(TrialState) -> bool| {
             u32::try_from(self.status.trials.iter().filter(|trial| test(trial.state)).count()).unwrap_or(u32::MAX)
@@ -341,7 +341,7 @@ impl Look<'_> {
         status.best = best;
     }
 
-    /// Finds the state, with its reason and conditions.
+    /// Determines the state, with its reason and conditions.
     fn stand(&mut self, is_failing: bool) {
         let tuning = self.study.tuning;
         let is_idle = self.status.running == 0;
@@ -404,7 +404,7 @@ impl Look<'_> {
                 set_condition(conditions, type_, is, &reason, if is { message } else { "" }, generation, now);
             }
         };
-        // Numbers in the message of a state that lasts would write the status at each change.
+        // Numbers in the message of a lasting state would cause a write of the status at each change.
         let running = if reason == Reason::Running { "trials run or start" } else { &message };
         set(ConditionType::Running, state == TuningState::Running, running);
         set(ConditionType::Suspended, state == TuningState::Suspended, &message);
@@ -413,7 +413,7 @@ impl Look<'_> {
         self.tell(state, &message);
     }
 
-    /// The events of what has changed for the search as a whole.
+    /// Adds events for the changes of the search as a whole.
     fn tell(&mut self, state: TuningState, message: &str) {
         let before = self.input.job.status.clone().unwrap_or_default();
         if let Some(best) =
@@ -452,7 +452,7 @@ impl Look<'_> {
         Verdict { status: self.status, needs_check: false, create, events: self.events, requeue }
     }
 
-    /// Whether the TrainingJob of a recorded trial is there, under its present name.
+    /// Whether the TrainingJob of a recorded trial exists, under its present name.
     fn is_seen(&self, row: &TrialStatus) -> bool {
         let seen = self.input.trials.get(&row.trial);
         seen.is_some_and(|seen| seen.job.name_any() == self.name(row))
@@ -464,7 +464,7 @@ fn end_time(job: &TrainingJob, now: Timestamp) -> Timestamp {
     time.map_or(now, |time| time.0)
 }
 
-/// The rungs of a status in the terms of the crate `search`.
+/// Converts the rungs of a status to the type of the crate `search`.
 pub(crate) fn rungs(recorded: &[Vec<TrialReading>]) -> Option<Rungs> {
     serde_json::from_value(serde_json::to_value(recorded).ok()?).ok()
 }

@@ -1,6 +1,6 @@
-//! The state machine of a TuningJob: which trials there are, what became of them, and what follows.
+//! The state machine of a TuningJob: its trials, their outcomes, and the next actions.
 //!
-//! No I/O and no clock: [`decide`] is a function of the TuningJob, of what was seen of its trials, and of the time.
+//! No I/O and no clock: [`decide`] is a function of the TuningJob, of the observed trials, and of the time.
 //!
 //! - `study.rs` checks the declarations and turns them into what the crate `search` takes.
 //! - `trial.rs` makes the TrainingJob of a trial, and reads what one has become.

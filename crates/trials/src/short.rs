@@ -31,7 +31,7 @@ pub fn own_search(job: &TrainingJob, tuning: &Tuning) -> TuningJob {
     }
 }
 
-/// The status of a TrainingJob whose search stands like this. `blocked` is why the search can't be created, if it can't.
+/// The status of a TrainingJob with this search. `blocked` is the reason why the search can't be created, if any.
 #[must_use]
 pub fn status_of_search(
     job: &TrainingJob,

@@ -1,4 +1,4 @@
-//! What is searched: the declarations of a TuningJob, checked, in the terms of the crate `search`.
+//! The declarations of a TuningJob, checked and converted to the types of the crate `search`.
 
 use api::{
     EarlierTrial, MetricStrategy, ParameterKind, ParameterScale, TrialState, TrialStatus, Tuning, TuningAlgorithm,
@@ -26,7 +26,7 @@ impl<'a> Study<'a> {
     /// Checks the declarations of a TuningJob, and its template as far as it concerns the search.
     ///
     /// # Errors
-    /// All reasons for which they are refused, with the fields and the remedies.
+    /// All reasons for which they are rejected, with the fields and the remedies.
     pub fn new(job: &'a TuningJob) -> Result<Self, String> {
         let tuning = &job.spec.tuning;
         let mut problems = Vec::new();
@@ -86,7 +86,7 @@ impl<'a> Study<'a> {
         self.settings.goal.loss(one) < self.settings.goal.loss(other)
     }
 
-    /// The values of a trial in the form of the status.
+    /// Encodes the values of a trial as in the status.
     pub(crate) fn encode(&self, parameters: &Parameters) -> Vec<Option<Number>> {
         let number = |name: &String| match parameters.get(name)? {
             Value::Int(value) => Some(Number::from(*value)),
@@ -100,7 +100,7 @@ impl<'a> Study<'a> {
         self.names.iter().map(number).collect()
     }
 
-    /// The hyperparameters of a trial from the form of the status.
+    /// Decodes the hyperparameters of a trial from the status.
     pub(crate) fn decode(&self, values: &[Option<Number>]) -> Parameters {
         let value = |name: &String, number: &Number| {
             let declared = self.tuning.parameters.get(name)?;
@@ -116,13 +116,13 @@ impl<'a> Study<'a> {
         known.filter_map(|(name, number)| Some((name.clone(), value(name, number.as_ref()?)?))).collect()
     }
 
-    /// The hyperparameters of a trial as text.
+    /// Formats the hyperparameters of a trial as text.
     #[must_use]
     pub fn texts(&self, values: &[Option<Number>]) -> BTreeMap<String, String> {
         self.decode(values).into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }
 
-    /// The values of a recorded trial, suggested once more from what was known then. None past the end of a grid.
+    /// Suggests the values of a recorded trial again, from the knowledge at that time. `None` past the end of a grid.
     #[must_use]
     pub fn suggestion(&self, status: &api::TuningJobStatus, at: usize) -> Option<Vec<Option<Number>>> {
         let (before, row) = (status.trials.get(..at)?, status.trials.get(at)?);
@@ -148,7 +148,7 @@ impl<'a> Study<'a> {
         search::importance(&self.space, self.settings.goal, &history).unwrap_or_default()
     }
 
-    /// What is known when `ends` trials have ended.
+    /// Returns what is known when `ends` trials have ended.
     pub(crate) fn history(&self, earlier: &[EarlierTrial], trials: &[TrialStatus], ends: u32) -> History {
         let outcome = |trial: &TrialStatus| match (trial.end, trial.state) {
             (Some(end), _) if end > ends => Outcome::Running,
@@ -187,7 +187,7 @@ pub(crate) fn asha(tuning: &Tuning) -> Option<Asha> {
     Some(Asha { min_step: number(stopping.min_step), factor: number(stopping.factor()) })
 }
 
-/// A whole number that JSON may have as 16.0.
+/// Converts a whole number, which JSON may have as 16.0.
 #[expect(clippy::cast_possible_truncation, reason = "whole numbers up to 2^53, as the space has them")]
 fn whole(number: &Number) -> Option<i64> {
     number.as_i64().or_else(|| number.as_f64().filter(|value| value.fract() == 0.0).map(|value| value as i64))
@@ -228,7 +228,7 @@ fn parameter(tuning: &Tuning, declared: &TuningParameter) -> Parameter {
     }
 }
 
-/// The name of a hyperparameter without what does not count: `learning_rate` and `learningRate` are one.
+/// Normalizes the name of a hyperparameter: `learning_rate` and `learningRate` are the same one.
 pub(crate) fn normal(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
 }
@@ -324,7 +324,7 @@ pub fn earlier(study: &Study<'_>, sources: &[(String, Option<&TuningJob>)]) -> R
             all.push(EarlierTrial { name, values: study.encode(&parameters), value });
         }
     }
-    // Of more than the status can hold, the newest.
+    // If the status can't hold all of them, the newest are kept.
     let most = usize::try_from(api::MAX_TRIALS.saturating_sub(study.tuning.max_trials)).unwrap_or_default();
     all.drain(..all.len().saturating_sub(most));
     Ok(all)

@@ -25,7 +25,7 @@ struct World {
     /// Seconds since the beginning.
     now: i64,
     events: Vec<String>,
-    /// What becomes of a trial.
+    /// The fate of a trial.
     fate: fn(&TrainingJob) -> Fate,
     blocked: Option<(Reason, String)>,
 }
@@ -180,7 +180,7 @@ impl World {
         panic!("the search does not end: {:#?}", self.status());
     }
 
-    /// What a person reads of each trial.
+    /// The values that a user sees of each trial.
     fn table(&self) -> Vec<String> {
         let row = |row: &api::TrialStatus| {
             format!(
@@ -319,7 +319,7 @@ proptest! {
         let mut world = World::new(json!({}), ordinary);
         let mut kills = kills.into_iter();
         for _ in 0..1000 {
-            // Time goes on only once a pass was whole.
+            // Time passes only after a whole pass.
             loop {
                 let mut verdict = world.verdict();
                 match kills.next() {
@@ -387,7 +387,7 @@ fn a_deleted_trial_is_created_again() {
     let verdict = world.verdict();
     assert_eq!(verdict.create.len(), 1);
     assert_eq!((verdict.create[0].name_any(), &verdict.create[0].spec), ("s-2".to_owned(), &deleted.spec));
-    // What is recorded needs no job.
+    // Recorded trials need no job.
     world.run();
     world.trials.clear();
     assert_eq!(world.verdict().create, []);
@@ -531,7 +531,7 @@ fn more_trials_continue_a_finished_search() {
     world.run();
     assert_eq!(world.table()[..12], table[..]);
     assert_eq!(world.status().trials.len(), 20);
-    // Fewer do no harm.
+    // Fewer cause no harm.
     world.job.spec.tuning.max_trials = 5;
     world.pass();
     assert_eq!(world.status().state, Some(TuningState::Completed));
@@ -657,7 +657,7 @@ fn a_warm_start_takes_results_that_the_space_contains() {
     second.write(&verdict);
     second.create(&verdict);
     second.run();
-    // It begins where the first one ended, and not with evenly spread trials.
+    // It begins where the first one ended, not with evenly spread trials.
     let best = |world: &World| world.status().best.unwrap().value;
     let begins = World::new(json!({ "maxTrials": 3 }), ordinary);
     let mut begins = begins;
@@ -690,7 +690,7 @@ fn the_largest_search_fits_into_a_status() {
     world.run();
     let size = serde_json::to_string(&world.status()).unwrap().len();
     assert!(size < 700_000, "{size} bytes");
-    // It is read again by the operator.
+    // The operator must be able to read it again.
     let text = serde_json::to_string(&world.job).unwrap();
     assert!(serde_json::from_str::<api::Guarded<TuningJob>>(&text).unwrap().0.is_ok());
 }

@@ -1,4 +1,4 @@
-//! One trial: the TrainingJob that runs it, and what this job has become.
+//! One trial: the TrainingJob that runs it, and the outcome of this job.
 
 use crate::study::{self, Study, normal};
 use api::{
@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 pub const TUNING_JOB: &str = "ml.example.com/tuning-job";
 /// Label of a trial with its number.
 pub const TRIAL: &str = "ml.example.com/trial";
-/// How often a trial is started again after failures that its hyperparameters did not cause.
+/// Maximum number of retries of a trial after failures that its hyperparameters did not cause.
 const RETRIES: u32 = 3;
-/// Shortest time for which an ended trial stays, in seconds: until its result is recorded.
+/// Minimum seconds for which an ended trial is kept, so that its result can be recorded.
 const STAYS: u32 = 300;
 
 /// Name of a trial's TrainingJob.
@@ -76,7 +76,7 @@ fn job_with(study: &Study<'_>, job: &TuningJob, trial: &TrialStatus, name: Strin
     for (name, value) in study.decode(&trial.values) {
         set(hyperparameters, &name, &value);
     }
-    // Results and checkpoints of jobs of one template must not meet.
+    // Results and checkpoints of jobs from one template must be separate.
     if let Some(output) = spec.output.as_mut().filter(|output| output.starts_with("pvc://")) {
         *output = format!("{}/{name}", output.trim_end_matches('/'));
     }
@@ -98,7 +98,7 @@ fn job_with(study: &Study<'_>, job: &TuningJob, trial: &TrialStatus, name: Strin
     }
 }
 
-/// The TrainingJob of the first trial, with which the template is tried.
+/// The TrainingJob of the first trial, with which the template is validated.
 #[must_use]
 pub fn first_trial(study: &Study<'_>, job: &TuningJob) -> TrainingJob {
     let history = search::History::default();
@@ -124,7 +124,7 @@ pub(crate) fn row(trial: u32, values: Vec<Option<serde_json::Number>>, after: u3
     }
 }
 
-/// Sets one hyperparameter: in the field that has its name, or among the additional ones.
+/// Sets one hyperparameter in the field of its name, or among the additional ones.
 fn set(hyperparameters: &mut api::Hyperparameters, name: &str, value: &Value) {
     let whole = |value: &Value| match value {
         Value::Int(number) => Some(*number),
@@ -152,7 +152,7 @@ fn set(hyperparameters: &mut api::Hyperparameters, name: &str, value: &Value) {
     }
 }
 
-/// What a trial's TrainingJob has become.
+/// The state of a trial's TrainingJob.
 pub(crate) enum Became {
     /// Its program has not started.
     Waiting,
@@ -160,13 +160,13 @@ pub(crate) enum Became {
     Running,
     /// It ended with a result, or was stopped by the search.
     Ended { state: TrialState, reason: Option<Reason> },
-    /// It failed for a reason that its hyperparameters did not cause, and is started again.
+    /// It failed for a reason that its hyperparameters did not cause, and is retried.
     Retry { reason: Reason },
     /// It failed.
     Failed { reason: Reason, message: String },
 }
 
-/// Reads what a trial's TrainingJob has become. `retries` is the number of earlier retries of the trial.
+/// Determines the state of a trial's TrainingJob. `retries` is the number of earlier retries of the trial.
 pub(crate) fn became(job: &TrainingJob, metric: &str, retries: u32) -> Became {
     let Some(status) = &job.status else { return Became::Waiting };
     let objective = status.objective.as_ref();
@@ -185,7 +185,7 @@ pub(crate) fn became(job: &TrainingJob, metric: &str, retries: u32) -> Became {
         }
         Some(State::Failed) => {
             let reason = status.failure_reason.clone().unwrap_or(Reason::Failed);
-            // A loss that is NaN is what these hyperparameters lead to.
+            // A NaN loss is the result of these hyperparameters.
             if reason == Reason::NanLoss {
                 return Became::Ended { state: TrialState::Succeeded, reason: Some(reason) };
             }
@@ -242,21 +242,21 @@ pub(crate) fn gpu_hours(job: &TrainingJob, gpus: u32, now: Timestamp) -> Option<
     Some(rounded(seconds.max(0) as f64 * f64::from(gpus) / 3600.0))
 }
 
-/// Four digits behind the point are a third of a second.
+/// The fourth digit after the point is a third of a second.
 pub(crate) fn rounded(hours: f64) -> f64 {
     (hours * 10_000.0).round() / 10_000.0
 }
 
-/// What a search wants of one of its trials.
+/// What a search requests of one of its trials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// Why the trial is suspended with its search, if it is.
     pub held: Option<String>,
-    /// Why the trial is to be stopped, if it is.
+    /// Why the trial has to be stopped, if it has.
     pub stop: Option<String>,
 }
 
-/// What a search wants of this trial. `is_suspended` is whether the search is suspended.
+/// Returns what a search requests of this trial. `is_suspended` is whether the search is suspended.
 #[must_use]
 pub fn wish(search: &TuningJob, is_suspended: bool, trial: &TrainingJob) -> Wish {
     let number: Option<u32> = trial.labels().get(TRIAL).and_then(|number| number.parse().ok());

@@ -44,7 +44,7 @@ pub struct Arguments {
     pub command: Vec<String>,
 }
 
-/// The run was ended by a signal, and so were its programs.
+/// A signal ended the run and its programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted {
     signal: i32,
@@ -129,7 +129,7 @@ impl Run<'_> {
         };
         let number = self.history.trials.len() + 1;
         let sender = sender.clone();
-        // A receiver that is gone waits for no trial any more.
+        // A receiver that is gone no longer waits for any trial.
         let report = move |ending| drop(sender.send((number, ending)));
         let child = Child::start(&self.arguments.command, serde_json::to_string(&parameters)?, report)?;
         self.running.push((number, child));
@@ -149,7 +149,7 @@ impl Run<'_> {
     }
 }
 
-/// What is printed of one trial.
+/// The line that is printed for one trial.
 struct Line<'a> {
     trial: usize,
     parameters: &'a Parameters,

@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// The most of a program's output that a reason quotes, in characters.
+/// Maximum characters of a program's output in a reason.
 const MOST_QUOTED: usize = 80;
 
 /// How a program ended.
@@ -20,7 +20,7 @@ pub(crate) enum Ending {
     Failed(String),
 }
 
-/// A program under way. Dropping it ends the program and its descendants, unless it has ended already.
+/// A running program. Dropping it ends the program and its descendants, unless it has ended already.
 pub(crate) struct Child {
     /// The process group, until its leader is reaped. Its number belongs to no other process meanwhile.
     group: Arc<Mutex<Option<Pid>>>,
@@ -42,7 +42,7 @@ impl Child {
         let group = Arc::new(Mutex::new(Some(pid)));
         let shared = Arc::clone(&group);
         thread::spawn(move || {
-            // A program may end without having read its parameters.
+            // A program may end before it has read its parameters.
             drop(child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes())));
             let mut output = Vec::new();
             let read = child.stdout.take().map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut output));
@@ -65,7 +65,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         let group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(group) = *group {
-            // It has ended meanwhile, or it ends now.
+            // It has ended already, or it ends now.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }

@@ -26,7 +26,7 @@ net = mxnet.sym.SoftmaxOutput(net, name="softmax")
 
 
 def save(epoch, symbol, arguments, auxiliary):
-    """A folder for each epoch. `.complete` comes last: without it nobody goes on from there."""
+    """A folder for each epoch. `.complete` comes last: no attempt resumes from a folder without it."""
     at = Path(os.environ["CHECKPOINT_DIR"], f"epoch-{epoch + 1}")
     at.mkdir(exist_ok=True)
     mxnet.model.save_checkpoint(str(at / "mlp"), epoch + 1, symbol, arguments, auxiliary)

@@ -38,4 +38,4 @@ for epoch in range(done + 1, epochs + 1):
         folder = Path(os.environ["CHECKPOINT_DIR"], f"epoch-{epoch}")
         folder.mkdir(exist_ok=True)
         paddle.save(model.state_dict(), str(folder / "weights.pdparams"))
-        (folder / ".complete").touch()  # last: without it nobody goes on from there
+        (folder / ".complete").touch()  # last: no attempt resumes from a folder without it

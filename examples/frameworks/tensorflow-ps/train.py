@@ -1,6 +1,6 @@
 """TensorFlow's parameter servers: the chief hands out steps, workers take them, parameter servers have the weights.
 
-TF_CONFIG tells it all. The chief exits when it is done, and the operator ends the others, who would serve for ever.
+TF_CONFIG has all of it. The chief exits when it is done, and the operator ends the others, which would serve for ever.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Boosted trees on several workers: each has its share of the rows, and all agree on every split.
 
-XGBoost reads no environment (since 2.1): the program of worker 0 starts the tracker, and every worker tells XGBoost
-where it is and who it is itself.
+XGBoost reads no environment (since 2.1): the program of worker 0 starts the tracker, and every worker gives
+XGBoost the tracker's address and its own rank.
 """
 
 import os
@@ -19,7 +19,7 @@ last = os.environ["RESUME_FROM_CHECKPOINT"]  # the same for all; empty if there 
 
 
 class Save(xgboost.callback.TrainingCallback):
-    """Every fifth round a folder with the trees so far. `.complete` comes last: without it nobody goes on from it."""
+    """Every fifth round a folder with the trees so far. `.complete` comes last: no attempt resumes without it."""
 
     def after_iteration(self, model, epoch, evals_log):
         done = model.num_boosted_rounds()

@@ -30,7 +30,7 @@ class Regression(lightning.LightningModule):
 
 
 class Sines(lightning.LightningDataModule):
-    """Shuffled anew in each epoch by a sampler that Lightning tells the epoch's number, also after a resume."""
+    """Shuffled in each epoch by a sampler that gets the epoch's number from Lightning, also after a resume."""
 
     def __init__(self, batch_size):
         super().__init__()

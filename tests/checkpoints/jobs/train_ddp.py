@@ -1,11 +1,11 @@
 """Trains a small network with DistributedDataParallel over gloo, and saves it every few steps. Run by torchrun.
 
-What it ends with depends on nothing but WIDTH, STEPS and the number of processes: killed at any moment and gone on from
-a whole checkpoint, it prints the same `weights` as undisturbed. Step K takes its data from the seed K.
+Its result depends on nothing but WIDTH, STEPS and the number of processes: killed at any moment and resumed from a
+whole checkpoint, it prints the same `weights` as undisturbed. Step K takes its data from the seed K.
 
 Environment, beside torchrun's:
   CHECKPOINT_DIR          where it saves: step-K.pt (FORMAT=pt, by torch.save) or the folder step-K (FORMAT=dcp)
-  RESUME_FROM_CHECKPOINT  what it goes on from, read by every process; nothing if unset or empty
+  RESUME_FROM_CHECKPOINT  the checkpoint to resume from, read by every process; none if unset or empty
   STEPS, SAVE_EVERY       40 steps, of which every 10th and the last are saved
   WIDTH                   of the network, 64: at 64 a checkpoint has 70 kB, at 1024 13 MB
   STEP_SECONDS            0: how long a step takes at least
@@ -14,7 +14,7 @@ Environment, beside torchrun's:
   CUT_SAVE                a step whose save is cut in the middle, in the attempts that CUT_ON lists (0): by SIGKILL, or
   CUT_BY                  `kill`; with `hold` it stays there and waits to be killed. See `cut` in each way of saving.
   CUT_ATTEMPTS            0: in so many attempts the second save is cut, whatever its step
-  HISTORY                 a file to which each attempt adds its number and the step that it goes on from
+  HISTORY                 a file to which each attempt adds its number and the step that it resumes from
   BEST_AT                 gives step-K.pt the name epoch=K-step=K-val_loss=L.ckpt, where L is least at this step
 """
 
@@ -70,7 +70,7 @@ def main():
             file.write(f"{ATTEMPT} {done}\n")
     if 0 < ATTEMPT <= CUT_ATTEMPTS:
         cuts.add(done + 2 * SAVE_EVERY)
-    # Else the first step adds the gradients up in another order than those after it, and so does a process that goes on
+    # Else the first step adds the gradients up in another order than those after it, and so does a process that resumes
     # from a checkpoint: between more than two that is another sum.
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     for step in range(done + 1, STEPS + 1):
@@ -108,7 +108,7 @@ def digest(model):
 
 
 def cut(step, where):
-    """Ends this process here, in the middle of a save, if it is told to."""
+    """Ends this process here, in the middle of a save, if the environment says so."""
     if step in cuts:
         say(f"cut: {where}")
         while CUT_BY == "hold":

@@ -1,4 +1,4 @@
-"""Does one thing that an alert tells of, until the file /tmp/mended is there: `alerts.py CAUSE`."""
+"""Does one thing that an alert reports, until the file /tmp/fixed is there: `alerts.py CAUSE`."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-MENDED = Path("/tmp/mended")
+FIXED = Path("/tmp/fixed")
 LARGE = 5 << 20
 
 
@@ -15,13 +15,13 @@ def main(cause):
     step = 0
     while True:
         step += 1
-        mended = MENDED.exists()
-        report(step, **(RATES if mended else LOW).get(cause, {"loss": 0.5 - step / 10000}))
+        is_fixed = FIXED.exists()
+        report(step, **(RATES if is_fixed else LOW).get(cause, {"loss": 0.5 - step / 10000}))
         fails = cause == "fails" or (cause == "fails-four-times" and tries <= 4)
-        if fails and not mended and step > 3 + 2 * tries:
+        if fails and not is_fixed and step > 3 + 2 * tries:
             raise ValueError(f"row {step} has no label")  # never twice at one step, as one failure again and again
         if cause == "stops" and step > 5:
-            while not MENDED.exists():
+            while not FIXED.exists():
                 time.sleep(0.5)
         if step == 5 and cause == "large":
             save(step, LARGE)
@@ -29,7 +29,7 @@ def main(cause):
             save(step, 1 << 16)
         if cause == "damaged" and step == 5:
             save(step, 1 << 16, damaged=True)
-        if mended and step % 5 == 0 and cause in {"damaged", "saves-nothing"}:
+        if is_fixed and step % 5 == 0 and cause in {"damaged", "saves-nothing"}:
             save(5 if cause == "damaged" else step, 1 << 16)
         time.sleep(1)
 

@@ -49,11 +49,11 @@ torch.save({"model": Bomb()}, root / "old-bomb.pt", _use_new_zipfile_serializati
 (saved(root / "step-1") / "secret").symlink_to(outside / "secret")
 (root / "step-1" / "more").symlink_to(outside)
 
-# Who opens these waits for ever.
+# A process that opens these waits for ever.
 os.mkfifo(root / "step-90003.pt")
 os.mkfifo(saved(root / "step-2") / "more")
 
-# Names that are to be seen by nobody as they are.
+# Names that must never be shown as they are.
 saved(root / UGLY)
 (root / f"{UGLY}.pt").write_bytes(bytes(1000))
 os.close(os.open(os.fsencode(root) + b"/\xff\xfe.pt", os.O_CREAT | os.O_WRONLY))

@@ -1,4 +1,4 @@
-"""A cluster of roles that only talk, as TF_CONFIG or TRAININGJOB_CLUSTER tells of it, without any framework.
+"""A cluster of roles that only talk, as TF_CONFIG or TRAININGJOB_CLUSTER describes it, without any framework.
 
 Servers (ps, worker) answer until they are ended. The chief asks each of them in every round and exits. An evaluator
 knows of itself alone. The role and index in FAILS (as in `ps 1`) fails in the first attempt, when it has been asked

@@ -1,8 +1,8 @@
-//! Kueue for real: gangs that wait for quota, are admitted, preempted by somebody more important, and resumed.
+//! Kueue for real: gangs that wait for quota, are admitted, preempted by more important ones, and resumed.
 //!
 //! etcd, API server, controller manager, scheduler and Kueue with its webhooks are real, the kubelets simulated. The
-//! operator is the program itself. A queue stops a gang by suspending its Job, and that is no failure: nothing is counted,
-//! and no time that is spent in the queue.
+//! operator is the program itself. A queue stops a gang by suspending its Job, which is no failure. Neither that nor
+//! the time in the queue is counted.
 
 mod world;
 
@@ -37,7 +37,8 @@ async fn a_gang_is_queued_admitted_preempted_and_resumed() {
     space.end().await;
 }
 
-/// One Workload is of all roles: they wait, start, are preempted, go on and end together, on the nodes that they were given.
+/// One Workload covers all roles. They wait, start, are preempted, resume and end together, on the nodes that they were
+/// given.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gang_of_several_roles_is_admitted_as_one() {
     let space = Space::new("roles", 12).await;
@@ -45,7 +46,7 @@ async fn a_gang_of_several_roles_is_admitted_as_one() {
     let fields = json!({ "framework": "none", "failurePolicy": { "backoffLimit": 0 }, "roles": roles });
     let gang = space.submit("gang", 10, fields).await;
     gang.is_queued().await;
-    // There would be room for the workers alone, or for the actors.
+    // The quota would suffice for the workers alone, or for the actors alone.
     let asked = eventually("the gang's Workload", SOON, async || {
         let workloads = space.workloads();
         let sets = workloads.iter().filter_map(|workload| workload["spec"]["podSets"].as_array().cloned()).flatten();
@@ -78,7 +79,7 @@ async fn a_gang_of_several_roles_is_admitted_as_one() {
     space.end().await;
 }
 
-/// A job that is suspended leaves its queue, and comes back to it.
+/// A suspended job leaves its queue, and returns to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gang_of_several_roles_that_is_suspended_leaves_the_queue() {
     let mut space = Space::new("left", 4).await;
@@ -93,7 +94,7 @@ async fn a_gang_of_several_roles_that_is_suspended_leaves_the_queue() {
         gang.set(json!({ "suspend": false })).await;
         gang.is_queued().await;
     }
-    // Whoever comes next knows only what it reads.
+    // The next operator knows only what it reads.
     space.replace_operator().await;
     let gang = space.known("gang", 2);
     gang.is_queued().await;
@@ -102,7 +103,7 @@ async fn a_gang_of_several_roles_that_is_suspended_leaves_the_queue() {
     space.end().await;
 }
 
-/// The Job controller makes pods for seconds, and only then says that the Job is no longer suspended.
+/// The Job controller makes pods for seconds before it reports that the Job is no longer suspended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_worker_of_a_large_gang_is_counted_after_a_resume() {
     let space = Space::new("large", 64).await;
@@ -117,7 +118,7 @@ async fn every_worker_of_a_large_gang_is_counted_after_a_resume() {
     space.end().await;
 }
 
-/// Those that had ended well are not started again: nobody may wait for them, whoever has forgotten them.
+/// Succeeded workers are not started again. No process may wait for them, even if it has forgotten them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gang_of_which_some_had_ended_goes_on_without_them() {
     let mut space = Space::new("ended", 16).await;
@@ -144,7 +145,7 @@ async fn a_gang_of_which_some_had_ended_goes_on_without_them() {
     space.end().await;
 }
 
-/// `activeDeadlineSeconds` is for the time in which it may run.
+/// `activeDeadlineSeconds` counts the time in which the job may run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_in_the_queue_is_not_counted() {
     let space = Space::new("deadline", 16).await;
@@ -155,11 +156,11 @@ async fn the_time_in_the_queue_is_not_counted() {
     gang.is_queued().await;
     let preempted = since_start();
 
-    // It passes while the gang waits.
+    // The deadline passes while the gang waits.
     let deadline = since_start() + 5;
     gang.set(json!({ "failurePolicy": { "activeDeadlineSeconds": deadline } })).await;
     eventually("the deadline to be long past", SOON, async || (since_start() > deadline + 15).then_some(())).await;
-    // Whatever is changed, the operator has decided since then.
+    // After any change, the operator has decided again.
     let status = gang.set(json!({ "ttlSecondsAfterFinished": 3600 })).await;
     if status.state != Some(Pending) {
         gang.explain("it waits in the queue, for as long as that takes");
@@ -168,7 +169,7 @@ async fn the_time_in_the_queue_is_not_counted() {
     gang.set(json!({ "failurePolicy": { "activeDeadlineSeconds": 3600 } })).await;
     space.end_urgent_job().await;
     gang.runs(0).await;
-    // All the time in the queue may pass once more until this one is over.
+    // This deadline may take as long again as all the time in the queue.
     let queued = since_start() - preempted;
     assert!(queued > 20);
     let status = gang.set(json!({ "failurePolicy": { "activeDeadlineSeconds": since_start() - 2 } })).await;
@@ -180,7 +181,7 @@ async fn the_time_in_the_queue_is_not_counted() {
     space.end().await;
 }
 
-/// The agent of the resumed program begins to count its evaluations anew, in the same attempt.
+/// The agent of the resumed program starts its count of evaluations again, in the same attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn early_stopping_counts_on_after_a_resume() {
     let space = Space::new("early", 16).await;
@@ -196,7 +197,7 @@ async fn early_stopping_counts_on_after_a_resume() {
             "gang",
             16,
             json!({
-                // Each start of the program goes on where the file ends, as from a checkpoint.
+                // Each start of the program continues where the file ends, as from a checkpoint.
                 "command": ["sh", "-c", format!("exec tail -n +$(cat {file}.next || echo 1) -f {file} >> $TRAININGJOB_PROGRESS_FILE")],
                 "successPolicy": { "earlyStopping": { "patience": 3 } },
                 "monitoring": { "metricsPort": free_port() },

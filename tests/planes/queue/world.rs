@@ -1,5 +1,5 @@
-//! One control plane with simulated nodes and Kueue for all tests of this program; for each test a namespace with a queue
-//! of its own, in which the operator's program works.
+//! One control plane with simulated nodes and Kueue for all tests of this program. Each test has a namespace with a
+//! queue of its own, in which the operator's program works.
 
 use api::{self, Condition, State, TrainingJob, TrainingJobStatus};
 use k8s_openapi::api::batch::v1::Job;
@@ -18,11 +18,11 @@ use testkit::support::witness::{Kind, Witness};
 use testkit::wait::{SOON, eventually, until};
 use testkit::{ask, free_port};
 
-/// A pod with this annotation ends well after that time.
+/// A pod with this annotation succeeds after that time.
 const DURATION: &str = "simulated/duration";
 const QUEUE: &str = "queue";
 
-/// Where every queue has its quota, and who goes before the others.
+/// The nodes on which every queue has its quota, and the priority class that precedes all others.
 const ALL_QUEUES: &str = "
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
@@ -46,14 +46,15 @@ fn plane() -> &'static Cluster {
         }
         cluster.apply_crd(&api::crd());
         cluster.apply_crd(&api::tuning_crd());
-        // Of a new kind the API server keeps no history before this: a watch that began earlier would break off once.
+        // Before this the API server keeps no history of a new kind, and a watch that began earlier would break off
+        // once.
         remembers_jobs(&cluster);
         cluster.kubectl_with(&["apply", "-f", "-"], ALL_QUEUES);
         cluster
     })
 }
 
-/// Asks what the API server remembers of TrainingJobs, which it begins to do only now.
+/// Lists TrainingJobs from the API server's history, which the API server keeps only from now on.
 fn remembers_jobs(cluster: &Cluster) {
     let all = "/apis/ml.example.com/v1/trainingjobs?resourceVersion=0";
     until("TrainingJobs to be served", SOON, || cluster.try_kubectl(&["get", "--raw", all], "").ok());
@@ -68,7 +69,7 @@ pub struct Space {
     operator: Operator,
 }
 
-/// What went through a queue: a TrainingJob.
+/// A TrainingJob that goes through a queue.
 pub struct Queued<'a> {
     pub space: &'a Space,
     name: String,
@@ -76,7 +77,7 @@ pub struct Queued<'a> {
 }
 
 impl Space {
-    /// With a queue that has a quota of so many GPUs.
+    /// Creates a queue with a quota of this many GPUs.
     pub async fn new(test: &str, gpus: usize) -> Self {
         let (cluster, name) = (plane(), format!("{test}-{}", std::process::id()));
         let client = cluster.client().await;
@@ -115,7 +116,7 @@ impl Space {
         Queued { space: self, name: name.to_owned(), workers }
     }
 
-    /// A Job that goes before all others and wants so many GPUs.
+    /// A Job that takes precedence over all others and requests this many GPUs.
     pub async fn urgent_job(&self, gpus: usize) {
         let gpus = json!({ "nvidia.com/gpu": gpus.to_string() });
         let job = json!({
@@ -163,7 +164,7 @@ impl Space {
         status.next().unwrap_or_default()
     }
 
-    /// A file of this test.
+    /// The path of a file of this test.
     pub fn file(&self, name: &str) -> String {
         self.room.path(name).display().to_string()
     }
@@ -179,7 +180,7 @@ impl Space {
         Api::namespaced(self.client.clone(), &self.name)
     }
 
-    /// Removes the namespace, to leave the machine to the other tests. After a failed test it stays.
+    /// Removes the namespace, to leave the machine to the other tests. After a failed test the namespace stays.
     pub async fn end(self) {
         drop(self.operator);
         Api::<Namespace>::all(self.client.clone()).delete(&self.name, &DeleteParams::default()).await.unwrap();
@@ -217,7 +218,7 @@ impl Queued<'_> {
         })
     }
 
-    /// The states that it went through, but for the moment between having its nodes and running.
+    /// The states that the job went through, except the moment between having its nodes and running.
     pub fn states(&self) -> Vec<State> {
         let mut states: Vec<_> = self.statuses().into_iter().filter_map(|status| status.state).collect();
         states.retain(|state| *state != State::Initializing);
@@ -239,7 +240,7 @@ impl Queued<'_> {
         found.await.unwrap_or_else(|_| self.explain(&format!("waited {SOON:?} for {what}")))
     }
 
-    /// Waits for a state; Failed or Completed instead ends the test at once.
+    /// Waits for a state. Failed or Completed instead ends the test at once.
     pub async fn state(&self, state: State) -> TrainingJobStatus {
         let ended = |s: &TrainingJobStatus| s.state.is_some_and(|now| now == state || now.is_finished());
         let status = self.until(state.as_str(), ended).await;
@@ -249,7 +250,7 @@ impl Queued<'_> {
         status
     }
 
-    /// Waits until the queue holds it back: no worker is there, and none has failed.
+    /// Waits until the queue holds the job back: no worker exists, and none has failed.
     pub async fn is_queued(&self) {
         let scheduled = |status: &TrainingJobStatus| {
             let is_it = |condition: &&Condition| condition.type_ == "Scheduled";
@@ -266,7 +267,7 @@ impl Queued<'_> {
         self.has_not_failed();
     }
 
-    /// Waits until every worker that has not ended well runs and is counted, and so many have.
+    /// Waits until this many workers have succeeded, and every other worker runs and is counted.
     pub async fn runs(&self, succeeded: u32) -> TrainingJobStatus {
         let all = u32::try_from(self.workers).unwrap();
         let counts = |status: &TrainingJobStatus| {
@@ -287,7 +288,7 @@ impl Queued<'_> {
         status
     }
 
-    /// Its programs end well.
+    /// Lets its programs succeed.
     pub async fn complete(&self) -> TrainingJobStatus {
         for worker in 0..self.workers {
             self.end_worker(worker).await;
@@ -304,7 +305,7 @@ impl Queued<'_> {
         assert_eq!(counts, (Some(0), 0, 0), "{:#?}", status.restarts);
     }
 
-    /// The program of a worker ends well, unless it has.
+    /// Lets the program of a worker succeed, unless it already has.
     pub async fn end_worker(&self, worker: usize) {
         let patch = Patch::Merge(json!({ "metadata": { "annotations": { DURATION: "0s" } } }));
         for pod in self.workers().into_iter().filter(|pod| index(pod) == worker) {
@@ -321,7 +322,7 @@ impl Queued<'_> {
         }
     }
 
-    /// Changes the spec, and waits until the operator has decided by it.
+    /// Changes the spec, and waits until the operator has acted on it.
     pub async fn set(&self, spec: Value) -> TrainingJobStatus {
         let patch = Patch::Merge(json!({ "spec": spec }));
         let jobs = self.space.api::<TrainingJob>();
@@ -339,8 +340,8 @@ impl Queued<'_> {
         self.workers().into_iter().map(|pod| pod["spec"]["nodeSelector"].clone()).collect()
     }
 
-    /// Runs the program of worker 0 as its kubelet would: by an agent on this machine, which is the address of its pod. It runs
-    /// alone: the other workers are simulated.
+    /// Runs the program of worker 0 as its kubelet would, by an agent on this machine, which is the address of its pod.
+    /// It runs alone, because the other workers are simulated.
     pub async fn start_program(&self) -> Program {
         let pod = eventually("worker 0 to run", SOON, async || {
             let runs = |pod: &Value| index(pod) == 0 && pod["status"]["phase"] == "Running";
@@ -378,7 +379,7 @@ impl Queued<'_> {
         Program(agent.spawn().unwrap())
     }
 
-    /// Ends the test with everything that a person would look at, and with the order in which it happened.
+    /// Ends the test with everything that a person would look at, and with the order of events.
     pub fn explain(&self, what: &str) -> ! {
         let mut text = format!("{}: {what}\nstates: {:?}\n", self.name, self.states());
         let ns = self.space.name.as_str();
@@ -394,7 +395,7 @@ impl Queued<'_> {
 }
 
 impl Space {
-    /// The writes of everybody to Jobs, and those that make, bind and delete pods, in their order.
+    /// All clients' writes to Jobs, and the writes that create, bind and delete pods, in their order.
     pub fn story(&self) -> String {
         self.witness.read(&self.name, |space| {
             let mut all: Vec<_> = space.history.iter().filter(|s| matches!(s.kind, Kind::Job | Kind::Pod)).collect();
@@ -438,7 +439,7 @@ fn index(pod: &Value) -> usize {
     text(&pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]).parse().unwrap()
 }
 
-/// What a pod says of itself under a path such as `metadata.annotations['a/b']`.
+/// The value of a pod's field under a path such as `metadata.annotations['a/b']`.
 fn field(pod: &Value, path: &str) -> Option<String> {
     let (path, key) = match path.split_once("['") {
         Some((path, key)) => (path, Some(key.trim_end_matches("']"))),
@@ -455,7 +456,7 @@ fn field(pod: &Value, path: &str) -> Option<String> {
 pub struct Program(Child);
 
 impl Drop for Program {
-    /// As a kubelet ends it whose pod is deleted.
+    /// Ends the agent as a kubelet does when its pod is deleted.
     fn drop(&mut self) {
         end(&mut self.0);
     }
@@ -491,7 +492,7 @@ impl Drop for Operator {
     }
 }
 
-/// By a signal that an agent passes on to its program; it has a second for that.
+/// Sends a signal that an agent passes on to its program, which has a second to end.
 fn end(agent: &mut Child) {
     use nix::sys::signal::{Signal, kill};
     let _ = kill(nix::unistd::Pid::from_raw(agent.id().cast_signed()), Signal::SIGTERM);

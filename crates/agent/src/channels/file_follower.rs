@@ -1,4 +1,4 @@
-//! Reads the lines that somebody else appends to a file.
+//! Reads the lines that another process appends to a file.
 
 use crate::output::lines::Lines;
 use std::fs::File;
@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
-/// Bytes read at a time, and kept in the file at most: it may be in memory. Of more, the newest count.
+/// Maximum bytes read at a time and kept in the file, which may be in memory. Of more, only the newest count.
 const MAX_BYTES: u64 = 1024 * 1024;
-/// Bytes before the place read so far by which it is seen that the file was written anew.
+/// Number of bytes before the read position. A change in them shows that the file was overwritten.
 const MARK: usize = 32;
 
-/// A file and how far it was read. It may be appended to, written anew, or replaced by another.
+/// A file and the position up to which it was read. It may be appended to, overwritten, or replaced by another.
 pub struct FileFollower {
     path: PathBuf,
     inode: u64,
@@ -22,12 +22,12 @@ pub struct FileFollower {
 }
 
 impl FileFollower {
-    /// Follows the file at `path` from its beginning; it need not be there yet.
+    /// Follows the file at `path` from its beginning. The file need not exist yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, inode: 0, offset: 0, mark: Vec::new(), lines: Lines::default() }
     }
 
-    /// Calls `on_line` for each whole line that is new.
+    /// Calls `on_line` for each new whole line.
     pub fn read(&mut self, on_line: impl FnMut(&[u8])) -> io::Result<()> {
         let file = File::options().read(true).write(true).open(&self.path)?;
         let metadata = file.metadata()?;
@@ -52,7 +52,7 @@ impl FileFollower {
         Ok(())
     }
 
-    /// Calls `on_line` for each line that is new, and for a last one that nothing ends: nobody writes any more.
+    /// Calls `on_line` for each new line, and for an unterminated last one, because no process writes any more.
     pub fn read_to_end(&mut self, mut on_line: impl FnMut(&[u8])) -> io::Result<()> {
         self.read(&mut on_line)?;
         if let Some(last) = self.lines.end() {

@@ -1,4 +1,4 @@
-//! The files by which the program and its Python tell the agent something.
+//! The files through which the program and its Python report to the agent.
 
 use crate::channels::file_follower::FileFollower;
 use crate::observations::Observations;
@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use text::exception::{Exception, HookLine};
 
-/// A directory of one run.
+/// The directory of one run.
 pub struct Folder {
     path: PathBuf,
     files: Mutex<Files>,
@@ -24,7 +24,7 @@ struct Files {
 }
 
 impl Folder {
-    /// Makes it in memory if that can be, else where temporary files go. `secret` keeps strangers' names off.
+    /// Creates it in memory if possible, else where temporary files go. `secret` makes its name unpredictable.
     pub fn make(secret: &str) -> io::Result<Self> {
         let mut result = Err(io::ErrorKind::NotFound.into());
         for parent in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
@@ -38,7 +38,7 @@ impl Folder {
 
     fn make_in(parent: &Path, secret: &str) -> io::Result<Self> {
         let path = parent.join(format!("trainingjob-{secret}"));
-        // A program started by root may give up its rights before it writes.
+        // A program started by root may drop its privileges before it writes.
         let (of_directory, of_file) = if nix::unistd::geteuid().is_root() { (0o711, 0o666) } else { (0o700, 0o600) };
         DirBuilder::new().mode(of_directory).create(&path)?;
         let file = |name| path.join(name);
@@ -63,26 +63,26 @@ impl Folder {
         self.path.join("exceptions")
     }
 
-    /// A token for clients that won't speak without one; the address is what has to be known.
+    /// A token file for clients that require one. The secret itself is in the address.
     pub fn token(&self) -> PathBuf {
         self.path.join("token")
     }
 
-    /// Tells `observations` what is new. A file that can't be read says nothing, and a line that is wrong is passed over.
+    /// Passes what is new to `observations`. A file that can't be read reports nothing, and an invalid line is skipped.
     pub fn read(&self, observations: &Observations) {
         let mut files = self.files.lock();
         let _ = files.progress.read(|line| on_progress(line, observations));
         let _ = files.exceptions.read(|line| on_exception(line, observations));
     }
 
-    /// The same once nobody writes any more: a last line needs no newline then.
+    /// Does the same when no process writes any more. A last line then needs no newline.
     pub fn read_to_end(&self, observations: &Observations) {
         let mut files = self.files.lock();
         let _ = files.progress.read_to_end(|line| on_progress(line, observations));
         let _ = files.exceptions.read_to_end(|line| on_exception(line, observations));
     }
 
-    /// Removes it, as has to be done at the end: it may be in memory, and there it would stay.
+    /// Removes the folder. This is necessary at the end, because the folder may be in memory and would stay there.
     pub fn remove(&self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }

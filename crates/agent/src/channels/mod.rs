@@ -1,4 +1,4 @@
-//! All ways by which a program can tell the agent something. None of them is needed to run it.
+//! All channels through which a program can report to the agent. None of them is needed to run it.
 
 pub mod file_follower;
 pub mod folder;
@@ -18,36 +18,36 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Between two looks into the files.
+/// Interval at which the files are read.
 const FILES_EVERY: Duration = Duration::from_secs(1);
-/// Between two looks at the checkpoints, which may be on a file server.
+/// Interval at which the checkpoints are looked at, which may be on a file server.
 const CHECKPOINTS_EVERY: Duration = Duration::from_secs(15);
 
-/// A program's environment.
+/// The environment of a program.
 pub type Environment = Vec<(OsString, OsString)>;
 
-/// What is there for every run of the program.
+/// What all runs of the program share.
 pub struct Channels {
-    /// Where the files are looked into.
+    /// Runtime on which the files are read.
     runtime: Handle,
-    /// Where a program can post, but for the secret of its run.
+    /// Address to which a program can post, without the secret of its run.
     server: Option<String>,
-    /// Where checkpoints are looked for.
+    /// Folder in which checkpoints are looked for.
     checkpoints: Option<PathBuf>,
-    /// Where `sitecustomize.py` lies.
+    /// Folder of `sitecustomize.py`.
     python: Option<PathBuf>,
 }
 
 impl Channels {
-    /// Looks for what there is in this container. `server` is the address at which posts are taken.
+    /// Finds what this container offers. `server` is the address that accepts posts.
     pub fn new(runtime: Handle, server: Option<String>) -> Self {
-        // One worker's word is enough for what all of them share.
+        // One worker's report is enough for the folder that all workers share.
         let is_first = variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0) == 0;
         let checkpoints = variable("CHECKPOINT_DIR").filter(|_| is_first).map(PathBuf::from);
         Self { runtime, server, checkpoints, python: install::python() }
     }
 
-    /// Opens those of one run, and looks into them from now on.
+    /// Opens the channels of one run, and reads them from now on.
     pub fn open(&self, run: &RunView) -> RunChannels {
         let folder = Folder::make(&run.secret).ok().map(Arc::new);
         let end = CancellationToken::new();
@@ -68,7 +68,7 @@ impl Channels {
         RunChannels { folder, url, python: self.python.clone(), _end: end.drop_guard() }
     }
 
-    /// Does `work` now and then until `end`. It may wait for a file server, and holds up nobody by that.
+    /// Repeats `work` at intervals until `end`. It may wait for a file server, and blocks nothing else.
     fn repeat(&self, end: &CancellationToken, every: Duration, mut work: impl FnMut() + Send + 'static) {
         let end = end.clone();
         self.runtime.spawn(async move {
@@ -77,7 +77,7 @@ impl Channels {
                     survive(&mut work);
                     work
                 };
-                // It fails only while the process ends.
+                // This fails only while the process ends.
                 let Ok(looked) = tokio::task::spawn_blocking(look).await else { return };
                 work = looked;
                 let _ = tokio::time::timeout(every, end.cancelled()).await;
@@ -86,7 +86,7 @@ impl Channels {
     }
 }
 
-/// The channels of one run. With this value they end, and their folder goes.
+/// The channels of one run. Dropping this value ends them and removes their folder.
 pub struct RunChannels {
     folder: Option<Arc<Folder>>,
     url: Option<String>,
@@ -95,7 +95,7 @@ pub struct RunChannels {
 }
 
 impl RunChannels {
-    /// Tells the program where it can tell what. What it has of its own stays.
+    /// Adds the variables that name the channels to the program. The program's own settings stay.
     pub fn add_to(&self, env: &mut Environment) {
         if let Some(folder) = &self.folder {
             set(env, "TRAININGJOB_PROGRESS_FILE", folder.progress());
@@ -103,7 +103,7 @@ impl RunChannels {
         }
         if let Some(url) = &self.url {
             set(env, "TRAININGJOB_PROGRESS_URL", url);
-            // The Kubeflow SDK's and the Hugging Face Trainer's: neither speaks without a token in a file.
+            // For the Kubeflow SDK and the Hugging Face Trainer. Neither reports without a token in a file.
             if let (Some(folder), None) = (&self.folder, get(env, "KUBEFLOW_TRAINER_SERVER_URL")) {
                 set(env, "KUBEFLOW_TRAINER_SERVER_URL", url);
                 set(env, "KUBEFLOW_TRAINER_SERVER_TOKEN", folder.token());
@@ -115,14 +115,14 @@ impl RunChannels {
         }
     }
 
-    /// Reads what was written to the files until now.
+    /// Reads what was written to the files so far.
     pub fn read(&self, observations: &Observations) {
         if let Some(folder) = &self.folder {
             folder.read(observations);
         }
     }
 
-    /// Reads what was written to the files, once nobody is left who could go on writing.
+    /// Reads what was written to the files, once no process is left that could write more.
     pub fn read_to_end(&self, observations: &Observations) {
         if let Some(folder) = &self.folder {
             folder.read_to_end(observations);
@@ -132,15 +132,15 @@ impl RunChannels {
 
 impl Drop for RunChannels {
     fn drop(&mut self) {
-        // Whoever is looking into the folder just now still has it.
+        // A task that is reading the folder right now still holds it.
         if let Some(folder) = &self.folder {
             folder.remove();
         }
     }
 }
 
-/// Keeps clients from sending what is for this machine through a proxy. They take the variable in either case, most of
-/// them the lower one first.
+/// Keeps clients from sending requests for this machine through a proxy. They accept the variable in either case, and
+/// most look for lower case first.
 fn reach_directly(env: &mut Environment) {
     const HERE: &str = "127.0.0.1";
     let has = |env: &Environment, names: [&str; 2]| names.iter().any(|name| get(env, name).is_some());

@@ -1,24 +1,26 @@
-//! Of all exceptions that a program's Python has told, the one that counts.
+//! Finds the decisive one of all exceptions that a program's Python has reported.
 
 use jiff::{SignedDuration, Timestamp};
 use std::collections::VecDeque;
 use text::exception::Exception;
 use text::origin::FailureOrigin;
 
-/// Exceptions this close follow from each other: a thread's and the main program's, one rank's and its neighbours'.
+/// Exceptions within this time follow from each other: a thread's and the main program's, one rank's and its
+/// neighbours'.
 const BURST: SignedDuration = SignedDuration::from_secs(60);
-/// Those who wait for a rank that has failed and hangs complain of it after time-outs of 10 to 30 minutes.
+/// Ranks that wait for one that has failed and hangs report it after time-outs of 10 to 30 minutes.
 const WAITS: SignedDuration = SignedDuration::from_mins(60);
-/// A program notices this soon that a process of its own has failed, and fails for it.
+/// A program notices within this time that one of its processes has failed, and fails because of it.
 const NOTICED: SignedDuration = SignedDuration::from_secs(5);
-/// Exceptions kept, the newest ones.
+/// Number of exceptions that are kept, the newest ones.
 const KEPT: usize = 128;
 
-/// The first one of the last burst: a helper's that was caught hours ago is not why the program ends. What only complains
-/// of others comes after all that does not, be it minutes earlier.
+/// The decisive exception is the first one of the last burst, because a helper's exception from hours ago is not why
+/// the program ends. An exception that only reports another process's failure ranks after all others, even if it came
+/// first.
 ///
-/// A helper that fails again and again is no reason either, unless it did so for the first time just now. And that which
-/// ended the program itself is known to be the end: only what came right before it can be its cause.
+/// A helper that fails repeatedly is no reason either, unless it failed for the first time just now. If an exception
+/// ended the program itself, only exceptions right before it can be its cause.
 #[derive(Debug, Default)]
 pub struct Exceptions {
     all: VecDeque<Exception>,
@@ -26,7 +28,7 @@ pub struct Exceptions {
 
 impl Exceptions {
     pub fn add(&mut self, exception: Exception) {
-        // The file may be behind the clock.
+        // The timestamps of the file may be behind the clock.
         let at = self.all.partition_point(|known| known.time <= exception.time);
         self.all.insert(at, exception);
         if self.all.len() > KEPT {
@@ -34,7 +36,7 @@ impl Exceptions {
         }
     }
 
-    /// Whether the program itself has raised what nothing caught.
+    /// Whether the program itself has raised an exception that nothing caught.
     pub fn has_end(&self) -> bool {
         self.all.iter().any(is_end)
     }
@@ -64,7 +66,7 @@ impl Exceptions {
         first
     }
 
-    /// Whether the same was raised at the same place before, and the program went on.
+    /// Whether the same exception was raised at the same place before, and the program continued.
     fn is_habit(&self, raised: &Exception) -> bool {
         let place = |raised: &Exception| (raised.class.clone(), raised.file.clone(), raised.line);
         let went_on = |known: &&Exception| {
@@ -75,12 +77,12 @@ impl Exceptions {
     }
 }
 
-/// Whether it ends the program itself.
+/// Whether the exception ends the program itself.
 fn is_end(raised: &Exception) -> bool {
     raised.by_program == Some(true) && raised.thread.is_none()
 }
 
-/// What tells more comes first.
+/// Sort key: exceptions that say more come first.
 fn worth(raised: &Exception) -> (FailureOrigin, bool, Timestamp) {
     (raised.origin(), raised.is_of_child(), raised.time)
 }

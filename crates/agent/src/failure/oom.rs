@@ -1,16 +1,16 @@
-//! How often the kernel has killed for lack of memory in this container, and of how much, from its memory cgroup.
+//! The container's memory usage and the number of its OOM kills, from its memory cgroup.
 
 use protocol::report::Memory;
 use std::path::{Path, PathBuf};
 
-/// Counts kills for lack of memory since it was made.
+/// Counts OOM kills since it was created.
 pub struct OomKills {
     file: PathBuf,
     before: u64,
 }
 
 impl OomKills {
-    /// `None` where the cgroup can't be found or read: not every runtime mounts it.
+    /// Starts counting. `None` if the cgroup can't be found or read, because not every runtime mounts it.
     pub fn start() -> Option<Self> {
         let read = |path| std::fs::read_to_string(path).ok();
         let file = counter_file(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)?;
@@ -22,9 +22,9 @@ impl OomKills {
         count(&self.file).unwrap_or(self.before).saturating_sub(self.before)
     }
 
-    /// What the cgroup may use, and the most that it has.
+    /// The memory limit of the cgroup, and its highest usage.
     pub fn memory(&self) -> Memory {
-        // Of v2, then v1.
+        // The file of v2, then that of v1.
         let number = |files: [&str; 2]| {
             let read = |file| std::fs::read_to_string(self.file.with_file_name(file)).ok();
             files.into_iter().find_map(read)?.trim().parse::<u64>().ok()
@@ -36,12 +36,13 @@ impl OomKills {
     }
 }
 
-/// `shmem` of `memory.stat`: shared memory, and files in memory that this container has written.
+/// Reads `shmem` of `memory.stat`: shared memory, and files in memory that this container has written.
 fn shared(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("shmem "))?.trim().parse().ok()
 }
 
-/// v1 has no word for it but the highest number of whole pages; no machine has half as much.
+/// Values from here on mean no limit. v1 reports the highest number of whole pages then, and no machine has half as
+/// much.
 const UNLIMITED: u64 = 1 << 62;
 
 fn count(file: &Path) -> Option<u64> {
@@ -53,7 +54,7 @@ fn parse_count(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
 }
 
-/// The file that counts, from this process's mounts and cgroups; v1's if its memory controller is in use.
+/// The file with the counter, from this process's mounts and cgroups. It is v1's if v1's memory controller is in use.
 fn counter_file(mountinfo: &str, cgroup: &str) -> Option<PathBuf> {
     let cgroup_of = |wanted: fn(&str) -> bool| {
         cgroup.lines().find_map(|line| {
@@ -72,8 +73,8 @@ fn counter_file(mountinfo: &str, cgroup: &str) -> Option<PathBuf> {
 
 /// Where the cgroup `path` lies in the first mount of that file system.
 ///
-/// In a container the mount usually is the cgroup itself, and `path` may still be told from the host's root: then
-/// what the mount shows of the hierarchy (its root) is cut from `path`, and where that fails the mount itself is it.
+/// In a container the mount usually is the cgroup itself, while `path` may be relative to the host's root. Then the
+/// mount's root is removed from the beginning of `path`. If that fails, the result is the mount itself.
 fn directory(mountinfo: &str, filesystem: &str, options: impl Fn(&str) -> bool, path: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (mount, source) = line.split_once(" - ")?;

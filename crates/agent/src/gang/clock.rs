@@ -1,9 +1,9 @@
-//! The clock by which an agent counts its leases.
+//! The clock for an agent's leases.
 
 use gang::message::Time;
 use nix::time::{ClockId, clock_gettime};
 
-/// Milliseconds since this machine was started, those included in which it slept: a lease runs out in a machine that sleeps, too.
+/// Milliseconds since this machine booted, including time in sleep. A lease expires in a sleeping machine, too.
 #[expect(clippy::expect_used, reason = "Linux has had this clock since 2.6.39")]
 pub fn now() -> Time {
     let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has had this clock since 2.6.39");

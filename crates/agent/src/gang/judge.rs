@@ -1,4 +1,4 @@
-//! Why an attempt ended, by the reports of all members: the rules are those of [`failure`], as for the operator.
+//! Judges why an attempt ended, from all members' reports. The rules are those of [`failure`], as for the operator.
 
 use crate::now;
 use failure::{Container, Disruption, WorkerFacts, first_cause};
@@ -22,7 +22,7 @@ pub fn judge(ended: &Ended) -> AttemptEnd {
     AttemptEnd { step, time: end.time.or_else(|| Some(now())), ..end }
 }
 
-/// Why an attempt ended of a worker that is in no gang, by its report.
+/// Why an attempt of a worker without a gang ended, from its report.
 pub fn alone(report: &Report) -> AttemptEnd {
     let worker = MemberId::new(RoleName::WORKER.as_str(), 0);
     let end = End { outcome: Outcome::Failed, report: report.to_message() };
@@ -30,7 +30,7 @@ pub fn alone(report: &Report) -> AttemptEnd {
     judge(&Ended { attempt: report.attempt, why: Why::Failed(worker), members })
 }
 
-/// The first cause, if anybody has failed or was lost: of a gang in which all were only told to stop nothing is to be found.
+/// The first cause, if a member failed or was lost. There is none if all members were only stopped.
 fn first(ended: &Ended) -> Option<AttemptEnd> {
     let failed = |member: &MemberEnd| member.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed);
     let unchosen = match &ended.why {
@@ -75,7 +75,7 @@ fn first(ended: &Ended) -> Option<AttemptEnd> {
     }))
 }
 
-/// What was done to a member from outside. One of whose end its own agent has told has not been lost, whatever it looked like.
+/// What was done to a member from outside. A member whose agent reported its end was not lost, whatever it seemed.
 fn disruption(member: &MemberEnd) -> Option<Disruption> {
     let disrupted = |reason: &str, message: &str| {
         Some(Disruption { reason: reason.to_owned(), message: message.to_owned(), time: None })
@@ -94,7 +94,7 @@ trait OfEnd {
 }
 
 impl OfEnd for Container {
-    /// How a container would have ended that ends with its program.
+    /// How a container would have ended, if it had ended with its program.
     fn of(end: &End) -> Self {
         let report = report(end);
         let code = match (&report, end.outcome) {
@@ -180,7 +180,7 @@ mod tests {
         let leaving = MemberEnd { leaving: Some(15), ..stopped(1.0) };
         let judged = judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), leaving]));
         assert_eq!((judged.reason.as_str(), judged.class()), ("Evicted", Class::Disruption));
-        // One that had failed before it was told to end has failed.
+        // A member that failed before it was asked to terminate has failed.
         let failed = MemberEnd { leaving: Some(15), ..failed(1, "OSError: no space\n") };
         assert_eq!(judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), failed])).class(), Class::Failure);
     }
@@ -195,7 +195,7 @@ mod tests {
         assert!(judged.message.contains("ended by SIGKILL"), "{judged:?}");
     }
 
-    /// The one who tells first is the one that waits: whom it waits for may tell no steps at all.
+    /// The first member to report is one that waits. The member that it waits for may report no steps at all.
     #[test]
     fn of_a_gang_that_hangs_the_one_to_blame_is_named() {
         use protocol::hang::Hang;
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!((judged.reason.as_str(), judged.permanent), ("CheckpointCorrupted", true), "{judged:?}");
     }
 
-    /// What no agent has written is no reason to panic, nor to stop.
+    /// Text that no agent wrote is no reason to panic or to stop.
     #[test]
     fn words_that_are_no_report_are_borne() {
         for words in ["", "null", "[]", "{}", "{\"version\":1", "\u{0}"] {

@@ -1,7 +1,7 @@
-//! This agent's part in its gang: what [`gang`] orders becomes connections, files and words.
+//! This agent's part in its gang: turns the orders of [`gang`] into connections, files and log lines.
 //!
-//! [`Party`] owns the machine and all that it talks with. The loop of the container tells it what has happened, asks what
-//! has come from the others, and does with the program what is ordered.
+//! [`Party`] owns the state machine and its connections. The container's loop passes it events, asks it for input from
+//! the other members, and applies its orders to the program.
 
 pub(super) mod clock;
 pub(super) mod judge;
@@ -38,15 +38,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// So many kinds of reasons to wait are told at once.
+/// Number of kinds of reasons to wait that are reported at once.
 const MAX_KINDS: usize = 3;
-/// So much of what has come is taken in at once: signals, and the program's end, do not wait for thousands of members.
+/// Maximum number of inputs per turn, so that signals and the program's end do not wait for thousands of members.
 const AT_ONCE: usize = 256;
-/// So often the leader looks whether somebody has asked for another attempt.
+/// Interval at which the leader checks whether another attempt was requested.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Why an attempt ends that nobody has failed.
+/// Reason for the end of an attempt in which no member failed.
 const ASKED_FOR: &str = "a restart was asked for (annotation ml.example.com/restart-requested)";
-/// What is waited for so long is said in the log.
+/// How long the gang waits before the agent logs what it waits for.
 const SAY_AFTER: Duration = Duration::from_secs(10);
 
 /// Where an agent finds what it needs to take part in a gang.
@@ -58,18 +58,18 @@ pub struct Options {
     pub role: RoleName,
     /// The file with the gang's key; a gang of one needs none.
     pub key: Option<PathBuf>,
-    /// The folder that outlives this container; without one nothing is remembered.
+    /// The folder that outlives this container. Without it the agent remembers nothing.
     pub state: Option<PathBuf>,
-    /// What was before these pods.
+    /// History of the gang before these pods.
     pub past: GangPast,
-    /// Their first attempt, from 1.
+    /// Number of the first attempt in these pods, from 1.
     pub first: u32,
 }
 
-/// The key of a gang, from the file of its Secret.
+/// Reads the key of a gang from the file of its Secret.
 ///
 /// # Errors
-/// If it can't be read, or is too weak.
+/// If the file can't be read, or the key is too weak.
 pub fn read_key(file: &Path) -> io::Result<Secret> {
     Secret::new(std::fs::read(file)?.trim_ascii()).map_err(io::Error::other)
 }
@@ -78,7 +78,7 @@ pub fn read_key(file: &Path) -> io::Result<Secret> {
 #[expect(clippy::large_enum_variant, reason = "few are made, and the large one once for each attempt")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Task {
-    /// Choose what this attempt goes on from.
+    /// Choose the checkpoint from which this attempt resumes.
     Choose {
         /// The attempt.
         attempt: u32,
@@ -87,20 +87,20 @@ pub enum Task {
     Start {
         /// The attempt.
         attempt: u32,
-        /// Its workers, where their number may be another one in each attempt.
+        /// Its workers, if their number may differ between attempts.
         workers: Option<Workers>,
-        /// Where its ranks meet.
+        /// Port at which its ranks meet.
         port: u16,
-        /// What it goes on from.
+        /// Checkpoint from which it resumes.
         choice: Choice,
-        /// The remote shell of a gang whose programs one member starts.
+        /// The remote shell, if one member of the gang starts the programs of the others.
         shell: Option<Box<Shell>>,
     },
     /// Stop the program.
     Stop {
         /// The attempt.
         attempt: u32,
-        /// Between SIGTERM and SIGKILL.
+        /// Time between SIGTERM and SIGKILL.
         grace: Duration,
     },
     /// Exit.
@@ -113,13 +113,13 @@ pub struct Party {
     setup_file: PathBuf,
     setup: GangSetup,
     boot: u64,
-    /// The remote shell, but for what changes from attempt to attempt.
+    /// The remote shell, without what changes from attempt to attempt.
     shell: Option<Shell>,
     place: Option<Place>,
     net: Option<Net>,
     words: Arc<Words>,
     leads: bool,
-    /// What is told of the gang, if this agent leads it.
+    /// The reported status of the gang, if this agent leads it.
     told: Arc<Mutex<Option<GangStatus>>>,
     ended: Vec<AttemptEnd>,
     /// Digest of the code of the last attempt.
@@ -129,15 +129,15 @@ pub struct Party {
     /// How the attempts ended, up to the beginning of the last one.
     before: RestartHistory,
     waits: Waits,
-    /// Since when this leader's gang stops, while it does.
+    /// When this leader's gang began to stop, while it is stopping.
     stopping_since: Option<Timestamp>,
-    /// When it was last looked whether somebody has changed the setup.
+    /// When the leader last checked the setup for changes.
     looked: Time,
-    /// When the gang has to be stepped again, though nothing is new.
+    /// When the gang has to be stepped again, even without new input.
     due: Option<Time>,
-    /// Something is new, and has not been told.
+    /// There is news that has not been reported yet.
     has_news: bool,
-    /// More has come than is taken in at once.
+    /// More input is waiting than one turn processes.
     has_more: bool,
 }
 
@@ -149,7 +149,7 @@ struct Waits {
     is_said: bool,
 }
 
-/// What cannot be mended by trying again.
+/// An error that a retry does not fix.
 #[derive(Debug, thiserror::Error)]
 #[error("can't take part in the gang: {what} {file}: {source}")]
 pub struct GangError {
@@ -165,10 +165,10 @@ impl GangError {
 }
 
 impl Party {
-    /// Takes the place of this pod's agent in its gang.
+    /// Joins the gang as this pod's agent.
     ///
     /// # Errors
-    /// If the setup or the key can't be read, or the leader's port can't be listened to.
+    /// If the setup or the key can't be read, or the agent can't listen on the leader's port.
     pub fn join(
         options: &Options,
         grace: Duration,
@@ -233,22 +233,22 @@ impl Party {
         })
     }
 
-    /// Where an agent of a gang with these options leaves the last words of each run.
+    /// File in which an agent with these options stores the final report of each run.
     pub fn report_file(options: &Options) -> Option<PathBuf> {
         options.state.clone().map(|folder| Place::new(folder).report())
     }
 
-    /// Where the last words of each run are to be kept as well.
+    /// File for a second copy of each run's final report.
     pub fn report_copy(&self) -> Option<PathBuf> {
         self.place.as_ref().map(Place::report)
     }
 
-    /// What of the gang belongs into the last words of the attempt that begins.
+    /// The gang's part of the final report of the attempt that begins.
     pub fn counts(&self) -> GangEnd {
         GangEnd { restarts: self.before.clone(), ..GangEnd::default() }
     }
 
-    /// Takes in what has come from the others, and what time has made due.
+    /// Processes the input from the other members, and what is due by now.
     pub fn turn(&mut self) -> Vec<Task> {
         let mut tasks = self.heed();
         self.has_more = true;
@@ -264,14 +264,14 @@ impl Party {
         if self.due.is_some_and(|due| now() >= due) {
             tasks.extend(self.step(Input::Tick));
         }
-        // Once for all: what is told looks at every member.
+        // Once per turn, because the status looks at every member.
         if self.has_news {
             self.tell();
         }
         tasks
     }
 
-    /// The leader's agent has chosen what the attempt goes on from, or its report tells why it could not.
+    /// Passes on the checkpoint that the leader's agent has chosen for the attempt, or its report of why it could not.
     pub fn chosen(&mut self, attempt: u32, choice: Result<&Choice, &Report>) -> Vec<Task> {
         let code = self.code();
         let chosen = choice.map_err(Report::to_message).map(|choice| message::Choice {
@@ -294,51 +294,51 @@ impl Party {
         self.has_news = true;
     }
 
-    /// The program has failed, and what it leaves behind is being ended.
+    /// Notes that the program has failed, and that the agent is ending the processes it left behind.
     pub fn failing(&mut self, attempt: u32) -> Vec<Task> {
         self.take(Input::Failing(attempt))
     }
 
-    /// Whether the program reports no steps, and nothing shows that it goes on.
+    /// Notes whether the program reports no steps and shows no sign of life.
     pub fn idle(&mut self, is_idle: bool) -> Vec<Task> {
         if self.gang.status().idle == is_idle { Vec::new() } else { self.take(Input::Idle(is_idle)) }
     }
 
-    /// Whether so it is with all members of the attempt that runs, as far as a leader knows.
+    /// Whether all members of the running attempt are idle, as far as a leader knows.
     pub fn is_idle(&self) -> bool {
         self.gang.is_idle()
     }
 
-    /// No process of the attempt lives any more.
+    /// Notes that no process of the attempt is left.
     pub fn ended(&mut self, attempt: u32, outcome: Outcome, report: &Report) -> Vec<Task> {
         self.take(Input::Ended { attempt, outcome, report: report.to_message() })
     }
 
-    /// The agent was told to end.
+    /// Notes that a signal asked the agent to terminate.
     pub fn terminated(&mut self, signal: i32) -> Vec<Task> {
         self.take(Input::Terminated(signal))
     }
 
-    /// When [`Party::turn`] has to be called, at the latest.
+    /// The latest time at which [`Party::turn`] has to be called.
     pub fn wake_at(&self) -> Option<Instant> {
         let now = now();
         let due = if self.has_more { Some(now) } else { self.due };
         due.map(|at| Instant::now() + at.since(now))
     }
 
-    /// Has what is still to be told sent, and no more.
+    /// Closes all connections once the queued messages are sent, and opens no new ones.
     pub fn close(&self) {
         if let Some(net) = &self.net {
             net.close_all();
         }
     }
 
-    /// Whether that is done.
+    /// Whether all connections are closed.
     pub fn is_closed(&self) -> bool {
         self.net.as_ref().is_none_or(Net::has_closed_all)
     }
 
-    /// The last words of what an earlier agent of this pod ran.
+    /// The final report of the run of an earlier agent of this pod.
     pub fn last_words(&self) -> Option<Report> {
         match &self.gang.status().run.as_ref()?.state {
             RunState::Ended(end) => Report::parse(&end.report),
@@ -346,16 +346,16 @@ impl Party {
         }
     }
 
-    /// What of the gang stands in this agent's last words.
+    /// The gang's part of this agent's final report.
     pub fn end(&self) -> GangEnd {
         let history = &self.gang.memory().history;
-        // How the last one ended all else of these words tells, and there is little room.
+        // The rest of the report says how the last attempt ended, and there is little room.
         let before = self.ended.iter().filter(|ended| ended.attempt < history.attempt);
         let ended = before.clone().skip(before.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
         GangEnd { ended, restarts: published(history, &self.before) }
     }
 
-    /// How the last attempt ended, if this agent leads and it did not end well.
+    /// How the last attempt ended, if this agent leads and the attempt did not end well.
     pub fn last_ended(&self) -> Option<&AttemptEnd> {
         self.ended.last().filter(|ended| ended.attempt == self.gang.memory().history.restarts.judged)
     }
@@ -365,7 +365,7 @@ impl Party {
         self.net.is_some()
     }
 
-    /// Where the first worker is: for one that does not lead, where it was reached last.
+    /// Address of the first worker. For a member that does not lead, where it last reached it.
     pub fn first_worker(&self) -> Option<IpAddr> {
         if self.leads { variable("POD_IP")?.parse().ok() } else { self.net.as_ref()?.leader() }
     }
@@ -419,7 +419,7 @@ impl Party {
         tasks
     }
 
-    /// Leaves what is known to the next agent of this pod.
+    /// Stores what this agent knows for the next agent of this pod.
     fn remember(&mut self) {
         let Some(place) = &self.place else { return };
         if let Err(error) = place.save(self.boot, &self.gang.memory()) {
@@ -430,8 +430,8 @@ impl Party {
         }
     }
 
-    /// Takes in what somebody has changed in the setup since this agent has begun: a policy, for the attempts that are still to
-    /// be judged; another size; another attempt. What was asked for before has been done by the beginning.
+    /// Applies changes to the setup since this agent started: a policy for attempts that are not judged yet, another
+    /// size, or a restart request. The start has already fulfilled earlier requests.
     fn heed(&mut self) -> Vec<Task> {
         let (now, mut tasks) = (now(), Vec::new());
         let is_ending = matches!(self.gang.phase(), Some(Phase::Ending { .. }));
@@ -456,7 +456,7 @@ impl Party {
         tasks
     }
 
-    /// The workers of an attempt, and where their ranks listen.
+    /// The workers of an attempt, and the addresses of their ranks.
     fn workers(&self, count: u32, port: u16) -> Workers {
         let addresses: Vec<_> = (0..count).map(|index| format!("{}:{port}", self.setup.host(index))).collect();
         Workers { count, addresses: serde_json::to_string(&addresses).unwrap_or_default() }
@@ -469,7 +469,7 @@ impl Party {
         self.shell.as_ref().map(|shell| Shell { attempt, hosts, ..shell.clone() })
     }
 
-    /// Tells how the gang stands, and says what is new to those who read this agent's log.
+    /// Updates the reported status of the gang, and logs what is new.
     fn tell(&mut self) {
         self.has_news = false;
         let now = now();
@@ -491,7 +491,7 @@ impl Party {
                 self.ended.remove(0);
             }
         }
-        // The program's own words come first, and mostly nobody is waited for long.
+        // The program's own output comes first, and most waits are short.
         if self.waits.words != waits || !is_said {
             self.waits = Waits { words: waits, since: now, is_said: !is_said };
         } else if !self.waits.is_said && now.since(self.waits.since) >= SAY_AFTER {
@@ -509,14 +509,14 @@ impl Party {
     }
 }
 
-/// How the attempts have ended, up to the last one's beginning: what follows from its end is certain once another one begins, or
-/// no other will. A person may stop the job before.
+/// How the attempts have ended, up to the beginning of the last one. The consequence of its end is certain only once
+/// another attempt begins, or none will. A person may stop the job before then.
 fn published(history: &History, before: &RestartHistory) -> RestartHistory {
     let has_failed = matches!(history.finish, Some(Finish::Failed(_)));
     if has_failed { history.restarts.clone() } else { before.clone() }
 }
 
-/// How the gang stands, but for the attempts that have ended.
+/// Status of the gang, without the attempts that have ended.
 fn status(view: &View<'_>, before: &RestartHistory) -> GangStatus {
     let (phase, attempt) = match view.phase {
         Phase::Running { attempt, .. } => (GangPhase::Running, *attempt),
@@ -536,7 +536,7 @@ fn status(view: &View<'_>, before: &RestartHistory) -> GangStatus {
     }
 }
 
-/// Whom the gang waits for, the first of each kind by name.
+/// The members that the gang waits for. Only the first of each kind is named.
 fn waits_for(view: &View<'_>) -> String {
     let words = |missing: &Missing| match missing {
         Missing::NeverSeen => Some("has not come yet"),
@@ -544,7 +544,7 @@ fn waits_for(view: &View<'_>) -> String {
         Missing::Leaving => Some("is terminating"),
         Missing::Stopping => Some("is stopping"),
         Missing::Fenced(_) => Some("may still run in the pod before"),
-        // It is there, and soon done with that.
+        // The member is present, and will be ready soon.
         Missing::Preparing => None,
     };
     let mut told: Vec<(&'static str, String, usize)> = Vec::new();
@@ -579,10 +579,10 @@ fn plural(words: &str) -> String {
     words.replacen("has ", "have ", 1).replacen("was ", "were ", 1).replacen("is ", "are ", 1)
 }
 
-/// What the operator knows, or what this pod's last agent has known, whichever is newer.
+/// What the operator or this pod's last agent knows, whichever is newer.
 fn remembered(options: &Options, before: Option<Memory>) -> Memory {
     let last = options.first.saturating_sub(1);
-    // What ended before these pods has been judged.
+    // Attempts that ended before these pods have been judged.
     let restarts = RestartHistory { judged: last, ..options.past.restarts.clone() };
     let told = History { attempt: last, restarts, ..History::default() };
     let mut memory = before.unwrap_or_default();
@@ -603,7 +603,7 @@ fn leader_setup(setup: &GangSetup) -> LeaderSetup {
     }
 }
 
-/// The remote shell of a gang that has one.
+/// The remote shell, if the gang has one.
 fn shell_of(setup: &GangSetup, key: &Path, member: &MemberId, pod: &str) -> Option<Shell> {
     setup.mpi.as_ref().map(|mpi| Shell {
         job: setup.uid.clone(),
@@ -618,7 +618,7 @@ fn shell_of(setup: &GangSetup, key: &Path, member: &MemberId, pod: &str) -> Opti
     })
 }
 
-/// The leader's agent listens, any other dials it.
+/// The leader's agent listens, and every other agent dials it.
 fn network(runtime: &Handle, setup: &GangSetup, leads: bool, shared: NetSetup) -> Result<Net, GangError> {
     if !leads {
         return Ok(Net::follow(runtime, setup.leader.clone(), setup.port, shared));
@@ -631,7 +631,7 @@ fn network(runtime: &Handle, setup: &GangSetup, leads: bool, shared: NetSetup) -
         .map_err(|error| cannot_listen(setup.port, error))
 }
 
-/// In the node's network (`hostNetwork`) the first workers of two jobs on one node meet at one port.
+/// With `hostNetwork`, the first workers of two jobs on one node use the same port.
 fn cannot_listen(port: u16, error: io::Error) -> GangError {
     let advice = match error.kind() {
         ErrorKind::AddrInUse => {
@@ -649,12 +649,12 @@ fn members(setup: &GangSetup) -> BTreeSet<MemberId> {
     others.chain([workers]).flat_map(|(role, replicas)| of_role(role, replicas)).collect()
 }
 
-/// Those by whose success the gang has succeeded.
+/// The members whose success makes the gang succeed.
 fn deciding(setup: &GangSetup) -> BTreeSet<MemberId> {
     setup.success.iter().flat_map(|(role, count)| of_role(role, *count)).collect()
 }
 
-/// The first so many members of a role.
+/// The first `count` members of a role.
 fn of_role(role: &str, count: u32) -> impl Iterator<Item = MemberId> {
     (0..count.min(MAX_PLACES)).map(move |index| MemberId::new(role, index))
 }

@@ -1,8 +1,8 @@
-//! The connections of a gang: the leader's agent listens, the others dial it for as long as they live.
+//! The connections of a gang. The leader's agent listens, and the others dial it for as long as they live.
 //!
-//! Tasks of the agent's runtime own the sockets. What they bring goes through one bounded queue to the loop of the container,
-//! which is woken; what is to be sent goes through a queue for each connection, and is dropped where that is full, for
-//! the next message says it again.
+//! Tasks of the agent's runtime own the sockets. They pass input through one bounded queue to the container's loop, and
+//! wake it. Each connection has a queue for outgoing messages. A full queue drops a message, because the next one
+//! repeats it.
 
 use crate::gang::clock::now;
 use crate::places::who_gives_way;
@@ -24,33 +24,33 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::AbortHandle;
 
-/// Between two tries to reach the leader, at most: its pod may not even have a node.
+/// Maximum time between two tries to reach the leader, whose pod may not even have a node.
 const DIAL_AGAIN: Duration = Duration::from_secs(1);
-/// Between the first two.
+/// Time between the first two tries.
 const DIAL_SOON: Duration = Duration::from_millis(20);
-/// How long a try may take.
+/// Maximum time of one try.
 const DIAL_WITHIN: Duration = Duration::from_secs(3);
-/// The same at the address where the leader was last.
+/// Maximum time of one try at the leader's last known address.
 const DIAL_KNOWN_WITHIN: Duration = Duration::from_secs(1);
-/// How long a connection may take nothing of what is sent.
+/// How long a connection may accept nothing of what is sent.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
-/// Connections of which nobody has proven anything yet. Of more the oldest goes of the address that has the most.
+/// Maximum number of unproven connections. Beyond it, the address with the most loses its oldest one.
 const STRANGERS: usize = 128;
-/// Inputs that wait for the loop.
+/// Maximum number of inputs that wait for the loop.
 const INPUTS: usize = 1024;
-/// Messages that wait to be sent on one connection.
+/// Maximum number of messages that wait to be sent on one connection.
 const OUTPUTS: usize = 16;
-/// Between two words on connections that prove nothing.
+/// Time between two log lines about unproven connections.
 const TELL_EVERY: Duration = Duration::from_secs(600);
 
-/// Who an agent is among those who connect.
+/// The identity of an agent on its connections.
 #[derive(Clone)]
 pub struct Identity {
     /// The gang's key.
     pub secret: Secret,
     /// UID of the TrainingJob.
     pub job: String,
-    /// Its place.
+    /// The agent's place in the gang.
     pub member: MemberId,
     /// UID of its pod.
     pub pod: String,
@@ -69,21 +69,21 @@ struct Shared {
     words: Arc<Words>,
     last: AtomicU64,
     outputs: Mutex<HashMap<Conn, Sender<Message>>>,
-    /// Connections that are proven and not over.
+    /// Number of proven connections that are open.
     open: AtomicU64,
-    /// Where the leader was when it last was proven to be it, for a follower.
+    /// Address at which a follower last reached the proven leader.
     leader: Mutex<Option<IpAddr>>,
-    /// No new connection is wanted.
+    /// No new connections are wanted.
     is_over: AtomicBool,
-    /// When a connection of a stranger was last told of.
+    /// When the agent last logged a stranger's connection.
     told: Mutex<Option<Instant>>,
 }
 
 impl Net {
-    /// Listens for the others.
+    /// Listens for the other members.
     ///
     /// # Errors
-    /// If the listener can't be waited for.
+    /// If the runtime can't wait for the listener.
     pub fn lead(runtime: &Handle, listener: std::net::TcpListener, shared: NetSetup) -> io::Result<Self> {
         let _entered = runtime.enter();
         let listener = TcpListener::from_std(listener)?;
@@ -92,7 +92,7 @@ impl Net {
         Ok(net)
     }
 
-    /// Dials the leader at `host:port`, again and again.
+    /// Dials the leader at `host:port` repeatedly.
     pub fn follow(runtime: &Handle, host: String, port: u16, shared: NetSetup) -> Self {
         let net = Self::new(shared);
         runtime.spawn(dial(host, port, Arc::clone(&net.shared)));
@@ -121,24 +121,24 @@ impl Net {
         *self.shared.leader.lock()
     }
 
-    /// What has come, if anything has.
+    /// The next input, if there is one.
     pub fn next(&mut self) -> Option<Input> {
         self.inputs.try_recv().ok()
     }
 
-    /// Sends a message, unless the connection is gone or takes nothing.
+    /// Sends a message, unless the connection is gone or its queue is full.
     pub fn send(&self, conn: Conn, message: Message) {
         if let Some(output) = self.shared.outputs.lock().get(&conn) {
             let _ = output.try_send(message);
         }
     }
 
-    /// Ends a connection once what waits has been sent.
+    /// Closes a connection once its queued messages are sent.
     pub fn close(&self, conn: Conn) {
         self.shared.outputs.lock().remove(&conn);
     }
 
-    /// Ends all connections once what waits has been sent, and makes no more.
+    /// Closes all connections once their queued messages are sent, and opens no new ones.
     pub fn close_all(&self) {
         self.shared.is_over.store(true, Relaxed);
         self.shared.outputs.lock().clear();
@@ -150,13 +150,13 @@ impl Net {
     }
 }
 
-/// What connections need of their agent.
+/// What the connections need from their agent.
 pub struct NetSetup {
-    /// Who it is.
+    /// The agent's identity.
     pub identity: Identity,
-    /// Wakes its loop.
+    /// Wakes the agent's loop.
     pub wake: Arc<Wake>,
-    /// Its own words.
+    /// The agent's log.
     pub words: Arc<Words>,
 }
 
@@ -171,7 +171,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut strangers: Vec<Stranger> = Vec::new();
     loop {
         let Ok((stream, from)) = listener.accept().await else {
-            // Out of file descriptors, mostly; some end meanwhile.
+            // Usually no file descriptor is left here. Some connections end meanwhile.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -196,7 +196,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Connects to where the leader is known to have been, else by its name.
+/// Connects to the leader's last known address, or else by its name.
 async fn connect(host: &str, port: u16, known: Option<IpAddr>) -> Option<TcpStream> {
     if let Some(address) = known
         && let Ok(Ok(stream)) = tokio::time::timeout(DIAL_KNOWN_WITHIN, TcpStream::connect((address, port))).await
@@ -208,8 +208,8 @@ async fn connect(host: &str, port: u16, known: Option<IpAddr>) -> Option<TcpStre
 
 async fn dial(host: String, port: u16, shared: Arc<Shared>) {
     let mut wait = DIAL_SOON;
-    // Where the leader was before the connection was lost. Its name may take seconds to be looked up, which is too long for
-    // one that only has to be made again.
+    // The leader's address before the connection was lost. Looking up its name may take seconds, which is too long for
+    // a reconnection.
     let mut known = None;
     while !shared.is_over.load(Relaxed) {
         if let Some(stream) = connect(&host, port, known.take()).await {
@@ -223,7 +223,7 @@ async fn dial(host: String, port: u16, shared: Arc<Shared>) {
                 }
             }
         }
-        // Not all at once, when a leader comes back to its thousand members.
+        // Randomised, so that a thousand members do not all dial a returning leader at once.
         tokio::time::sleep(wait.mul_f64(rand::random_range(0.5..1.0))).await;
         wait = (wait * 2).min(DIAL_AGAIN);
     }
@@ -235,7 +235,7 @@ impl Shared {
         self.wake.wake();
     }
 
-    /// A port scanner does not fill the log.
+    /// Logs rarely, so that a port scanner does not fill the log.
     fn tell_of_stranger(&self, from: &str, error: &FrameError) {
         let mut told = self.told.lock();
         if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
@@ -256,16 +256,16 @@ struct Connection<'a> {
 
 impl<'a> Connection<'a> {
     fn new(stream: TcpStream, channel: Channel, shared: &'a Shared, is_proven: Arc<AtomicBool>) -> Self {
-        // Never 0, which is the gang's own.
+        // Never 0, which the gang uses for itself.
         let conn = Conn(shared.last.fetch_add(1, Relaxed) + 1);
         Self { stream, channel, shared, is_proven, conn }
     }
 
-    /// Until one side ends it. The error is what the other side has done wrong.
+    /// Runs until one side ends the connection. The error is the other side's fault.
     async fn run(mut self, first: Vec<u8>) -> Result<(), FrameError> {
         let (sender, mut output) = channel(OUTPUTS);
         let mut sender = Some(sender);
-        // What is sent is small, and nothing waits for more of it.
+        // Messages are small, and must not wait for more data.
         let _ = self.stream.set_nodelay(true);
         let result = self.converse(first, &mut sender, &mut output).await;
         if self.is_proven.load(Relaxed) {
@@ -293,7 +293,7 @@ impl<'a> Connection<'a> {
                 read = self.stream.read(&mut buffer) => {
                     let Some(count) = read.ok().filter(|count| *count > 0) else { return Ok(()) };
                     for event in self.channel.receive(&buffer[..count], now(), &mut answer)? {
-                        // The proof goes out before anything that rests on it.
+                        // The proof is sent before anything that depends on it.
                         if !self.write(&std::mem::take(&mut answer)).await {
                             return Ok(());
                         }
@@ -331,7 +331,7 @@ impl<'a> Connection<'a> {
         self.shared.tell(input).await;
     }
 
-    /// Whether the other side has taken it.
+    /// Whether the other side has taken the bytes.
     async fn write(&mut self, bytes: &[u8]) -> bool {
         bytes.is_empty()
             || tokio::time::timeout(SEND_WITHIN, self.stream.write_all(bytes)).await.is_ok_and(|sent| sent.is_ok())

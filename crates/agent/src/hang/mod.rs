@@ -1,7 +1,7 @@
-//! Watches whether the program goes on, and tells why it may hang.
+//! Watches whether the program makes progress, and reports why it may hang.
 //!
-//! A thread looks now and then; `rule` says what that means. Where two signs agree, the stacks of all processes are
-//! read and go into the log, and what they tell into the evidence. Whether the program is ended for it is the run's business.
+//! A thread looks at intervals, and `rule` interprets the result. If two signs agree, the stacks of all processes are
+//! read and logged, and become part of the evidence. The run decides whether the program is ended for it.
 
 mod rule;
 
@@ -28,32 +28,32 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// Looks within the time after which a program counts as hanging.
+/// Number of looks within the time after which a program counts as hanging.
 const LOOKS: u32 = 12;
 /// The longest time between two looks, and the shortest.
 const LONGEST: Duration = Duration::from_secs(15);
 const SHORTEST: Duration = Duration::from_millis(250);
-/// How long the folder of checkpoints may take to answer. A file server that does not is no sign of life.
+/// How long the folder of checkpoints may take to answer. An unresponsive file server is no sign of life.
 const FOLDER_PATIENCE: Duration = Duration::from_secs(5);
-/// Files that are looked at there.
+/// Maximum number of files that are looked at there.
 const MAX_FILES: usize = 20_000;
-/// What the agents themselves write there.
+/// The folder that the agents themselves write there.
 const OURS: &str = ".trainingjob";
 /// How long the end of an attempt may wait for stacks.
 pub const LAST_LOOK: Duration = Duration::from_secs(6);
 
-/// What is done about a program that hangs.
+/// How a hanging program is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// It hangs if it steps no more for so long, and a second sign agrees.
+    /// It hangs if it makes no step for this time and a second sign agrees.
     pub timeout: Duration,
-    /// It also hangs if it reports no steps, or none any more, and shows no sign of life for so long.
+    /// It also hangs if it reports no steps, or none any more, and shows no sign of life for this time.
     pub idle_timeout: Duration,
-    /// It is ended for that; else it is only told of.
+    /// A hanging program is ended. Otherwise the agent only reports it.
     pub ends: bool,
 }
 
-/// Watches one run. With this value it ends.
+/// Watches one run. Dropping this value ends the watch.
 pub struct HangWatch {
     shared: Arc<Shared>,
     ends: bool,
@@ -62,28 +62,28 @@ pub struct HangWatch {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// It looks as if it waited for others.
+    /// It looks as if it waits for others.
     is_quiet: AtomicBool,
-    /// It reports no steps, and nothing shows that it goes on.
+    /// It reports no steps and shows no sign of life.
     is_idle: AtomicBool,
-    /// So it is with all of its gang, as far as this agent knows: a worker that waits for another one does not hang.
+    /// So does all of its gang, as far as this agent knows. A worker that waits for another one does not hang.
     all_are_idle: AtomicBool,
-    /// A last look was asked for, and is not done.
+    /// A last look was requested, and is not done yet.
     is_looking: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     is_over: bool,
-    /// The attempt ends: stacks are wanted now.
+    /// The attempt is ending, and the stacks are needed now.
     is_asked: bool,
 }
 
 impl HangWatch {
-    /// Watches the run that has just been started. Unless it `is_alone`, the gang has to say when all of it are idle.
+    /// Watches the run that has just been started. Unless it `is_alone`, the gang reports when all members are idle.
     ///
     /// # Errors
-    /// Where the kernel denies a thread.
+    /// If the kernel denies a thread.
     pub fn start(
         policy: Policy,
         is_alone: bool,
@@ -115,23 +115,23 @@ impl HangWatch {
         Ok(Self { shared, ends: policy.ends })
     }
 
-    /// Whether a program that hangs is to be ended.
+    /// Whether a hanging program is to be ended.
     pub fn ends(&self) -> bool {
         self.ends
     }
 
-    /// Whether the program reports no steps, and nothing shows that it goes on. The loop is woken when that changes.
+    /// Whether the program reports no steps and shows no sign of life. The loop is woken when that changes.
     pub fn is_idle(&self) -> bool {
         self.shared.is_idle.load(SeqCst)
     }
 
-    /// Whether all of its gang are idle: only then is one of them suspected for that.
+    /// Notes whether all of its gang are idle. Only then is a member suspected for that.
     pub fn note_gang(&self, all_are_idle: bool) {
         self.shared.all_are_idle.store(all_are_idle, SeqCst);
     }
 
-    /// The attempt ends for what happened elsewhere: if this program looks as if it had been waiting, it is looked at before
-    /// it is told. Whether that is under way.
+    /// Takes a last look at a program that may have been waiting, before it gets SIGTERM for an event elsewhere.
+    /// Returns whether the look is under way.
     pub fn look_a_last_time(&self) -> bool {
         if self.shared.is_quiet.load(SeqCst) {
             self.shared.is_looking.store(true, SeqCst);
@@ -154,7 +154,7 @@ impl Drop for HangWatch {
     }
 }
 
-/// The thread that looks.
+/// The watching thread.
 struct Watcher {
     shared: Arc<Shared>,
     watch: Watch,
@@ -162,11 +162,11 @@ struct Watcher {
     gpus: Gpus,
     words: Arc<Words>,
     folder: Option<Folder>,
-    /// What was told last: whether two signs agreed, and which processes were stopped.
+    /// The last report: whether two signs agreed, and which processes were stopped.
     told: Option<(bool, Vec<i32>)>,
     every: Duration,
     ends: bool,
-    /// The program is being ended: what was found stays, whatever it does then.
+    /// The program is being ended. The finding stays, whatever the program does then.
     is_final: bool,
 }
 
@@ -186,7 +186,7 @@ impl Watcher {
             };
             let since = last.elapsed();
             last = Instant::now();
-            // Of a machine that stood still nothing was seen.
+            // Time in which the machine stood still was not observed.
             let look = survive(|| self.look(since.min(self.every * 2)));
             if let Some(look) = look {
                 let mut signs = self.watch.take_in(&look);
@@ -237,7 +237,7 @@ impl Watcher {
         }
     }
 
-    /// Tells what is new.
+    /// Reports what is new.
     fn tell(&mut self, signs: &Signs) {
         let now_told = signs.tell().then(|| (signs.agree(), signs.stopped.clone()));
         if self.is_final || now_told == self.told {
@@ -251,7 +251,7 @@ impl Watcher {
             }
             self.observations.hangs(None, None);
         } else if signs.agree() {
-            // What was read once is told once: a second process that stops changes little.
+            // Each reading of the stacks is reported once. A second process that stops changes little.
             let stacks = stacks::take();
             let hang = evidence(signs, self.watch.at(), &stacks);
             let what = if self.ends { "the program hangs, and is ended for it" } else { "the program may hang" };
@@ -266,7 +266,7 @@ impl Watcher {
         }
     }
 
-    /// Reads what this worker has to say to the end of an attempt that may be its fault.
+    /// Reads this worker's part in the end of an attempt, which may be its fault.
     fn look_a_last_time(&mut self, signs: &Signs) {
         self.is_final = true;
         if self.told.as_ref().is_some_and(|(hangs, _)| *hangs) {
@@ -288,7 +288,7 @@ impl Watcher {
     }
 }
 
-/// What a process has read and written so far; 0 if that can't be seen.
+/// Bytes that a process has read and written so far, or 0 if that is unknown.
 fn bytes_moved(pid: i32) -> u64 {
     let io = procfs::process::Process::new(pid).and_then(|process| process.io());
     io.map_or(0, |io| io.rchar.saturating_add(io.wchar))
@@ -302,10 +302,10 @@ fn at(progress: &Progress) -> Option<At> {
     (at.epoch.is_some() || at.step.is_some()).then_some(at)
 }
 
-/// What two signs and the stacks tell.
+/// The evidence from two signs and the stacks.
 fn evidence(signs: &Signs, at: Option<At>, stacks: &Stacks) -> Hang {
     let blamed = stacks.blamed();
-    // Where a launcher or a child of a rank is stopped, the rank itself is not.
+    // If a launcher or a child of a rank is stopped, the rank itself is not.
     let stopped = stacks.processes.iter().filter(|process| process.state == ProcessState::Stopped);
     let stopped: Vec<(i32, Option<u64>)> = stopped.map(|process| (process.pid, process.rank)).collect();
     let place = match blamed {
@@ -327,7 +327,7 @@ fn evidence(signs: &Signs, at: Option<At>, stacks: &Stacks) -> Hang {
     Hang { place, rank, time: now(), text }
 }
 
-/// What one sign tells.
+/// The report of a single sign.
 fn suspicion(signs: &Signs, at: Option<At>) -> Stall {
     let rank = signs.stopped.iter().find_map(|pid| stacks::rank_of(*pid));
     let mut message = told(signs, at, &signs.stopped).join(", ");
@@ -337,7 +337,7 @@ fn suspicion(signs: &Signs, at: Option<At>) -> Stall {
     Stall { hangs: false, time: now(), rank, message }
 }
 
-/// The signs in words.
+/// The signs as text.
 fn told(signs: &Signs, at: Option<At>, stopped: &[i32]) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(time) = signs.stalled {
@@ -369,7 +369,7 @@ fn told(signs: &Signs, at: Option<At>, stopped: &[i32]) -> Vec<String> {
 /// The folder of checkpoints.
 struct Folder {
     path: PathBuf,
-    /// A look is under way, or can't come back.
+    /// A look is under way, or can't return.
     is_busy: Arc<AtomicBool>,
 }
 
@@ -378,7 +378,7 @@ impl Folder {
         Self { path, is_busy: Arc::default() }
     }
 
-    /// When a file in it was last written, in milliseconds since 1970; none if that can't be learned in time.
+    /// When a file in it was last written, in milliseconds since 1970. `None` if that is not known in time.
     fn last_written(&mut self) -> Option<u64> {
         if self.is_busy.swap(true, SeqCst) {
             return None;
@@ -398,8 +398,8 @@ impl Folder {
     }
 }
 
-/// When the newest file below `root` was written, in milliseconds since 1970; 0 if there is none. What is deleted there is
-/// none of the program's doing, so that folders don't count, nor what the agents write.
+/// When the newest file below `root` was written, in milliseconds since 1970, or 0 if there is none. Folders don't
+/// count, because deletions are not the program's work. Files of the agents don't count either.
 fn newest_file(root: &Path) -> u64 {
     let mut folders = VecDeque::from([root.to_path_buf()]);
     let (mut newest, mut left) = (0, MAX_FILES);

@@ -1,42 +1,42 @@
-//! When a program gives reason to think that it hangs. Pure: looks in, findings out.
+//! When a program seems to hang. Pure: looks in, findings out.
 //!
-//! Time is what was looked at: while the agent itself stands still, with its machine or its container, nothing grows old.
+//! Only observed time counts. While the agent itself stands still, with its machine or its container, nothing ages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A process that uses less of a core than this is asleep. Threads that only wake to look for something take as much.
+/// Share of a core below which a process counts as asleep. Threads that only wake to poll use as much.
 const ASLEEP: f64 = 0.05;
-/// How long a process has to be stopped until that is told: whoever stops one for a moment means no harm.
+/// How long a process has to be stopped before that is reported. A momentary stop is harmless.
 const STOPPED: Duration = Duration::from_secs(10);
-/// Readings of a GPU that all have to be the same.
+/// Number of readings of a GPU that all have to be the same.
 const READINGS: u32 = 3;
-/// Utilisation of a GPU that is the same, in percent of the time.
+/// Difference in utilisation that counts as the same, in percent of the time.
 const SAME_USE: f64 = 1.0;
-/// Power of a GPU that is the same, as a share of it: computing shows in it where a kernel that waits is "used" by 100 %.
+/// Difference in power that counts as the same, as a share. Computing shows in it, while a waiting kernel "uses" 100 %.
 const SAME_POWER: f64 = 0.03;
 
-/// Difference between two readings of a GPU, in use as a share of the time and in power as a share of it, by which it visibly
-/// computes. A kernel that waits shows less.
+/// Difference between two readings of a GPU that visibly computes. Use differs as a share of the time, power as a share
+/// of itself. A waiting kernel varies less.
 const VARIES: f64 = 0.1;
 
-/// Bytes a second that a process reads and writes which does something. One that waits looks and counts less.
+/// Bytes per second above which a process counts as working. A process that waits and polls moves less.
 const MOVES: f64 = 64.0 * 1024.0;
-/// Utilisation of a GPU, in percent of the time, from which on it may compute, though it shows always the same.
+/// Utilisation above which a GPU may compute, in percent of the time, even if it always shows the same.
 const IN_USE: f64 = 5.0;
 
-/// What is seen of a program at one time.
+/// An observation of a program at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
-    /// Time since the look before.
+    /// Time since the previous look.
     pub since: Duration,
-    /// The epoch and the step that were told last.
+    /// The last epoch and step that were reported.
     pub at: Option<At>,
-    /// All of its steps are done: what it does then has none.
+    /// All of its steps are done, and its further work has none.
     pub is_over: bool,
     /// Bytes that it has printed.
     pub printed: u64,
-    /// When a file was last written in the folder of checkpoints, if that was looked at.
+    /// When a file in the folder of checkpoints was last written, if the folder was looked at.
     pub saved: Option<u64>,
     /// Its processes.
     pub processes: Vec<Process>,
@@ -44,7 +44,7 @@ pub struct Look {
     pub gpus: Vec<Gpu>,
 }
 
-/// How far a program says it is.
+/// The progress that a program reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct At {
     pub epoch: Option<f64>,
@@ -55,11 +55,11 @@ pub struct At {
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
     pub pid: i32,
-    /// Tells it from an earlier one of the same PID.
+    /// Start time, which distinguishes it from an earlier process with the same PID.
     pub started: u64,
     /// Seconds of CPU time so far.
     pub cpu: f64,
-    /// Bytes that it has read and written so far, files, pipes and sockets alike; 0 if that can't be seen.
+    /// Bytes that it has read and written so far in files, pipes and sockets, or 0 if that is unknown.
     pub moved: u64,
     pub is_stopped: bool,
 }
@@ -68,41 +68,41 @@ pub struct Process {
 #[derive(Clone, Copy, Debug)]
 pub struct Gpu {
     pub index: u32,
-    /// Another one for each reading.
+    /// Identifies the reading, and differs between readings.
     pub reading: i64,
     pub utilization: Option<f64>,
     pub power: Option<f64>,
 }
 
-/// What gives reason to think that a program hangs.
+/// Signs that a program hangs.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a sign of its own")]
 pub struct Signs {
-    /// It steps no more, for so long.
+    /// How long it has made no step.
     pub stalled: Option<Duration>,
-    /// It reports no steps, or none any more, and nothing at all has shown for so long that it goes on.
+    /// How long it has shown no sign of life, if it reports no steps, or none any more.
     pub idle: Option<Duration>,
-    /// It prints nothing, for as long.
+    /// It has printed nothing, for as long.
     pub is_silent: bool,
-    /// None of its processes computes, for as long.
+    /// None of its processes has computed, for as long.
     pub is_asleep: bool,
-    /// Its GPUs show always the same, for as long.
+    /// Its GPUs have always shown the same, for as long.
     pub gpus_are_flat: bool,
-    /// A GPU shows that it computes: use or power have varied within that time.
+    /// A GPU computes: its use or power has varied within that time.
     pub gpus_compute: bool,
     /// Processes that a signal has stopped.
     pub stopped: Vec<i32>,
 }
 
 impl Signs {
-    /// Whether there is anything to tell.
+    /// Whether there is anything to report.
     pub fn tell(&self) -> bool {
         self.stalled.is_some() || self.idle.is_some() || !self.stopped.is_empty()
     }
 
-    /// Whether a second sign agrees that it steps no more, or all of them that it does nothing.
+    /// Whether a second sign agrees that it makes no steps, or all signs agree that it does nothing.
     pub fn agree(&self) -> bool {
-        // A program whose only output is its steps falls silent by the same absence: that is one sign.
+        // A program that prints only its steps falls silent when they stop. That is one sign.
         let is_silent = self.is_silent && !self.gpus_compute;
         let second = is_silent || self.is_asleep || self.gpus_are_flat || !self.stopped.is_empty();
         self.idle.is_some() || (self.stalled.is_some() && second)
@@ -116,7 +116,7 @@ pub struct Watch {
     idle_timeout: Duration,
     now: Duration,
     at: Option<At>,
-    /// When it last said that it is somewhere else, or wrote a file into the folder of checkpoints.
+    /// When it last reported other progress, or wrote a file into the folder of checkpoints.
     progressed: Duration,
     saved: Option<u64>,
     printed: u64,
@@ -138,19 +138,19 @@ struct Used {
     stopped: Option<Duration>,
 }
 
-/// A GPU that shows always the same.
+/// A GPU that always shows the same.
 #[derive(Clone, Copy, Debug)]
 struct Flat {
     first: Gpu,
     since: Duration,
     last: Gpu,
     readings: u32,
-    /// When two readings in a row last differed much.
+    /// When two consecutive readings last differed much.
     varied: Option<Duration>,
 }
 
 impl Watch {
-    /// Begins to watch a program that has just been started.
+    /// Starts to watch a program that has just been started.
     pub fn new(timeout: Duration, idle_timeout: Duration) -> Self {
         Self {
             timeout,
@@ -169,14 +169,14 @@ impl Watch {
         }
     }
 
-    /// Takes in what is seen now.
+    /// Takes in one look.
     pub fn take_in(&mut self, look: &Look) -> Signs {
         self.now += look.since;
         self.is_over = look.is_over;
         if look.at.is_some() && look.at != self.at {
             (self.at, self.progressed) = (look.at, self.now);
         }
-        // The first look at the folder only tells what was there.
+        // The first look at the folder shows only what was there before.
         if look.saved.is_some() && look.saved != self.saved {
             if self.saved.is_some() {
                 self.progressed = self.now;
@@ -191,7 +191,7 @@ impl Watch {
         self.signs()
     }
 
-    /// Whether it may soon count as stalled or idle, so that it is worth while to look at the folder of checkpoints.
+    /// Whether it may soon count as stalled or idle, so that the folder of checkpoints is worth a look.
     pub fn may_stall(&self) -> bool {
         match self.has_steps() {
             true => self.is_for(self.progressed, self.timeout / 2),
@@ -199,16 +199,16 @@ impl Watch {
         }
     }
 
-    /// When anything last showed that it goes on.
+    /// When the last sign of life was seen.
     fn last_sign(&self) -> Duration {
         self.progressed.max(self.heard).max(self.computed).max(self.worked)
     }
 
-    /// Whether it looks as if it waited for others, though it may tell no steps itself.
+    /// Whether it looks as if it waits for others, even if it reports no steps itself.
     pub fn is_quiet(&self) -> bool {
         let half = self.timeout / 2;
         let is_silent = self.has_steps() && self.is_for(self.heard, half);
-        // The gang may be given up for its idleness long before half of the other time-out has passed.
+        // The gang may be given up as idle long before half of the other time-out has passed.
         let is_idle = !self.has_steps() && self.may_stall();
         is_silent
             || is_idle
@@ -217,7 +217,7 @@ impl Watch {
             || !self.stopped().is_empty()
     }
 
-    /// How far it says it is.
+    /// The progress that it reports.
     pub fn at(&self) -> Option<At> {
         self.at
     }
@@ -253,7 +253,7 @@ impl Watch {
         let mut processes = BTreeMap::new();
         for process in &look.processes {
             let key = (process.pid, process.started);
-            // Of one that was not there before all of its time is new.
+            // All that a new process has used so far is new.
             let known = self.processes.get(&key).copied().unwrap_or_default();
             let seconds = look.since.as_secs_f64();
             if process.cpu - known.cpu > ASLEEP * seconds {
@@ -299,7 +299,7 @@ fn number(bytes: u64) -> f64 {
     bytes as f64
 }
 
-/// Whether two readings of a GPU show the same. Of one that tells nothing nobody knows.
+/// Whether two readings of a GPU show the same. Without a utilisation they never do.
 fn is_same(a: &Gpu, b: &Gpu) -> bool {
     let (Some(used), Some(uses)) = (a.utilization, b.utilization) else { return false };
     let power = match (a.power, b.power) {
@@ -309,7 +309,7 @@ fn is_same(a: &Gpu, b: &Gpu) -> bool {
     (used - uses).abs() <= SAME_USE && power
 }
 
-/// Whether two readings of a GPU differ by more than waiting makes them differ.
+/// Whether two readings of a GPU differ more than those of a waiting GPU.
 fn varies(a: &Gpu, b: &Gpu) -> bool {
     let used = a.utilization.zip(b.utilization).is_some_and(|(used, uses)| (used - uses).abs() > 100.0 * VARIES);
     used || a.power.zip(b.power).is_some_and(|(drew, draws)| (drew - draws).abs() > VARIES * drew.max(draws))
@@ -322,7 +322,7 @@ mod tests {
     const TICK: Duration = Duration::from_secs(5);
     const TIMEOUT: Duration = Duration::from_secs(60);
     const IDLE: Duration = Duration::from_secs(600);
-    /// Looks until a program is idle that does nothing at all.
+    /// Number of looks until a program that does nothing at all is idle.
     const IDLE_LOOKS: u32 = 120;
 
     /// A program, looked at every five seconds.
@@ -339,7 +339,7 @@ mod tests {
             Self { watch: Watch::new(TIMEOUT, IDLE), look, busy: 1.0 }
         }
 
-        /// One that has told a step.
+        /// A program that has reported a step.
         fn stepping() -> Self {
             let mut scene = Self::new();
             scene.step(1.0);
@@ -390,7 +390,7 @@ mod tests {
         assert!(!scene.pass(1).tell());
     }
 
-    /// Its worker is looked at when another one's agent has found that the gang is idle: it may be the one to blame.
+    /// A worker is looked at when another one's agent has found the gang idle, because it may be the one to blame.
     #[test]
     fn what_is_idle_is_quiet_however_long_a_step_may_take() {
         let (mut scene, hour) = (Scene::new(), Duration::from_secs(3600));
@@ -414,7 +414,7 @@ mod tests {
         assert!(scene.pass(1).agree());
     }
 
-    /// Whoever reports steps has said how long one may take.
+    /// A program that reports steps has a limit for one step.
     #[test]
     fn a_program_with_steps_is_not_idle() {
         let mut scene = Scene::stepping();
@@ -423,10 +423,10 @@ mod tests {
         assert!(signs.agree() && signs.stalled.is_some() && signs.idle.is_none(), "{signs:?}");
     }
 
-    /// What a program does between two looks, of which this is the number.
+    /// What a program does between two looks. The argument is the number of the look.
     type Work = Box<dyn FnMut(u64, &mut Scene)>;
 
-    /// A tokenizer, a download, a loop on the device, a file that is written: each without a word for hours.
+    /// A tokenizer, a download, a loop on the device, a file that is written: each prints nothing for hours.
     #[test]
     fn a_program_that_works_silently_is_never_idle() {
         let works = |what: &str, mut work: Work| {
@@ -563,7 +563,7 @@ mod tests {
         }
     }
 
-    /// It logs a step every few minutes and nothing else, and its GPU is at work.
+    /// The program logs a step every few minutes and nothing else, while its GPU computes.
     #[test]
     fn silence_between_steps_is_no_second_sign_while_a_gpu_computes() {
         let mut scene = Scene::stepping();
@@ -577,14 +577,14 @@ mod tests {
             signs = look(&mut scene, power);
         }
         assert!(signs.stalled.is_some() && signs.is_silent && !signs.agree(), "{signs:?}");
-        // It hangs: the kernel that waits draws less, and always about as much.
+        // The program hangs. The waiting kernel draws less power, and always about as much.
         for power in [120.0, 125.0, 121.0, 126.0] {
             signs = look(&mut scene, power);
         }
         assert!(signs.agree(), "{signs:?}");
     }
 
-    /// A machine that slept has seen nothing: whoever looks says so by `since`.
+    /// A sleeping machine observes nothing. The caller passes that as `since`.
     #[test]
     fn nothing_grows_old_while_nobody_looks() {
         let mut scene = Scene::stepping();

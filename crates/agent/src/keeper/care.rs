@@ -1,4 +1,4 @@
-//! What is done about one folder of checkpoints.
+//! Manages one folder of checkpoints.
 
 use crate::gang::judge::alone;
 use crate::keeper::choice::{Choice, From};
@@ -35,47 +35,47 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use store::{Manifest, StoreError, Trouble};
 
-/// What of the disk reading may take, in bytes per second, so that a training that reads its data does not wait.
+/// Rate limit for reading checkpoints, in bytes per second, so that the training's own reads do not wait.
 const PACE: u64 = 256 << 20;
-/// How many times that while several checkpoints wait to be read.
+/// Highest multiple of `PACE` while several checkpoints wait to be read.
 const MOST_PACES: usize = 8;
-/// What a look may take before it leaves the rest to the next one.
+/// Time limit of one scan of the folder. The next scan does the rest.
 const LOOK: Duration = Duration::from_secs(60);
-/// How long a worker waits for what the first one has fetched.
+/// How long a worker waits for the checkpoint that the first worker has fetched.
 const FETCH: Duration = Duration::from_secs(600);
-/// How many entries are listed before a start, if fewer are not all.
+/// Limit of entries that are listed before a start, if the usual limit does not suffice.
 const MANY: u64 = 5_000_000;
-/// How long the first worker's agent does not answer any more until it is gone.
+/// How long the first worker's agent may be silent before it counts as gone.
 const GONE: Duration = Duration::from_secs(15);
-/// Between two words on copies for which the end of the pod waits.
+/// Interval between status updates while the end of the pod waits for copies.
 const TELL: Duration = Duration::from_secs(5);
-/// Between two looks whether what a store is waited for is still wanted.
+/// Interval between checks whether a store's answer is still wanted.
 const CALLED_OFF: Duration = Duration::from_millis(200);
-/// Between two questions to a store that does not answer.
+/// Interval between requests to a store that does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// Below the root: what was fetched for `resumeFrom`.
+/// Folder below the root for checkpoints that were fetched for `resumeFrom`.
 const FETCHED: &str = "resumed-from";
 
-/// Takes care of one folder during one attempt.
+/// Manages one folder during one attempt.
 pub(super) struct Care<'a> {
     keeper: &'a Arc<Keeper>,
     inventory: Inventory,
     started: Timestamp,
     attempt: u32,
     resumed: Option<Kept>,
-    /// Whether what the attempt began with has served is known.
+    /// Whether it is known if the checkpoint that the attempt began with has worked.
     is_judged: bool,
     deleted: u64,
-    /// What this worker has put into the store of checkpoints that several workers write.
+    /// Paths of checkpoints written by several workers whose files this worker has put into the store.
     put: BTreeSet<String>,
     copies: Vec<Arc<Copies>>,
     /// Sends this worker's files of a checkpoint.
     sender: Option<PartSender>,
-    /// What was sent in each round.
+    /// The files that were sent in each round.
     sent: BTreeMap<String, Vec<Member>>,
-    /// Reads a checkpoint while looks go on.
+    /// Reads a checkpoint while scans continue.
     reader: Option<Reader>,
-    /// Ends what takes long.
+    /// Stops long operations.
     stop: Arc<AtomicBool>,
     heartbeat: Option<Heartbeat>,
 }
@@ -87,7 +87,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Starts reading; none if the kernel denies a thread. The keeper is woken when it is done.
+    /// Starts reading, and wakes the keeper at the end. Returns `None` if the kernel denies a thread.
     fn start(keeper: &Arc<Keeper>, reading: Reading, bytes_per_second: u64, keepers: Arc<AtomicBool>) -> Option<Self> {
         let (stop, keeper) = (Arc::<AtomicBool>::default(), Arc::clone(keeper));
         let budget = keeper.budget().bytes_per_second(bytes_per_second);
@@ -131,8 +131,8 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// What the attempt begins with. While something that decides can't be read it waits; the error says what, or why the
-    /// attempt can't start.
+    /// Chooses the checkpoint that the attempt begins with. Waits while something that the choice depends on can't be
+    /// read. The error says what could not be read, or why the attempt can't start.
     pub(super) fn choose(&mut self) -> Result<Choice, LaunchError> {
         let since = Instant::now();
         let mut told = String::new();
@@ -162,10 +162,10 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// What the attempt begins with, or what has to be waited for.
+    /// Chooses the checkpoint that the attempt begins with. The inner error says what the attempt has to wait for.
     fn decide(&mut self) -> Result<Result<Choice, LaunchError>, LaunchError> {
         let policy = self.keeper.current_policy();
-        // Before the look: it orders what it finds new after what the stores have.
+        // Before the scan, which orders new checkpoints after those of the stores.
         let listed: Vec<_> = places(&policy).map(|place| (self.listed(&place), place)).collect();
         let scan = self.see_what_is_there();
         let mut others = scan.others.clone();
@@ -220,12 +220,12 @@ impl<'a> Care<'a> {
         Ok(Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice }))
     }
 
-    /// What is there before the program starts is not its own.
+    /// Scans the folder before the program starts. Checkpoints that are there already are not the program's own.
     fn see_what_is_there(&mut self) -> Scan {
         let budget = self.budget();
         let mut scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
         if !scan.whole {
-            // Before a start the rest of a large folder is worth its time.
+            // Before a start it is worth the time to list the rest of a large folder.
             let budget = self.budget().entries(MANY);
             scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
         }
@@ -235,15 +235,16 @@ impl<'a> Care<'a> {
         scan
     }
 
-    /// All that a choice rests on.
+    /// Everything that the choice depends on.
     fn query(&self, policy: &CheckpointPolicy, scan: &Scan, listed: &[(Listed, Where)]) -> Query {
         let (uid, inventory) = (&policy.uid, &self.inventory);
         let manifests = || listed.iter().flat_map(|(list, place)| list.iter().flatten().map(move |it| (it, place)));
         let used = self.keeper.wish_used(policy);
-        // A job that has written anything has used the `resumeFrom` of its spec. A later request is another matter.
+        // A job that has written anything has used the `resumeFrom` of its spec. This does not hold for a later
+        // request.
         let has_written = policy.request.is_none() && manifests().any(|(manifest, _)| manifest.writer == *uid);
         let wish = Wish::known_to(inventory, policy.wish(), used.is_some() || has_written);
-        // What the job wrote before a request lies beside what it wrote since.
+        // The stores have the job's checkpoints from before the request beside those from after it.
         let is_since_request = |manifest: &Manifest| {
             policy.request.is_none() || !inventory.is_new() || used.is_some_and(|used| manifest.modified >= used)
         };
@@ -254,7 +255,7 @@ impl<'a> Care<'a> {
             let same = |it: &Manifest| it.path == known.found.path && it.modified == known.found.modified;
             manifests().any(|(manifest, _)| counts_there(manifest) && same(manifest))
         };
-        // With a ledger that was lost the time tells.
+        // If the ledger was lost, the time decides.
         let is_since = |known: &Known| {
             let path = &known.found.path;
             inventory.is_new() && used.is_some_and(|used| known.found.modified >= used) && !inventory.is_others(path)
@@ -274,7 +275,7 @@ impl<'a> Care<'a> {
             let on_volume = candidates.iter().filter(|it| it.place == Place::Volume);
             on_volume.into_iter().any(|it| (it.counts || !counts) && it.found.is_good())
         };
-        // What a backup has was on the volume before, and is there unless the volume is another one.
+        // A checkpoint in the backup was on the volume before. It still is, unless the volume was replaced.
         let is_enough = match wish {
             _ if is_there(true) => true,
             Wish::Unused => self.attempt <= 1 || policy.shared,
@@ -291,7 +292,7 @@ impl<'a> Care<'a> {
         Query { candidates, wish, unlisted: unlisted.or(unlisted_store), may_start_over: policy.may_start_over }
     }
 
-    /// The choice, which is verified first; what lies in a store is fetched before that.
+    /// Chooses a checkpoint and verifies it first. A checkpoint in a store is fetched before it is verified.
     fn chosen_of(&mut self, query: Query, listed: &[(Listed, Where)]) -> checkpoint::choose::Choice {
         let budget = self.budget();
         let (keeper, inventory) = (self.keeper, &mut self.inventory);
@@ -306,14 +307,15 @@ impl<'a> Care<'a> {
                 let store = place.open(&keeper.policy.uid).map_err(|error| doubt(&error))?;
                 let restore = store.restore_with_beside(manifest, &keeper.root);
                 for_start(keeper, None, uri, restore).map_err(|error| doubt(&error))?;
-                // Its bytes are those that were put there; whether they can be loaded is the format's to say.
+                // The bytes are those that were uploaded. Whether they can be loaded depends on their format.
                 let restored = Found { members: Vec::new(), ..candidate.found.clone() };
                 verify_for_start(inventory, &restored, depth, &budget).map(drop)
             }
         })
     }
 
-    /// The checkpoint of `resumeFrom`, which has to be good. From now on what this job writes goes before it.
+    /// The checkpoint of `resumeFrom`, which has to be good. From now on the job's own checkpoints take precedence over
+    /// it.
     fn wished(&mut self, policy: &CheckpointPolicy) -> Result<(Found, PathBuf, From), LaunchError> {
         let from = policy.resume_from.clone().unwrap_or_default();
         let name = match policy.request {
@@ -328,7 +330,7 @@ impl<'a> Care<'a> {
         };
         let found = look_at(&path, depth(policy), &self.keeper.proofs, &self.budget());
         let found = found.map_err(|doubt| refused(doubt, &name))?;
-        // As the look below the root knows it; one elsewhere is none of those.
+        // The path as scans below the root know it. No scan has a checkpoint that lies elsewhere.
         let known = path.strip_prefix(&self.keeper.root).unwrap_or(&path).to_string_lossy().into_owned();
         self.inventory.use_wish(policy.wish().unwrap_or_default());
         self.keeper.use_wish(policy);
@@ -340,12 +342,12 @@ impl<'a> Care<'a> {
         fetch_uri(&self.keeper.root, policy, uri, &self.keeper.proofs, &self.budget(), &say)
     }
 
-    /// For what is read before a start: the next attempt ends it.
+    /// Budget for reads before a start. The next attempt stops them.
     fn budget(&self) -> Budget {
         self.keeper.budget().stopped_by(Arc::clone(&self.stop))
     }
 
-    /// What a store has.
+    /// Lists the checkpoints of a store.
     fn listed(&mut self, place: &Where) -> Listed {
         let list = async { place.open(&self.keeper.policy.uid)?.list().await };
         let listing = for_start(self.keeper, Some(self.keeper.patience()), &place.uri, list)?;
@@ -357,7 +359,7 @@ impl<'a> Care<'a> {
         Ok(listing.manifests)
     }
 
-    /// What the first worker has fetched, for one that has a folder of its own.
+    /// Fetches what the first worker has fetched, for a worker with a folder of its own.
     pub(super) fn fetch_as_chosen(&mut self, choice: &Choice) -> Result<(), LaunchError> {
         self.see_what_is_there();
         self.resumed.clone_from(&choice.from);
@@ -369,7 +371,7 @@ impl<'a> Care<'a> {
                 let place = places(&self.keeper.policy).find(|place| place.uri == *uri);
                 let fetch = || {
                     let store = place.as_ref()?.open(&self.keeper.policy.uid).ok()?;
-                    // Others may have put another one at the same path.
+                    // Another writer may have put another checkpoint at the same path.
                     let all = for_start(self.keeper, Some(FETCH), uri, store.list()).ok()?.manifests;
                     let is_chosen = |it: &Manifest| choice.from.as_ref() == Some(&kept(&it.found(), None));
                     let here = all.iter().filter(|manifest| manifest.path == path);
@@ -389,24 +391,25 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// Looks at what is there, deletes what may go, says what is to be copied, and tells of it all. Gives how long the looking
-    /// took, without what it waited for.
+    /// Scans the folder, deletes checkpoints that the rules don't keep, requests copies, and reports the result.
+    /// Returns how long the scan took, without waits.
     pub(super) fn look(&mut self, policy: &CheckpointPolicy, until: Until) -> Duration {
         let is_last = until != Until::Run;
         let began = Instant::now();
         let mut now = Timestamp::now();
         let budget = self.budget().bytes_per_second(PACE).time(LOOK);
-        // The next attempt does not end this: only what is listed here is known to be this job's own.
+        // The next attempt does not stop this scan, because only checkpoints that it lists are known as this job's own.
         let listing = self.keeper.budget().bytes_per_second(PACE).time(LOOK);
         let mut scan = self.inventory.scan(now, Some(self.started), &listing);
         if is_last {
-            // Whoever could write is dead: what was written last need not be quiet for a while first.
+            // No process is left that could write, so the last files need not be unchanged for a while first.
             now += SignedDuration::from_secs(10);
             scan = self.inventory.scan(now, Some(self.started), &listing);
         }
         let took = began.elapsed();
         let most = policy.retention().saturating_add(1);
-        // What stays on a volume is read before it is used: where another attempt follows it does not wait for that here.
+        // Checkpoints on a volume are read before they are used. If another attempt follows, it does not wait for that
+        // here.
         let run = self.keeper.current.get();
         let is_done = run.is_some_and(|run| run.observations.snapshot().0.exit_code == Some(0));
         let is_awaited = (until == Until::Pod && !policy.shared) || is_done;
@@ -432,7 +435,7 @@ impl<'a> Care<'a> {
         while self.is_leaving(until)
             && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL))
         {
-            // What it waits for is to be seen.
+            // The status shows what the end of the pod waits for.
             self.keeper.tell(self.describe(policy, &scan));
         }
         if is_first {
@@ -446,7 +449,7 @@ impl<'a> Care<'a> {
         if is_last {
             self.keeper.call_done();
         }
-        // Between two attempts in this pod the folder stays this job's.
+        // Between two attempts in this pod the job keeps the folder.
         if until == Until::Pod {
             self.heartbeat = None;
             let _ = self.inventory.leave();
@@ -454,8 +457,8 @@ impl<'a> Care<'a> {
         took
     }
 
-    /// Has the newest checkpoints read beside the looks, one after the other, and takes in what was read. The more there are
-    /// to read the faster: what is not proven fills the volume.
+    /// Has another thread read the newest checkpoints, one after the other, and takes in the results. The more
+    /// checkpoints wait, the faster it reads, because unproven checkpoints fill the volume.
     fn read_on(&mut self, scan: &mut Scan, most: usize, now: Timestamp, is_last: bool, is_awaited: bool) {
         if let Some(reader) =
             self.reader.take_if(|reader| is_last || reader.thread.as_ref().is_none_or(JoinHandle::is_finished))
@@ -491,14 +494,14 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// Whether the end of the pod waits for this look. Of one that began before the program's end another follows, and what
-    /// it waits for may be called off.
+    /// Whether the end of the pod waits for this scan. A scan that began before the program's end is followed by
+    /// another one, and what it waits for may be called off.
     fn is_leaving(&self, until: Until) -> bool {
         until == Until::Pod && self.keeper.until() == Until::Pod
     }
 
-    /// Puts this worker's files where the first worker's agent asks for them, in a store or in the backup, and keeps of its own
-    /// folder what is as new.
+    /// Uploads this worker's files when the first worker's agent asks for them, to a store or to the backup. Then
+    /// removes older uploaded files from this worker's own folder.
     fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, until: Until) {
         let places: Vec<_> = places(policy).collect();
         if places.is_empty() {
@@ -513,7 +516,7 @@ impl<'a> Care<'a> {
             if let Some(rounds) = &rounds {
                 self.send_parts(&places, &rounds.rounds, scan);
             }
-            // Whoever is gone asks for nothing more.
+            // A first worker that is gone sends no more requests.
             let is_over = rounds.as_ref().map_or(heard.elapsed() > GONE, |rounds| rounds.done);
             if !self.is_leaving(until) || is_over {
                 break;
@@ -526,7 +529,7 @@ impl<'a> Care<'a> {
         self.drop_old_parts(policy, scan);
     }
 
-    /// Sends the files of one round after the other in another thread, which takes as long as it takes.
+    /// Sends the files of one round after the other in another thread, which has no time limit.
     fn send_parts(&mut self, places: &[Where], rounds: &[(String, String)], scan: &Scan) {
         let is_called = |round: &str| rounds.iter().any(|(_, called)| called == round);
         if let Some(sender) = self.sender.take_if(|sender| sender.is_done() || !is_called(&sender.round))
@@ -545,15 +548,15 @@ impl<'a> Care<'a> {
             let Some(place) = places.iter().find(|place| place.is_for(round)) else { continue };
             let found = scan.found.iter().find(|known| known.found.path == *path).map(|known| known.found.clone());
             let found = found.unwrap_or_else(|| Found::nothing_at(path));
-            // What was sent before all of it was written is sent again.
+            // A checkpoint that was sent before all of it was written is sent again.
             if self.sender.is_none() && self.sent.get(round) != Some(&found.members) {
                 self.sender = PartSender::start(self.keeper, place, &found, round);
             }
         }
     }
 
-    /// Removes what was sent from this worker's own folder, but for the newest saves of each series: no one worker can say
-    /// whether they are whole.
+    /// Removes uploaded checkpoints from this worker's own folder, except the newest saves of each series. A single
+    /// worker can't decide whether those are complete.
     fn drop_old_parts(&mut self, policy: &CheckpointPolicy, scan: &Scan) {
         let Ok(root) = Folder::root(&self.keeper.root) else { return };
         let retention = policy.retention();
@@ -570,7 +573,8 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// A checkpoint with which programs fail again and again before they do any work is not taken for ever.
+    /// Judges the checkpoint that the attempt began with. A checkpoint with which programs repeatedly fail before they
+    /// do any work is not chosen for ever.
     fn judge_start(&mut self, scan: &Scan, is_last: bool) {
         let Some(resumed) = self.resumed.as_ref().filter(|_| !self.is_judged) else { return };
         let Some(run) = self.keeper.current.get() else { return };
@@ -594,7 +598,7 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// How the gang's last attempt ended is known by now.
+    /// Judges the checkpoint of the gang's last attempt, whose end is known by now.
     pub(super) fn judge_last_start(&mut self, before: Option<&AttemptEnd>) {
         let path = self.keeper.unjudged.lock().take();
         if let Some((path, end)) = path.zip(before) {
@@ -609,7 +613,7 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// What is in the store is whole, though of the files only some are here.
+    /// Marks checkpoints in the store as complete, though only some of their files are here.
     fn note_put_together(&self, scan: &mut Scan) {
         if !self.keeper.is_sharded() {
             return;
@@ -623,8 +627,9 @@ impl<'a> Care<'a> {
         }
     }
 
-    /// Good ones of this job, the newest first; and where other workers have files of them, those that may be. What was left
-    /// in parts by an attempt before may be written anew by some and not yet by others: while the program runs it is not one.
+    /// The job's good checkpoints, the newest first. Where other workers have files of them, it includes those that may
+    /// be good. While the program runs, it excludes incomplete checkpoints of an earlier attempt, because some workers
+    /// may have rewritten their files and others not yet.
     fn to_copy(&self, scan: &Scan, now: Timestamp, until: Until) -> Vec<Found> {
         let may_be = |known: &Known| {
             let is_part = matches!(known.found.verdict, Verdict::Incomplete { .. });
@@ -635,7 +640,7 @@ impl<'a> Care<'a> {
         own.map(|known| known.found.clone()).collect()
     }
 
-    /// Deletes what may go, from what was seen too.
+    /// Deletes checkpoints that the rules don't keep, and removes them from `scan`.
     fn rotate(&mut self, policy: &CheckpointPolicy, scan: &mut Scan, now: Timestamp, budget: &Budget) {
         let Ok(root) = Folder::root(&self.keeper.root) else { return };
         let _ = empty_trash(&root, budget);
@@ -655,7 +660,7 @@ impl<'a> Care<'a> {
         scan.found.retain(|known| !gone.contains(&known.found.path));
     }
 
-    /// The job is done: its best checkpoint has a path that stays the same.
+    /// Gives the best checkpoint of a finished job a stable path.
     fn link_best(&self, best: Option<&Kept>) {
         let Some(best) = best else { return };
         match Folder::root(&self.keeper.root).and_then(|root| link_best(&root, &best.path)) {
@@ -727,8 +732,8 @@ impl<'a> Care<'a> {
     }
 }
 
-/// What a store brings for a start, in however many answers: it is waited for as long as the attempt lasts, and no longer than
-/// `most`. What is fetched has no such limit, for a large checkpoint takes hours.
+/// Waits for a store's work before a start, in however many answers, until the attempt ends or `most` has passed.
+/// Fetches have no such limit, because a large checkpoint takes hours.
 fn for_start<T>(
     keeper: &Keeper,
     most: Option<Duration>,
@@ -754,7 +759,7 @@ fn for_start<T>(
     })
 }
 
-/// What a store has, or why that could not be found out.
+/// The checkpoints of a store, or why they could not be listed.
 type Listed = Result<Vec<Manifest>, StoreError>;
 
 /// A choice that begins at step 0.
@@ -779,7 +784,7 @@ fn none_usable(why: &str) -> LaunchError {
     LaunchError { kind: LaunchErrorKind::NoUsableCheckpoint, message }
 }
 
-/// What the rules of the policy ask to be kept.
+/// The retention rules of the policy.
 pub(super) fn keep(
     policy: &CheckpointPolicy,
     resumed: Option<&Kept>,
@@ -796,7 +801,7 @@ pub(super) fn keep(
     }
 }
 
-/// Fetches what lies at a URI, once for the job, and returns where it is now. `say` is told of what may heal.
+/// Fetches the checkpoint at a URI, once for the job, and returns its local path. Passes temporary errors to `say`.
 pub(super) fn fetch_uri(
     root: &Path,
     policy: &CheckpointPolicy,
@@ -815,7 +820,7 @@ pub(super) fn fetch_uri(
     let request: String = policy.request.iter().flat_map(|it| it.chars()).filter(char::is_ascii_alphanumeric).collect();
     let folder = format!("{FETCHED}/{}{request}", policy.uid);
     let path = root.join(&folder).join(name);
-    // A link there would lead to what others have written.
+    // A link there would lead to files that others have written.
     let is_there = Folder::root(root).and_then(|root| root.folder(&folder)).is_ok() && path.exists();
     if is_there && look_at(&path, depth(policy), proofs, budget).is_ok() {
         return Ok(path);

@@ -1,38 +1,39 @@
-//! What a run goes on from: the first worker's agent chooses, and the gang's leader tells the others, so that all go on from the same.
+//! The checkpoint that a run resumes from. The first worker's agent chooses it, and the gang's leader sends the choice
+//! to the others, so that all resume from the same checkpoint.
 
 use gang::frame::AnswerKey;
 use protocol::checkpoints::Kept;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How long the first worker's agent gets for an answer.
+/// How long the first worker's agent may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The longest answer, in bytes.
 const LONGEST_ANSWER: usize = 256 * 1024;
 /// Letters of a nonce: 256 bits in hexadecimal digits.
 const NONCE_LETTERS: usize = 64;
 
-/// What the runs of an attempt go on from.
+/// The checkpoint that the runs of an attempt resume from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Choice {
-    /// UID of the TrainingJob: at an address that was its worker's there may be another one by now.
+    /// UID of the TrainingJob. The former address of its worker may belong to another job by now.
     pub uid: String,
     /// The attempt that it is for.
     pub attempt: u32,
-    /// The path that the program is given; empty for a start from nothing.
+    /// The path that the program is given. Empty for a start from scratch.
     pub path: String,
-    /// The checkpoint, if there is one to go on from.
+    /// The checkpoint, if there is one to resume from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Kept>,
-    /// Where the first worker has it from.
+    /// Where the first worker got it from.
     pub fetched: From,
     /// Digest of the code that the attempt runs, if it is delivered to the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
 }
 
-/// Where a checkpoint was before it was gone on from.
+/// Where a checkpoint was before an attempt resumed from it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum From {
@@ -45,12 +46,12 @@ pub enum From {
     Uri(String),
 }
 
-/// Where the first worker's agent tells which checkpoints are being put into the store.
+/// The path at which the first worker's agent serves the checkpoints that are being put into the store.
 pub const ROUNDS: &str = "/rounds";
-/// The header with the asker's nonce, with which the answer is proven. Without it there is none.
+/// The header with the caller's nonce, with which the answer is proven. A request without it gets no answer.
 pub const NONCE: &str = "x-trainingjob-nonce";
 
-/// The checkpoints of which every worker is to put its files into the store.
+/// The checkpoints whose files every worker has to put into the store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rounds {
@@ -58,7 +59,7 @@ pub struct Rounds {
     pub uid: String,
     /// Path and round of each.
     pub rounds: Vec<(String, String)>,
-    /// Nothing more will come.
+    /// No more rounds follow.
     pub done: bool,
 }
 
@@ -67,7 +68,7 @@ pub struct Rounds {
 pub enum NoRounds {
     /// There is no whole answer.
     Silent,
-    /// What was answered is not proven with the gang's key, or too long.
+    /// The answer is not proven with the gang's key, or too long.
     Unproven,
 }
 
@@ -76,7 +77,7 @@ pub fn is_nonce(nonce: &[u8]) -> bool {
     nonce.len() == NONCE_LETTERS && nonce.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Asks once at `host:port` for the rounds. Anybody may answer there: only what is proven is believed.
+/// Asks once at `host:port` for the rounds. Any process may answer there, so only a proven answer is believed.
 ///
 /// # Errors
 /// Why there are none.
@@ -97,7 +98,8 @@ pub async fn ask_rounds(address: &str, uid: &str, key: &AnswerKey) -> Result<Rou
     rounds.ok_or(NoRounds::Unproven)
 }
 
-/// Asks within the gang: through no proxy, to nowhere else, and without TLS, whose certificates an image may lack.
+/// A client for requests within the gang. It uses no proxy, follows no redirect, and needs no TLS certificates, which
+/// an image may lack.
 fn client() -> Result<reqwest::Client, reqwest::Error> {
     let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
     client.timeout(ANSWER_WITHIN).tls_certs_only([]).build()

@@ -1,4 +1,4 @@
-//! What a person, or the operator while no worker runs, has done about the checkpoints of a job.
+//! Commands on the checkpoints of a job, run by a user, or by the operator while no worker runs.
 
 use crate::keeper::block_on;
 use crate::keeper::care::{fetch_uri, keep};
@@ -27,17 +27,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store::{Manifest, StoreError};
 
-/// What is asked for.
+/// The requested command.
 pub enum Command {
-    /// What there is, on the volume and in the stores.
+    /// List the checkpoints on the volume and in the stores.
     List,
-    /// Read every byte on the volume. Fails if one is corrupted.
+    /// Read every byte of the checkpoints on the volume. Fails if one is corrupted.
     Verify,
-    /// Which one would be gone on from, and why not a newer one.
+    /// Explain which checkpoint an attempt would resume from, and why not a newer one.
     Why,
-    /// Delete what the rules don't keep, or only say so.
+    /// Delete checkpoints that the rules don't keep, or only print them.
     Prune {
-        /// Only say so.
+        /// Only print what would be deleted.
         dry_run: bool,
     },
     /// Copy the newest save now.
@@ -45,33 +45,33 @@ pub enum Command {
         /// Where the job's own agent answers, if it runs.
         state: Option<PathBuf>,
     },
-    /// Fetch one from a store.
+    /// Fetch a checkpoint from a store.
     Restore {
-        /// Its path; the newest without one.
+        /// Its path. Without it, the newest checkpoint.
         checkpoint: Option<String>,
-        /// The folder that it comes to, below the root unless it is absolute.
+        /// The destination folder, below the root unless it is absolute.
         to: PathBuf,
     },
-    /// Before the first attempt: whether `resumeFrom` can be gone on from.
+    /// Check before the first attempt whether it can resume from `resumeFrom`.
     Check {
-        /// Whether the volume is there, so that what lies in a store can be fetched to it.
+        /// Whether the volume is there, so that a checkpoint in a store can be fetched to it.
         has_volume: bool,
     },
-    /// After the last attempt: copy what is not copied yet.
+    /// After the last attempt, copy checkpoints that are not copied yet.
     Copy,
 }
 
 /// One command over the checkpoints of a job.
 pub struct Commands {
-    /// What the job asks for.
+    /// The job's policy.
     pub policy: CheckpointPolicy,
     /// Where its checkpoints are.
     pub root: PathBuf,
-    /// For programs instead of people.
+    /// Whether to print JSON.
     pub json: bool,
 }
 
-/// What one place has.
+/// The checkpoints of one place.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct At {
@@ -82,14 +82,14 @@ struct At {
     error: Option<String>,
 }
 
-/// How long a store that does not answer is asked again.
+/// How long requests to a store that does not answer are retried.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// Between two looks whether the agent has copied what was asked for.
+/// Interval between checks whether the agent has made the requested copies.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 impl Commands {
-    /// Does it, and prints what a person wants to know of it.
+    /// Runs the command and prints its result.
     ///
     /// # Errors
     /// What was found wrong, or could not be done.
@@ -106,7 +106,8 @@ impl Commands {
         }
     }
 
-    /// By the agent that looks after the checkpoints, if there is one: two would send the same files.
+    /// Leaves the copying to the agent that manages the checkpoints, if there is one, because two processes would send
+    /// the same files.
     fn backup(&self, state: Option<&Path>) -> Result<(), LaunchError> {
         if places(&self.policy).next().is_none() {
             let message =
@@ -144,7 +145,7 @@ impl Commands {
         }
     }
 
-    /// The same for the operator, which reads the report that comes of it.
+    /// Runs the command for the operator, which reads the returned report.
     pub fn report(&self, command: &Command) -> Report {
         let report = Report { version: VERSION, ..Report::default() };
         let done = match command {
@@ -157,7 +158,7 @@ impl Commands {
         }
     }
 
-    /// A look that writes nothing.
+    /// A scan that writes nothing.
     fn scan(&self) -> (Inventory, Scan) {
         let mut inventory = Inventory::new(&self.root, "", "");
         let scan = inventory.scan(Timestamp::now(), None, &Budget::default());
@@ -257,7 +258,7 @@ impl Commands {
         let mut scan = inventory.scan(now, None, &Budget::default());
         let most = self.policy.retention().saturating_add(1);
         inventory.prove(&mut scan, most, now, &Budget::default());
-        // What is not copied yet has to be asked for.
+        // The stores have to be asked which checkpoints are not copied yet.
         let mut copied: Option<BTreeSet<String>> = None;
         for place in places(&self.policy) {
             let paths = self.listed(&place).map_err(|error| failed(&error))?.into_iter().map(|manifest| manifest.path);
@@ -356,7 +357,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Copies what is not copied yet: the newest good one.
+    /// Copies the newest good checkpoint, if it is not copied yet.
     fn copy(&self) -> Result<Checkpoints, LaunchError> {
         let now = Timestamp::now();
         let mut inventory = Inventory::new(&self.root, &self.policy.uid, &self.policy.job);
@@ -406,7 +407,7 @@ impl Commands {
     }
 }
 
-/// Again while it may heal by itself.
+/// Retries `work` while its error is temporary.
 fn patiently<T>(work: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let since = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! Copies in object stores, made in a thread of their own: neither the training nor the looks at the folder wait for them.
+//! Copies in object stores. A separate thread makes them, so neither the training nor the scans of the folder wait for
+//! them.
 
 use crate::keeper::found::{failing, kept};
 use crate::keeper::problem::in_store;
@@ -22,13 +23,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use store::{Access, Destination, Manifest, Store, StoreError, Trouble};
 
-/// Between two tries after a failure: doubling to the second of them.
+/// First and longest interval between retries after a failure. The interval doubles in between.
 const AGAIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
-/// How long the other workers' files of a checkpoint are waited for while none of them shows that it sends.
+/// How long to wait for the other workers' files of a checkpoint while no worker shows that it sends.
 const PARTS: Duration = Duration::from_secs(600);
-/// What lies beside a checkpoint is copied with it if it is not larger than it and this, in bytes.
+/// Files beside a checkpoint are copied with it up to the checkpoint's size plus this, in bytes.
 const LARGE: u64 = 1 << 30;
-/// Between two looks whether they are there.
+/// Interval between checks whether the other workers' files are there.
 const PARTS_AGAIN: Duration = Duration::from_secs(2);
 
 /// A place in a store, and what it is for.
@@ -37,7 +38,7 @@ pub(super) struct Where {
     pub uri: String,
     place: StorePlace,
     interval: Duration,
-    /// A copy of what is kept elsewhere.
+    /// Whether it holds copies of checkpoints that are kept elsewhere.
     pub is_backup: bool,
 }
 
@@ -71,7 +72,7 @@ impl Where {
     }
 }
 
-/// Opens what a person names, the way the job's own store of that cloud is opened, if it has one.
+/// Opens a URI that a user names, with the settings of the job's own store of that cloud, if it has one.
 pub(super) fn open_uri(policy: &CheckpointPolicy, uri: &str) -> Result<Store, StoreError> {
     let destination = Destination::parse(uri)?;
     let place = places(policy).find(|place| place.serves(&destination)).map(|place| place.place);
@@ -89,13 +90,13 @@ fn open(mut destination: Destination, place: &StorePlace, writer: &str) -> Resul
     Store::open(&destination, &access, writer)
 }
 
-/// How the copies in one store stand.
+/// The status of the copies in one store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Standing {
     /// The store, with the prefix.
     pub uri: String,
-    /// What a person wants to be copied now is not copied yet.
+    /// Whether a copy that a user requested is still pending.
     pub is_urgent: bool,
     /// The newest copy.
     pub last: Option<Kept>,
@@ -106,9 +107,9 @@ pub struct Standing {
 /// The copies of one folder in one store.
 pub(super) struct Copies {
     place: Where,
-    /// What the program wrote goes with the pod.
+    /// Whether the program's files are lost with the pod.
     is_last_chance: bool,
-    /// It is kept in another store as well.
+    /// Whether the checkpoints are kept in another store as well.
     is_second: bool,
     shared: Arc<Shared>,
 }
@@ -121,28 +122,28 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// What is kept in the store.
+    /// The retention rules of the store.
     keep: Keep,
-    /// Good ones.
+    /// Good checkpoints to copy.
     wanted: Vec<Found>,
-    /// What lies beside them, by folder.
+    /// Files beside the checkpoints, by folder.
     beside: BTreeMap<String, Vec<Member>>,
-    /// What the store has; unknown until it was asked.
+    /// Path and time of the checkpoints in the store. `None` until the store has been listed.
     have: Option<BTreeMap<String, Timestamp>>,
-    /// Path of what is under way.
+    /// Path of the checkpoint that is being copied.
     copying: Option<String>,
-    /// Paths of what is not whole yet, or was changed: the next look tells more.
+    /// Paths of checkpoints that are incomplete or were changed. The next scan brings them up to date.
     passed_over: BTreeSet<String>,
-    /// Looks so far.
+    /// Scans so far.
     looks: u64,
     /// The newest copy.
     last: Option<Kept>,
     error: Option<StoreError>,
-    /// Nothing more will come: what is wanted is copied at once.
+    /// No more checkpoints follow. The wanted ones are copied at once.
     drains: bool,
-    /// A person wants what waits to be copied now, and has not been answered yet.
+    /// Whether a copy that a user requested is still pending.
     is_urgent: bool,
-    /// The thread has nothing to do any more.
+    /// The thread has ended.
     is_drained: bool,
 }
 
@@ -151,8 +152,8 @@ impl State {
         self.have.as_ref().is_some_and(|have| have.get(&found.path) == Some(&found.modified))
     }
 
-    /// What is not copied yet of what is to be, the newest first: of a store the newest saves of each series, which are kept
-    /// there, of a backup the newest save.
+    /// Checkpoints that are still to be copied, the newest first. A store gets the newest saves of each series, which
+    /// are kept there. A backup gets the newest save.
     fn waiting(&self, is_backup: bool) -> Vec<&Found> {
         let most = match self.keep.retention {
             _ if is_backup => 1,
@@ -183,7 +184,7 @@ impl State {
 }
 
 impl Copies {
-    /// Begins; none if there can't be a thread.
+    /// Starts the thread. Returns `None` if the kernel denies one.
     pub(super) fn start(keeper: &Arc<Keeper>, place: Where) -> Option<Self> {
         let is_last_chance = keeper.is_only_copy();
         let is_second = place.is_backup && keeper.policy.store.is_some();
@@ -204,8 +205,8 @@ impl Copies {
         self.shared.state.lock().has(found)
     }
 
-    /// These are good, or may be with what other workers have, and this lies beside them. What of them is kept decides what
-    /// stays in the store.
+    /// Sets the checkpoints to copy, and the files beside them. The checkpoints are good, or may be together with files
+    /// of other workers. `keep` decides which of them stay in the store.
     pub(super) fn want(&self, found: Vec<Found>, keep: Keep, beside: BTreeMap<String, Vec<Member>>) {
         let mut state = self.shared.state.lock();
         (state.wanted, state.keep, state.beside) = (found, keep, beside);
@@ -216,13 +217,13 @@ impl Copies {
         self.shared.changed.notify_all();
     }
 
-    /// Whether the end of the pod waits for it: what is not copied is lost with the pod. What another store has is no reason
-    /// to wait for one that fails.
+    /// Whether the end of the pod waits for this store, because uncopied files are lost with the pod. It does not wait
+    /// for a failing backup if the job has another store.
     pub(super) fn is_needed(&self) -> bool {
         self.is_last_chance && !(self.is_second && self.failing().is_some())
     }
 
-    /// Nothing more will come: waits until all that is wanted is copied, for this long at most. Whether it is.
+    /// Waits until all wanted checkpoints are copied, for at most `time`; no more follow. Returns whether they are.
     pub(super) fn drain(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.shared.state.lock();
@@ -232,18 +233,18 @@ impl Copies {
         state.is_drained
     }
 
-    /// Whether nothing is copied any more.
+    /// Whether the thread has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.state.lock().is_drained
     }
 
-    /// Copies what waits without waiting for the interval.
+    /// Copies pending checkpoints without waiting for the interval.
     pub(super) fn hurry(&self) {
         self.shared.state.lock().is_urgent = true;
         self.shared.changed.notify_all();
     }
 
-    /// How it stands.
+    /// The status of the copies.
     pub(super) fn standing(&self) -> Standing {
         let state = self.shared.state.lock();
         Standing {
@@ -254,7 +255,7 @@ impl Copies {
         }
     }
 
-    /// Paths of what has to stay on the volume until it is copied.
+    /// Paths of checkpoints that have to stay on the volume until they are copied.
     pub(super) fn held(&self) -> BTreeSet<String> {
         let state = self.shared.state.lock();
         let waiting = state.waiting(self.place.is_backup).into_iter().map(|found| found.path.clone());
@@ -266,14 +267,14 @@ impl Copies {
         self.shared.state.lock().last.clone()
     }
 
-    /// The newest that is not copied yet.
+    /// Path of the newest checkpoint, if it is not copied yet.
     pub(super) fn pending(&self) -> Option<String> {
         let state = self.shared.state.lock();
         let newest = state.wanted.iter().max_by(|a, b| a.newer(b));
         newest.filter(|found| !state.has(found)).map(|found| found.path.clone())
     }
 
-    /// What keeps copies from being made.
+    /// Why copies fail.
     pub(super) fn failing(&self) -> Option<Problem> {
         self.shared.state.lock().error.as_ref().map(failing)
     }
@@ -333,7 +334,7 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
         match done {
             Ok(Done::Listed(manifests)) => {
                 state.last = manifests.iter().filter(|it| it.writer == *uid).max_by_key(|it| it.stored).map(copied);
-                // What others have put there at the same path is no copy of this job's.
+                // A checkpoint of another writer at the same path is no copy of this job's.
                 let own = manifests.into_iter().filter(|it| it.writer == *uid);
                 state.have = Some(own.map(|it| (it.path, it.modified)).collect());
                 (failures, state.error) = (0, None);
@@ -350,8 +351,8 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                 (failures, state.error) = (0, None);
                 due = Instant::now() + if state.has_rest(&path) { Duration::ZERO } else { place.interval };
             }
-            // The program goes on with it, or took it away. What a later look has found is no part of that: it may be
-            // whole by now, and the last look is followed by none.
+            // The program still writes the checkpoint, or has removed it. This does not hold for the results of a later
+            // scan: the checkpoint may be complete by now, and no scan follows the last one.
             Err(error) if error.trouble == Trouble::Changed => {
                 if state.looks == look {
                     state.passed_over.extend(found.map(|found| found.path));
@@ -368,21 +369,21 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
     }
 }
 
-/// What an exchange with a store has brought.
+/// The result of an exchange with a store.
 enum Done {
     Listed(Vec<Manifest>),
     Copied(Box<Manifest>),
 }
 
-/// A backup of before the agent's start counts.
+/// When the next copy is due. A backup from before the agent's start counts.
 fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
     let age = last.and_then(|kept| kept.time).map(|time| Timestamp::now().duration_since(time));
     let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or(interval);
     Instant::now() + interval.saturating_sub(age)
 }
 
-/// What lies beside the checkpoints of that folder goes before them, so that a copy is never without it. What is large is no
-/// configuration: it is not copied unasked.
+/// Copies the files beside the checkpoints of a folder before the checkpoints, so that a copy is never without them.
+/// Large files are not copied unasked, because they are no configuration.
 pub(super) async fn copy_beside(
     store: &Store,
     root: &Path,
@@ -401,15 +402,15 @@ pub(super) async fn copy_beside(
     });
     members.sort_by(|a, b| a.path.cmp(&b.path));
     match store.upload_beside(root, folder, &members).await {
-        // A log that grows: it is copied as it is the next time.
+        // A growing log is copied with the next checkpoint, as it is then.
         Err(error) if error.trouble == Trouble::Changed => Ok(()),
         other => other,
     }
 }
 
-/// Every worker has its own folder, with files of its own: this one's, and then those of the others, who ask for what is wanted.
-/// A round is called by its content, so that the next try continues what the workers sent in this one. It ends with the
-/// attempt in which it was called, or when no worker has shown for a while that it sends.
+/// Gathers a checkpoint whose files lie in the workers' own folders. This worker sends its files, then waits for those
+/// of the others, which ask for the rounds. A round is named after its content, so that a retry continues with the
+/// files that were sent before. It ends with its attempt, or when no worker has shown for a while that it sends.
 async fn gather(keeper: &Keeper, store: &Store, place: &Where, found: &Found) -> Result<Manifest, StoreError> {
     let round = place.round(&format!("{} {} {}", found.path, found.modified, keeper.started));
     let found = &Found { verdict: put_together(), ..found.clone() };
@@ -447,16 +448,16 @@ async fn gather(keeper: &Keeper, store: &Store, place: &Where, found: &Found) ->
     result
 }
 
-/// What a checkpoint is worth whose files several workers have written, each into a folder of its own.
+/// The verdict on a checkpoint whose files several workers have written, each into its own folder.
 pub(super) fn put_together() -> Verdict {
     Verdict::Complete { why: "of the files of other workers only names and lengths were looked at".to_owned() }
 }
 
-/// Deletes from the store in which this job keeps its checkpoints what the rules don't keep. What can't be deleted now is deleted
-/// with the next copy.
+/// Deletes checkpoints that the rules don't keep from the store in which this job keeps its checkpoints. A deletion
+/// that fails is retried with the next copy.
 async fn rotate(store: &Store, uid: &str, keep: &Keep) {
     let Ok(listing) = store.list().await else { return };
-    // Others may have checkpoints of the same paths: they are none of this job's, and part of no save of it.
+    // Checkpoints of other writers may have the same paths. They belong neither to this job nor to its saves.
     let own: Vec<_> = listing.manifests.iter().filter(|manifest| manifest.writer == uid).collect();
     let all: Vec<_> = own.iter().map(|manifest| in_store(manifest, uid)).collect();
     for path in to_delete(&all, &Keep { backup: None, ..keep.clone() }, Timestamp::now()) {
@@ -466,7 +467,7 @@ async fn rotate(store: &Store, uid: &str, keep: &Keep) {
     }
 }
 
-/// A thread that sends this worker's files of a checkpoint: looks go on meanwhile.
+/// A thread that sends this worker's files of a checkpoint while scans continue.
 pub(super) struct PartSender {
     pub path: String,
     pub round: String,
@@ -476,7 +477,7 @@ pub(super) struct PartSender {
 }
 
 impl PartSender {
-    /// Begins; none if there can't be a thread.
+    /// Starts the thread. Returns `None` if the kernel denies one.
     pub(super) fn start(keeper: &Arc<Keeper>, place: &Where, found: &Found, round: &str) -> Option<Self> {
         let stop = Arc::<AtomicBool>::default();
         let (theirs, keeper, place) = (Arc::clone(&stop), Arc::clone(keeper), place.clone());
@@ -501,12 +502,12 @@ impl PartSender {
         Some(Self { path, round: round.to_owned(), members, thread: Some(thread), stop })
     }
 
-    /// Whether it has ended.
+    /// Whether the thread has ended.
     pub(super) fn is_done(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// What came of it.
+    /// The result of the sending.
     pub(super) fn end(mut self) -> Result<(), StoreError> {
         let thread = self.thread.take();
         let failed = || Err(StoreError::new(Trouble::Local, format!("{}: the thread that sends it failed", self.path)));
@@ -526,7 +527,7 @@ async fn stopped(stop: &AtomicBool) {
     }
 }
 
-/// As it is told: with the time at which the copy was whole.
+/// The copy for the status, with the time at which it was complete.
 pub(super) fn copied(manifest: &Manifest) -> Kept {
     Kept { time: Some(manifest.stored), ..kept(&manifest.found(), None) }
 }

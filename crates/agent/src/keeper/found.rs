@@ -1,4 +1,4 @@
-//! What was found of checkpoints: read whole, and in words for the status.
+//! Verification of checkpoints, and descriptions of them for the status.
 
 use checkpoint::budget::Budget;
 use checkpoint::choose::Doubt;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::{fs, io};
 use store::StoreError;
 
-/// What is wrong with checkpoints of this job's own.
+/// Problems of this job's own checkpoints.
 pub(super) fn bad_ones(scan: &Scan) -> Vec<Problem> {
     scan.found
         .iter()
@@ -87,7 +87,8 @@ pub(super) fn failing(error: &StoreError) -> Problem {
     Problem { kind: ProblemKind::CopyFailing, message: error.to_string() }
 }
 
-/// Verifies one checkpoint that a person named. What the proofs have is not read again. What lies beside it does not matter.
+/// Verifies one checkpoint that a user named. A checkpoint in the proofs is not read again. Files beside it do not
+/// matter.
 pub(super) fn look_at(path: &Path, depth: Depth, proofs: &Proofs, budget: &Budget) -> Result<Found, Doubt> {
     let bad = |why: &str| Err(Doubt::Bad(why.to_owned()));
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {

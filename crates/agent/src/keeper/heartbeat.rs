@@ -1,5 +1,5 @@
-//! Says every minute that this job uses its folder of checkpoints, however long a look at it takes: another job that came
-//! upon an old heartbeat would begin to write there.
+//! Records every minute that this job uses its folder of checkpoints, however long a scan takes. Another job that finds
+//! an old heartbeat would begin to write there.
 
 use crate::keeper::{Keeper, stand_back};
 use checkpoint::folder::Folder;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Goes on until it is dropped.
+/// Runs until it is dropped.
 pub(super) struct Heartbeat(Arc<(Mutex<bool>, Condvar)>);
 
 impl Heartbeat {
@@ -28,13 +28,13 @@ impl Heartbeat {
                 if *is_over {
                     return;
                 }
-                // Under the lock: none comes after the end.
+                // Under the lock, so that no heartbeat follows the end.
                 if let Ok(root) = Folder::root(&root) {
                     let _ = ledger::heartbeat(&root, &uid, &job, Turn::Holds, Timestamp::now());
                 }
             }
         };
-        // Without a thread the looks say it.
+        // Without a thread, the scans record it.
         let _ = thread::Builder::new().name("heartbeat".to_owned()).spawn(beat);
         Self(stop)
     }

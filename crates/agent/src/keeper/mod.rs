@@ -1,8 +1,9 @@
-//! Who takes care of the checkpoints: chooses the one that a run goes on from, looks at what the program writes, deletes
-//! what is not needed any more, and copies what must outlive the pod.
+//! Manages the checkpoints. The keeper chooses the one that a run resumes from, and watches what the program writes. It
+//! deletes checkpoints that are not needed any more, and copies those that must outlive the pod.
 //!
-//! All of it happens in threads of its own, at the lowest priority for processor and disk: the training never waits for it.
-//! One worker's agent takes care of a folder that all share; where each has its own, each takes care of its own.
+//! All of it happens in separate threads at the lowest priority for processor and disk, so the training never waits for
+//! it. If all workers share a folder, one worker's agent manages it. If each worker has its own, each agent manages its
+//! own.
 
 mod care;
 pub mod choice;
@@ -43,18 +44,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Between two looks at the folder.
+/// Interval between scans of the folder.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
-/// Looking at the folder may take this share of the time, on a file server that is slow.
+/// The interval is at least this many times the duration of a scan, for slow file servers.
 const SHARE: u32 = 10;
 /// How long an attempt waits for a folder or a store that can't be read, or that another job writes to.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long the end of a pod may wait until what the program wrote last was looked at.
+/// How long the end of a pod may wait for the scan of the program's last files.
 const LAST_LOOK: Duration = Duration::from_secs(30);
-/// How long the end of a pod may wait until what would be lost with it is copied.
+/// How long the end of a pod may wait for copies of files that would be lost with it.
 const LAST_COPY: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// Takes care of the checkpoints as long as the container lives.
+/// Manages the checkpoints as long as the container lives.
 pub struct Keeper {
     policy_file: PathBuf,
     /// The policy as it was when the container started.
@@ -63,7 +64,7 @@ pub struct Keeper {
     root: PathBuf,
     /// Index of this worker.
     index: u32,
-    /// When the container started, in words that no other start has.
+    /// When the container started, which distinguishes it from every other start.
     started: Timestamp,
     current: Arc<CurrentRun>,
     wake: Arc<Wake>,
@@ -71,35 +72,36 @@ pub struct Keeper {
     state: Mutex<State>,
     /// Wakes the thread.
     changed: Condvar,
-    /// Ends what takes long of the work that was begun last.
+    /// Stops long operations of the work that was begun last.
     stop: Mutex<Arc<AtomicBool>>,
-    /// What this container has read of checkpoints: an attempt that resumes from it does not read it again.
+    /// Checkpoints that this container has read. An attempt that resumes from one of them does not read it again.
     proofs: Proofs,
     /// Bytes of checkpoints that were read, and how many those were when the last program ended.
     read: Arc<AtomicU64>,
     read_at_end: AtomicU64,
-    /// The one that works.
+    /// The thread that does the work.
     thread: Mutex<Option<thread::JoinHandle<()>>>,
-    /// In the stores, over all attempts of this pod.
+    /// Copies in the stores, over all attempts of this pod.
     copies: Mutex<Vec<Arc<Copies>>>,
     /// When an attempt first resumed from `resumeFrom`, as the operator or this agent knows it.
     wish_used: Mutex<Option<UsedWish>>,
-    /// Others decide with this agent how an attempt has ended.
+    /// Whether there is a gang, which decides how an attempt has ended.
     in_gang: bool,
-    /// By which the first worker's agent proves the rounds; none where there are no others.
+    /// The key with which the first worker's agent proves the rounds. None if there are no other workers.
     rounds_key: Option<AnswerKey>,
-    /// Whether it was said that something else answers there.
+    /// Whether it was logged that something else answers at the first worker's address.
     has_met_stranger: AtomicBool,
-    /// What the last attempt began with, if it ended before real work: how it ended decides whether that counts.
+    /// The checkpoint of the last attempt, if that ended before real work. The way it ended decides whether that
+    /// counts.
     unjudged: Mutex<Option<String>>,
-    /// No other job has to wait for this one any more.
+    /// Whether this job has left the folder, so that no other job waits for it any more.
     has_left: AtomicBool,
 }
 
-/// That an attempt has resumed from `resumeFrom`, or from what a restart request named.
+/// Records that an attempt has resumed from `resumeFrom`, or from the checkpoint that a restart request named.
 #[derive(Clone, Debug)]
 struct UsedWish {
-    /// When that was for the first time.
+    /// When that happened for the first time.
     time: Timestamp,
     /// The restart request.
     request: Option<String>,
@@ -118,9 +120,9 @@ struct State {
     /// What is still to be done.
     until: Until,
     has_settled: bool,
-    /// What was asked for last waits for what was under way.
+    /// The work that was requested last waits for the work before it.
     is_pending: bool,
-    /// Of which checkpoints every worker is to put its files into the store.
+    /// The checkpoints whose files every worker has to put into the store.
     rounds: Rounds,
 }
 
@@ -130,14 +132,15 @@ pub(super) enum Until {
     /// The program runs.
     #[default]
     Run,
-    /// It has ended, and another attempt may follow in this pod: one more look, and nobody waits for copies.
+    /// The program has ended, and another attempt may follow in this pod. One more scan follows, without waiting for
+    /// copies.
     Attempt,
-    /// It has ended, and the pod with it: what would be lost is copied first.
+    /// The program has ended, and the pod with it. Files that would be lost are copied first.
     Pod,
 }
 
 impl Keeper {
-    /// Reads the policy; without one that can be read nobody takes care, which is said.
+    /// Reads the policy. If it can't be read, the agent logs that and does not manage the checkpoints.
     pub fn new(
         policy_file: &Path,
         gang: Option<&gang::Options>,
@@ -182,24 +185,24 @@ impl Keeper {
         }))
     }
 
-    /// The port at which the others ask this agent, if they have to and no other port serves.
+    /// The port at which the other workers ask this agent, if they have to and no other port serves.
     pub fn port(&self) -> Option<u16> {
         (self.policy.workers > 1 && self.index == 0 && self.policy.port != 0).then_some(self.policy.port)
     }
 
-    /// Begins with an attempt: chooses, or fetches what was chosen, then looks after what is written. `before` is how the
-    /// attempt before ended, if the gang's leader knows.
+    /// Begins an attempt. Chooses a checkpoint, or fetches the chosen one, then watches what the program writes.
+    /// `before` is how the attempt before ended, if the gang's leader knows.
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
     pub fn begin(self: &Arc<Self>, attempt: u32, given: Option<Choice>, before: Option<&AttemptEnd>) -> io::Result<()> {
         let before = before.cloned();
-        // It waits for nothing that an attempt before still reads.
+        // Stops the reads of earlier attempts, so that this one does not wait for them.
         self.stop.lock().store(true, Ordering::Relaxed);
         self.work_on(move |keeper| keeper.work(attempt, given, before.as_ref()))
     }
 
-    /// Copies what would be lost with the pod. [`Keeper::has_settled`] tells when that is done.
+    /// Copies files that would be lost with the pod. [`Keeper::has_settled`] says when that is done.
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
@@ -210,7 +213,8 @@ impl Keeper {
         })
     }
 
-    /// No attempt follows in this pod: another job may use the folder. In a thread of its own, for a file server may hang.
+    /// Releases the folder for other jobs, because no attempt follows in this pod. It does so in a separate thread,
+    /// because a file server may hang.
     pub fn leave_folder(self: &Arc<Self>) {
         if self.index != 0 && self.policy.shared {
             return;
@@ -229,13 +233,13 @@ impl Keeper {
         }
     }
 
-    /// Whether that is done.
+    /// Whether the folder is released.
     pub fn has_left(&self) -> bool {
         self.has_left.load(Ordering::Relaxed) || (self.index != 0 && self.policy.shared)
     }
 
     fn work_on(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) -> io::Result<()> {
-        // What was begun before has its last look behind it, or is told here that it has no time for more.
+        // Earlier work has made its last scan, or is asked here to end soon.
         self.end_attempt();
         self.state.lock().is_pending = true;
         *self.stop.lock() = Arc::default();
@@ -243,12 +247,12 @@ impl Keeper {
         let keeper = Arc::clone(self);
         let thread = thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
             stand_back();
-            // Two at once in one folder would get in each other's way.
+            // Two threads in one folder would get in each other's way.
             let _ = before.map(thread::JoinHandle::join);
             let told = keeper.state.lock().told.take();
             *keeper.state.lock() = State { told, ..State::default() };
             if survive(|| work(&keeper)).is_none() {
-                // To begin anew instead would be to lose what there is.
+                // A start from step 0 instead would lose the existing checkpoints.
                 let message = "choosing the checkpoint to resume from failed because of a bug in the agent".to_owned();
                 keeper.choose(Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message }));
             }
@@ -258,13 +262,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// What the run goes on from, once that is known. The error says why it can't be started.
+    /// The checkpoint that the run resumes from, once it is chosen. The error says why the run can't start.
     pub fn chosen(&self) -> Option<Result<Choice, LaunchError>> {
         let state = self.state.lock();
         state.chosen.clone().filter(|_| !state.is_pending)
     }
 
-    /// How the checkpoints stand, as far as this agent takes care of them.
+    /// The status of the checkpoints that this agent manages.
     pub fn told(&self) -> Option<Checkpoints> {
         self.state.lock().told.clone()
     }
@@ -296,7 +300,7 @@ impl Keeper {
         self.read.load(Ordering::Relaxed).saturating_sub(self.read_at_end.load(Ordering::Relaxed))
     }
 
-    /// For the reading of checkpoints, which is counted.
+    /// Budget for reading checkpoints, which counts the bytes.
     fn budget(&self) -> Budget {
         Budget::default().counted_by(Arc::clone(&self.read))
     }
@@ -306,28 +310,28 @@ impl Keeper {
         self.state.lock().until
     }
 
-    /// Whether each worker has files of its own of a checkpoint.
+    /// Whether each worker has its own files of a checkpoint.
     fn is_sharded(&self) -> bool {
         !self.policy.shared && self.policy.workers > 1
     }
 
-    /// Whether what the program wrote goes with the pod, unless it is copied.
+    /// Whether the program's files are lost with the pod unless they are copied.
     pub fn is_only_copy(&self) -> bool {
         !self.policy.shared && (self.policy.store.is_some() || self.policy.backup.is_some())
     }
 
-    /// Whether all is done that the end of the pod has to wait for.
+    /// Whether everything is done that the end of the pod has to wait for.
     pub fn has_settled(&self) -> bool {
         let state = self.state.lock();
         state.has_settled && !state.is_pending
     }
 
-    /// When an attempt first resumed from what this policy names.
+    /// When an attempt first resumed from the checkpoint that this policy names.
     fn wish_used(&self, policy: &CheckpointPolicy) -> Option<Timestamp> {
         self.wish_used.lock().as_ref().filter(|used| used.request == policy.request).map(|used| used.time)
     }
 
-    /// An attempt resumes from what this policy names.
+    /// Records that an attempt resumes from the checkpoint that this policy names.
     fn use_wish(&self, policy: &CheckpointPolicy) {
         let mut used = self.wish_used.lock();
         if used.as_ref().is_none_or(|used| used.request != policy.request) {
@@ -335,7 +339,7 @@ impl Keeper {
         }
     }
 
-    /// How long an attempt waits for what can't be read.
+    /// How long an attempt waits for a folder or a store that can't be read.
     fn patience(&self) -> Duration {
         match self.policy.patience_seconds {
             0 => PATIENCE,
@@ -343,8 +347,8 @@ impl Keeper {
         }
     }
 
-    /// Which checkpoints the others are to put their files of into the store: JSON, proven for the one who asks with `nonce`.
-    /// Nothing without the gang's key.
+    /// The checkpoints whose files the other workers have to put into the store, as JSON. The answer is proven for the
+    /// caller that sent `nonce`. Returns `None` without the gang's key.
     pub fn proven_rounds(&self, nonce: &[u8]) -> Option<Vec<u8>> {
         let rounds = Rounds { uid: self.policy.uid.clone(), ..self.state.lock().rounds.clone() };
         Some(self.rounds_key.as_ref()?.prove(nonce, &serde_json::to_vec(&rounds).ok()?))
@@ -358,7 +362,8 @@ impl Keeper {
         self.state.lock().rounds.rounds.retain(|(_, called)| called != round);
     }
 
-    /// Whether it is still asked for: another attempt, which may write anew what it is about, calls off what was before.
+    /// Whether a round is still requested. Another attempt, which may rewrite the round's checkpoint, calls off earlier
+    /// rounds.
     fn calls_for(&self, round: &str) -> bool {
         self.state.lock().rounds.rounds.iter().any(|(_, called)| called == round)
     }
@@ -444,7 +449,7 @@ impl Keeper {
         self.wake.wake();
     }
 
-    /// Until the time is over, or the program has ended.
+    /// Waits until the time is over or the program has ended.
     fn wait(&self, time: Duration) {
         let mut state = self.state.lock();
         if state.until == Until::Run {
@@ -457,7 +462,7 @@ impl Keeper {
         read_policy(&self.policy_file).unwrap_or_else(|_| self.policy.clone())
     }
 
-    /// Those who copy: made once, and made again when they have ended.
+    /// The copies in each store. Their threads are started once, and restarted after they have ended.
     fn copies(self: &Arc<Self>, policy: &CheckpointPolicy) -> Vec<Arc<Copies>> {
         let mut copies = self.copies.lock();
         if copies.is_empty() || copies.iter().any(|copies| copies.has_ended()) {
@@ -466,12 +471,12 @@ impl Keeper {
         copies.clone()
     }
 
-    /// Copies what waits to be copied without waiting for the interval.
+    /// Copies pending checkpoints without waiting for the interval.
     pub fn hurry_copies(&self) {
         self.copies.lock().iter().for_each(|copies| copies.hurry());
     }
 
-    /// How the copies stand, by store; nothing before the first look.
+    /// The status of the copies, by store. Empty before the first scan.
     pub fn standing(&self) -> Vec<Standing> {
         self.copies.lock().iter().map(|copies| copies.standing()).collect()
     }
@@ -481,7 +486,7 @@ impl Keeper {
     }
 }
 
-/// Waits for what a store does. One thread waits for one thing at a time.
+/// Waits for a store's work. One thread waits for one task at a time.
 #[expect(clippy::expect_used, reason = "no thread without one")]
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -496,7 +501,7 @@ pub fn read_policy(file: &Path) -> io::Result<CheckpointPolicy> {
     read_json(file)
 }
 
-/// This thread gets processor and disk when nobody else wants them.
+/// Lowers this thread's priority, so that it gets processor and disk only when no other thread wants them.
 pub fn stand_back() {
     const IOPRIO_WHO_PROCESS: i32 = 1;
     const IDLE: i32 = 3 << 13;

@@ -5,7 +5,7 @@ use checkpoint::inventory::{Known, Stage};
 use protocol::report::{LaunchError, LaunchErrorKind};
 use store::{Manifest, StoreError, Trouble};
 
-/// A store error about a checkpoint that a person named: only what is bad or not there is for good.
+/// A store error about a checkpoint that a user named. Only a bad or missing checkpoint is a permanent failure.
 pub(super) fn failed(error: &StoreError) -> LaunchError {
     let kind = match is_about_content(error) || error.trouble == Trouble::Invalid {
         true => LaunchErrorKind::CheckpointUnusable,
@@ -14,7 +14,7 @@ pub(super) fn failed(error: &StoreError) -> LaunchError {
     LaunchError { kind, message: error.to_string() }
 }
 
-/// What an error says about a checkpoint that was to be fetched: whether it is bad, or could not be read.
+/// Whether an error means that the checkpoint to fetch is bad, or that it could not be read.
 pub(super) fn doubt(error: &StoreError) -> Doubt {
     let message = error.to_string();
     if is_about_content(error) { Doubt::Bad(message) } else { Doubt::Unread(message) }
@@ -33,7 +33,7 @@ pub(super) fn refused(doubt: Doubt, of: &str) -> LaunchError {
     LaunchError { kind, message: format!("{of}: {why}") }
 }
 
-/// A checkpoint in a store, as one on a volume is known.
+/// A checkpoint in a store, in the form of one on a volume.
 pub(super) fn in_store(manifest: &Manifest, uid: &str) -> Known {
     Known {
         found: manifest.found(),

@@ -5,7 +5,7 @@ use protocol::attempt::AttemptEnd;
 use protocol::gang::KILLED;
 use protocol::reason::Reason;
 
-/// A program that ran this long has done real work, whether or not anybody understands its output.
+/// A program that ran this long has done real work, whether or not its output was understood.
 const WORK: SignedDuration = SignedDuration::from_mins(5);
 
 /// What an attempt has done.
@@ -20,7 +20,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Whether the checkpoint that it began with has served.
+    /// Whether the checkpoint that the attempt began with has worked.
     pub(super) fn is_real(self) -> bool {
         self.progressed || self.saved || self.ran >= WORK
     }

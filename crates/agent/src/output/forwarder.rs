@@ -1,4 +1,4 @@
-//! Passes the program's output on, byte for byte and at once, and lets others read along.
+//! Forwards the program's output at once and byte for byte, and gives it to the parser as well.
 
 use crate::observations::Observations;
 use crate::output::queue::{Queue, Stream};
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use text::mpi;
 
-/// A thread for each of the program's streams that copies it to this process's own.
+/// A thread for each of the program's streams that copies it to this process's own stream.
 ///
-/// They are threads of their own, because a reader that doesn't read blocks them, and must block nobody else. They sleep in
+/// The threads are separate, because a reader that does not read blocks them and must not block others. They sleep in
 /// the kernel while the program is silent.
 pub struct Forwarder {
     /// stderr, then stdout if that is piped.
@@ -31,12 +31,12 @@ struct Copy {
     ended: AtomicBool,
     observations: Arc<Observations>,
     parser: Arc<Queue>,
-    /// Of stdout: where stderr's lines are kept.
+    /// For stdout: the copy that keeps stderr's lines.
     errors: Option<Arc<Self>>,
 }
 
 impl Forwarder {
-    /// Starts the threads for one program, whose run is `run`. They end when nobody is left who could write.
+    /// Starts the threads for one program, whose run is `run`. They end when no process is left that could write.
     ///
     /// # Errors
     /// Where the kernel denies a thread.
@@ -61,12 +61,12 @@ impl Forwarder {
         Ok(Self { streams })
     }
 
-    /// Lets `read` look at the last lines of stderr so far.
+    /// Calls `read` with the last lines of stderr so far.
     pub fn recent_lines(&self, read: impl FnOnce(&RecentLines)) {
         read(&self.streams[0].recent_lines.lock());
     }
 
-    /// Whether all that was written has been passed on, and nobody is left who could write more.
+    /// Whether all output has been forwarded, and no process is left that could write more.
     pub fn has_ended(&self) -> bool {
         self.streams.iter().all(|copy| copy.ended.load(SeqCst))
     }
@@ -106,7 +106,7 @@ impl Copy {
             };
             self.observations.prints(bytes.len());
             if self.stream == Stream::Stderr {
-                // Before it is passed on: what blocks there may be the last words.
+                // Before it is forwarded, because the forwarding may block, and these may be the last words.
                 survive(|| self.recent_lines.lock().push(bytes));
                 self.observations.changes.change();
             }
@@ -117,7 +117,7 @@ impl Copy {
                     survive(|| errors.recent_lines.lock().push(&bytes[at..]));
                 }
             }
-            // Without a reader it goes on reading: the program must not block, and its last words still count.
+            // Without a reader the thread still reads, because the program must not block, and its last words count.
             reader_is_there = reader_is_there && write_all(to, bytes, on_taken).is_ok();
             self.parser.push(self.stream, bytes);
         }

@@ -1,18 +1,18 @@
-//! A stream of bytes as lines.
+//! Splits a stream of bytes into lines.
 
-/// Bytes of a line that is looked at; a longer one is none that a person reads.
+/// Highest number of bytes in a line. A longer line is not meant for people, and is skipped.
 const MAX_LINE: usize = 64 * 1024;
 
-/// Splits what comes in chunks cut anywhere, at newlines and at the carriage returns by which a progress bar is redrawn.
+/// Splits chunks, which may be cut anywhere, at newlines and at the carriage returns that redraw a progress bar.
 #[derive(Debug, Default)]
 pub struct Lines {
     /// The line that has begun.
     begun: Vec<u8>,
-    /// The rest of this line is not looked at: it is too long, or its beginning is missing.
+    /// Whether the rest of this line is skipped, because it is too long or its beginning is missing.
     skipping: bool,
-    /// A carriage return came before `begun`.
+    /// Whether a carriage return came before `begun`.
     is_redrawn: bool,
-    /// How much of `begun` was looked at as a bar.
+    /// How many bytes of `begun` were read as a bar.
     looked_at: usize,
 }
 
@@ -53,10 +53,10 @@ impl Lines {
 
     /// The progress bar that has begun and is drawn to its end, unless it was returned before.
     ///
-    /// tqdm begins each drawing with a carriage return, so that a bar is ended only when the next one is drawn, which may be
-    /// minutes later. Of a line that has begun nobody knows whether it is whole: the program's buffer may have ended in
-    /// the middle of a number. What makes a bar is that it began after a carriage return, and the `]` by which tqdm's end
-    /// makes it whole: no number can go on behind it.
+    /// tqdm begins each drawing with a carriage return, so a bar ends only when the next one is drawn, maybe minutes
+    /// later. A line that has begun may be incomplete, because the program's buffer may have ended in the middle of a
+    /// number. A line is a complete bar if it began after a carriage return and ends with tqdm's `]`, behind which no
+    /// number can continue.
     pub fn drawn_bar(&mut self) -> Option<&[u8]> {
         if !self.has_drawn_bar() {
             return None;
@@ -67,12 +67,12 @@ impl Lines {
 
     /// Whether [`Lines::drawn_bar`] would return one.
     pub fn has_drawn_bar(&self) -> bool {
-        // A shorter bar has blanks behind it, to cover the longer one before.
+        // A shorter bar has blanks at its end, which cover the longer one before.
         let ends_as_bar = || self.begun.trim_ascii_end().ends_with(b"]");
         self.is_redrawn && self.begun.len() > self.looked_at && ends_as_bar()
     }
 
-    /// What has begun, where nothing can come any more that would end it.
+    /// The line that has begun, at the end of the stream.
     pub fn end(&mut self) -> Option<Vec<u8>> {
         let is_new = self.begun.len() > self.looked_at;
         self.looked_at = 0;

@@ -1,4 +1,4 @@
-//! The program's output: passed on, kept for the report, and read for progress and evidence.
+//! The program's output: forwards it, keeps its end for the report, and reads it for progress and evidence.
 
 pub mod forwarder;
 pub mod lines;

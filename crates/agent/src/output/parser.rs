@@ -1,4 +1,4 @@
-//! Reads the program's output for progress and for the lines by which libraries tell of errors, at leisure.
+//! Reads the program's output for progress and for libraries' error lines, without haste.
 
 use crate::observations::Observations;
 use crate::output::lines::Lines;
@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 use text::error_pattern;
 use text::printable;
 
-/// For each second of work it rests that many: it takes at most a twentieth of a core, however much is printed.
+/// Seconds of rest for each second of work, so that it takes at most a twentieth of a core, however much is printed.
 const REST: u32 = 19;
-/// The longest rest, for a piece that took long only since others had the processor.
+/// The longest rest, for a piece that took long only because others had the processor.
 const MAX_REST: Duration = Duration::from_millis(200);
-/// A bar that has begun is looked at when nothing has come for so long: the next one may be minutes away.
+/// A bar that has begun is read after this time without output, because the next one may be minutes away.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What is done with each line.
+/// Reads each line for progress and errors.
 pub struct Parser {
     text: Text,
-    /// The user's own; the forms known by themselves are not looked for where there are any.
+    /// The user's own patterns. If there are any, the known forms are not looked for.
     patterns: ProgressPatterns,
     observations: Arc<Observations>,
 }
@@ -36,7 +36,7 @@ impl Parser {
         Self { text, patterns, observations }
     }
 
-    /// Reads the output of `run` in a thread of its own until it is closed, and then what is left of it without a rest.
+    /// Reads the output of `run` in a separate thread until it is closed, and then the rest of it without pauses.
     ///
     /// # Errors
     /// Where the kernel denies a thread.
@@ -64,7 +64,7 @@ impl Parsing {
     }
 }
 
-/// Tells of the parser's end, however it comes.
+/// Signals the parser's end, for any reason.
 struct Ending(Parsing, Arc<Observations>);
 
 impl Drop for Ending {
@@ -74,9 +74,9 @@ impl Drop for Ending {
     }
 }
 
-/// What lines are read for.
+/// Takes in lines of output.
 trait LineReader {
-    /// Lines of another piece of output come.
+    /// Called before the lines of another piece of output.
     fn on_piece(&mut self) {}
     fn on_line(&mut self, line: &[u8]);
 }
@@ -98,7 +98,7 @@ impl LineReader for Parser {
     }
 }
 
-/// Reads all of `output`. A line that the reader can't bear is passed over.
+/// Reads all of `output`. Skips a line at which the reader panics.
 fn read(output: &Queue, reader: &mut impl LineReader) {
     let mut streams = [Lines::default(), Lines::default()];
     loop {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::output::queue::Stream;
 
-    /// Keeps the lines, except for some that it can't bear.
+    /// Keeps the lines, and panics at some.
     struct Fragile(Vec<String>);
 
     impl LineReader for Fragile {

@@ -1,15 +1,15 @@
-//! Output on its way to the parser, which may be slower than the program.
+//! A queue of output for the parser, which may be slower than the program.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Bytes that wait at most. Of more, the oldest go: the last words tell most.
+/// Highest number of waiting bytes. Beyond it the oldest are dropped, because the last lines are the most useful.
 const MAX_WAITING: usize = 1024 * 1024;
-/// Pieces that wait at most: of a program that writes a byte to one stream and a byte to the other, each is a piece, and
-/// costs many times what is in it.
+/// Highest number of waiting pieces. If a program writes single bytes to its streams in turn, each byte is a piece,
+/// which takes many times the memory of its content.
 const MAX_PIECES: usize = 8 * 1024;
-/// Bytes up to which small writes are gathered to one piece.
+/// Highest number of bytes of small writes that are joined to one piece.
 const MAX_PIECE: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Never blocks the one who writes to it, and holds a bounded number of bytes in a bounded number of pieces.
+/// Never blocks its writer, and holds a bounded number of bytes in a bounded number of pieces.
 #[derive(Default)]
 pub struct Queue {
     inner: Mutex<Inner>,
@@ -33,23 +33,23 @@ struct Inner {
     gaps: [bool; 2],
     dropped_lines: u64,
     closed: bool,
-    /// Somebody sleeps until there is more.
+    /// Whether the reader sleeps until there is more.
     asleep: bool,
 }
 
-/// What [`Queue::next`] met.
+/// The result of [`Queue::next`].
 #[derive(Debug, PartialEq)]
 pub enum Next {
     /// A piece of a stream, and whether something is missing before it.
     Piece { stream: Stream, bytes: Vec<u8>, gap: bool },
-    /// Nothing has come for as long as was asked.
+    /// Nothing arrived in the time given.
     Nothing,
-    /// Nothing will come any more.
+    /// The queue is closed and empty.
     End,
 }
 
 impl Queue {
-    /// Adds `bytes` of `stream`, and drops the oldest pieces where there are too many then.
+    /// Adds `bytes` of `stream`, and drops the oldest pieces if there are too many then.
     #[expect(clippy::naive_bytecount, reason = "a piece of output that is dropped is rare")]
     pub fn push(&self, stream: Stream, bytes: &[u8]) {
         let mut inner = self.inner.lock();
@@ -72,13 +72,13 @@ impl Queue {
         }
     }
 
-    /// Nothing is pushed any more; who rests or waits is woken.
+    /// Closes the queue: nothing is pushed any more. Wakes a reader that rests or waits.
     pub fn close(&self) {
         self.inner.lock().closed = true;
         self.more.notify_all();
     }
 
-    /// The oldest piece, for which it waits as long as `wait`, or for ever without one.
+    /// Returns the oldest piece. Waits for one for at most `wait`, or without a limit if there is none.
     pub fn next(&self, wait: Option<Duration>) -> Next {
         let mut inner = self.inner.lock();
         if inner.pieces.is_empty() && !inner.closed {
@@ -97,7 +97,7 @@ impl Queue {
         }
     }
 
-    /// Sleeps, whatever comes, until the end.
+    /// Sleeps for `time`, or until the queue is closed. New pieces do not end the sleep.
     pub fn rest(&self, time: Duration) {
         self.wait_while(&mut self.inner.lock(), Some(time), |inner| !inner.closed);
     }

@@ -5,36 +5,36 @@ use jiff::Timestamp;
 use std::collections::VecDeque;
 use text::printable;
 
-/// Bytes of text kept: more than fits into a report, for torchrun's closing words alone fill most of that, and the
-/// line that tells why stands before them.
+/// Bytes of text that are kept. This is more than fits into a report, because torchrun's closing message alone fills
+/// most of a report, and the line with the cause precedes it.
 const KEEP: usize = 32 * 1024;
-/// Bytes of one line kept; of a longer one the end.
+/// Bytes of one line that are kept. Of a longer line, the end is kept.
 const LINE: usize = 4 * 1024;
 
 /// A ring of the last lines of a stream, fed with chunks cut anywhere.
 ///
-/// A carriage return puts the cursor back to the first column, so a progress bar is one line however often it is
-/// drawn. Escape sequences and control characters go, bytes that are not UTF-8 become U+FFFD.
+/// A carriage return puts the cursor back to the first column, so a progress bar is one line however often it is drawn.
+/// Escape sequences and control characters are removed, and bytes that are not UTF-8 become U+FFFD.
 #[derive(Debug, Default)]
 pub struct RecentLines {
     lines: VecDeque<Line>,
     /// Bytes in `lines`, one more for each line.
     kept: usize,
-    /// What the current line showed when the cursor last went back to its first column.
+    /// The text of the current line when the cursor last went back to its first column.
     shown: String,
-    /// What was written since.
+    /// The bytes that were written since.
     written: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Line {
     text: String,
-    /// When it was ended.
+    /// When the line ended.
     time: Timestamp,
 }
 
 impl RecentLines {
-    /// Takes in what the stream goes on with.
+    /// Takes in the next chunk of the stream.
     pub fn push(&mut self, chunk: &[u8]) {
         for piece in chunk.split_inclusive(|&b| b == b'\n' || b == b'\r') {
             match piece.split_last() {
@@ -51,7 +51,7 @@ impl RecentLines {
         }
     }
 
-    /// The lines kept, oldest first, each but a last unfinished one ended by a newline.
+    /// The kept lines, oldest first. Each ends with a newline, except an unfinished last one.
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(self.kept);
         for line in &self.lines {
@@ -62,7 +62,7 @@ impl RecentLines {
         text
     }
 
-    /// When the last line that shows `text` was written; now, if it has not ended.
+    /// When the last line that shows `text` was written. This is now if the line has not ended.
     pub fn time_of(&self, text: &str) -> Option<Timestamp> {
         if overlay(&self.shown, &self.written).trim() == text {
             return Some(now());
@@ -97,10 +97,10 @@ impl RecentLines {
     }
 }
 
-/// What a line shows that showed `old` when `new` is written over it from the first column.
+/// The text of a line after `new` is written over `old` from the first column.
 fn overlay(old: &str, new: &[u8]) -> String {
     let mut text = printable(new);
-    // Erasing to the end of the line, or all of it, is how some bars clear what a longer one has left.
+    // Some bars erase the line, or its end, to clear the rest of a longer bar.
     let erased = [&b"\x1b[K"[..], b"\x1b[0K", b"\x1b[2K"].iter().any(|code| contains(new, code));
     if !erased && !old.is_empty() {
         let columns = text.chars().count();

@@ -1,10 +1,11 @@
-//! Metrics whose every reading counts: whoever decides by them must miss none between two looks.
+//! Metrics whose every reading counts, because decisions that depend on them must not miss a reading between two
+//! requests.
 
 use protocol::metric_history::MetricHistory;
 use protocol::progress::{Progress, Source, Update, field_metric};
 use std::collections::BTreeMap;
 
-/// The metrics that somebody asked for, by the names that they asked by.
+/// The watched metrics, by the names under which they were requested.
 #[derive(Debug, Default)]
 pub struct MetricHistories(BTreeMap<String, Watch>);
 
@@ -14,24 +15,24 @@ struct Watch {
     seen: Seen,
 }
 
-/// What was last said of a metric, to tell a reading from a repetition.
+/// The last report of a metric, to distinguish a reading from a repetition.
 ///
-/// What only says again what it said last is no new reading: a bar shows the last loss each time it is drawn, and the
-/// Hugging Face Trainer posts its last evaluation with every message. Of an evaluation more is said than one value (the
-/// time that it took), so another one that comes to the same value is told from a repetition where that is said.
+/// A repetition is no new reading. A bar shows the last loss each time it is drawn, and the Hugging Face Trainer posts
+/// its last evaluation with every message. An evaluation has more than one value (the time that it took). Where they
+/// are reported, the other values distinguish a new evaluation with the same result from a repetition.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Who spoke of it last: whoever comes after that in the order of sources does not count any more.
+    /// The source of the last report. Sources after it in the order do not count any more.
     source: Option<Source>,
-    /// What was said of it and its like.
+    /// The last values of the metric and of those measured with it.
     said: Vec<(String, u64)>,
-    /// Step and epoch that were said with it.
+    /// The step and epoch that were reported with it.
     place: [Option<u64>; 2],
 }
 
 impl Seen {
-    /// Whether what `update` says of `metric` is a new reading. With `by_step`, the same values with another step or epoch
-    /// are one, unless they were posted.
+    /// Whether `update` has a new reading of `metric`. With `by_step`, the same values with another step or epoch are a
+    /// new reading, unless they were posted.
     pub fn is_new(&mut self, metric: &str, update: &Update, source: Source, by_step: bool) -> bool {
         let said = alike(metric, update);
         let place = [update.step, update.epoch].map(|value| value.map(f64::to_bits));
@@ -55,7 +56,7 @@ impl MetricHistories {
         Self(names.iter().map(|name| (name.clone(), Watch::default())).collect())
     }
 
-    /// Takes in what `source` said at once, when `progress` knew of it.
+    /// Takes in `update` from `source`, after `progress` has taken it in.
     pub fn read(&mut self, update: &Update, source: Source, progress: &Progress) {
         for (name, watch) in &mut self.0 {
             let metric = field_metric(name);
@@ -72,7 +73,7 @@ impl MetricHistories {
     }
 }
 
-/// The values that `update` has of `metric` and of all that was measured with it, in training or in one kind of evaluation.
+/// The values in `update` of `metric` and of all metrics measured with it, in training or in one kind of evaluation.
 fn alike(metric: &str, update: &Update) -> Vec<(String, u64)> {
     let kind = kind(metric);
     let alike = update.metrics.iter().filter(|(name, _)| self::kind(name) == kind);

@@ -1,4 +1,4 @@
-//! Progress told in JSON: the Kubeflow Trainer's message, objects like it, and a checkpoint's `trainer_state.json`.
+//! Progress in JSON: the Kubeflow Trainer's message, objects like it, and a checkpoint's `trainer_state.json`.
 
 use protocol::progress::{LOSS, Update};
 use regex::Regex;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-/// A message of the Kubeflow Trainer's protocol, or what it holds without the wrapper:
+/// Parses a message of the Kubeflow Trainer's protocol, or its content without the wrapper:
 /// `{"trainerStatus": {"progressPercentage": 42, "estimatedRemainingSeconds": 9, "metrics": [{"name": "loss", "value":
 /// "0.1"}]}}` is the same as `{"percent": 42, "eta": 9, "loss": 0.1}`.
 ///
@@ -29,13 +29,13 @@ pub fn parse(text: &str) -> Result<Update, String> {
     Ok(update)
 }
 
-/// A line of output that is one JSON object and tells progress: it has an epoch, a loss, a message as above, or a step together with a
-/// metric of `named`, those that the job names.
+/// Reads a line of output that is one JSON object with progress. It has an epoch, a percentage, a loss, or a step
+/// together with a metric of `named`, the metrics that the job names.
 pub fn parse_line(line: &str, named: &[String]) -> Option<Update> {
     let mut update = parse(line).ok()?;
     let has_named = || update.step.is_some() && named.iter().any(|name| update.metrics.contains_key(name));
     let tells = update.epoch.is_some() || update.percent.is_some() || update.metrics.contains_key(LOSS) || has_named();
-    // What structured logs have beside the message.
+    // Fields that structured logs have beside the message.
     #[expect(clippy::items_after_statements, reason = "beside its only use")]
     const OF_LOGS: [&str; 10] =
         ["ts", "time", "timestamp", "created", "elapsed", "level", "pid", "rank", "line", "lineno"];
@@ -85,7 +85,7 @@ fn quoted(text: &str) -> Cow<'_, str> {
     BARE.replace_all(text, "$1\"$2\"$3")
 }
 
-/// What of the Hugging Face Trainer's `trainer_state.json` tells progress.
+/// The fields of the Hugging Face Trainer's `trainer_state.json` that have progress.
 #[derive(Deserialize)]
 struct TrainerState {
     epoch: Option<f64>,
@@ -96,7 +96,7 @@ struct TrainerState {
     log_history: BTreeMap<String, f64>,
 }
 
-/// The progress in a `trainer_state.json`; `None` if it isn't one, or not yet whole.
+/// The progress in a `trainer_state.json`. `None` if the text is none, or is incomplete.
 pub fn trainer_state(text: &str) -> Option<Update> {
     let state: TrainerState = lenient(text).ok()?;
     let mut update = Update::default();
@@ -114,7 +114,7 @@ pub fn trainer_state(text: &str) -> Option<Update> {
     Some(update)
 }
 
-/// The last value of each name in a list of objects, which is never held in memory as a whole.
+/// The last value of each name in a list of objects. The list is never held in memory as a whole.
 fn last_values<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
     struct Entries;
     impl<'de> Visitor<'de> for Entries {

@@ -1,4 +1,4 @@
-//! How far the program has come, from everything that says so.
+//! The program's progress, from all sources.
 
 pub mod history;
 pub mod json;

@@ -16,7 +16,7 @@ pub struct ObjectiveTracker {
 }
 
 impl ObjectiveTracker {
-    /// Begins with the records in the last report of the agent before in this pod, if `report` is that file.
+    /// Begins with the records in the last report of the previous agent of this pod, if `report` is that file.
     pub fn new(rule: ObjectiveRule, report: Option<&Path>) -> Self {
         let text = report.and_then(|file| std::fs::read_to_string(file).ok());
         let before = text.and_then(|text| Report::parse(&text)?.objective);
@@ -43,8 +43,9 @@ impl RunObjective {
 
     /// Records what `source` reports in `update`, which `progress` has taken in. Returns whether that is a reading.
     ///
-    /// The same value at another step is another reading where a line or the progress file has both: an evaluation may well
-    /// find what the last one has found. Posts repeat the last evaluation with each step.
+    /// If a line or the progress file has a step, the same value at another step is another reading, because two
+    /// evaluations may have the same result. This does not hold for posts, which repeat the last evaluation with each
+    /// step.
     pub fn read(&mut self, update: &Update, source: Source, progress: &Progress) -> bool {
         let rule = &self.tracker.rule;
         let metric = field_metric(&rule.metric);
@@ -57,7 +58,7 @@ impl RunObjective {
         is_new
     }
 
-    /// Notes which metrics there are. Nobody needs that once there is a reading.
+    /// Records which metrics the program reports, until there is a reading.
     pub fn note(&self, progress: &Progress) {
         let mut records = self.tracker.records.lock();
         if records.count == 0 && !progress.metrics.keys().eq(&records.reported) {

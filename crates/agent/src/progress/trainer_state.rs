@@ -1,6 +1,6 @@
 //! The Hugging Face Trainer's state in the newest checkpoint.
 //!
-//! The folder may hold those of programs before this one: what they say is of another run, or of another attempt.
+//! The folder may hold states of earlier programs, which describe another run or another attempt.
 
 use crate::progress::json;
 use protocol::progress::Update;
@@ -11,24 +11,24 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-/// Bytes of a state that are read: its history grows with every step that was logged.
+/// Highest number of bytes of a state that is read, because its history grows with every logged step.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
-/// How long the program's start may wait for what is there already.
+/// How long the program's start may wait for the list of existing states.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// File systems know times by no more than so much.
+/// Coarsest resolution of file times.
 const GRANULARITY: Duration = Duration::from_secs(2);
 
 /// Looks for `trainer_state.json` in `directory` and in the directories in it.
 pub struct TrainerStates {
     directory: PathBuf,
     started: SystemTime,
-    /// What was there at the start; until that is known nothing is of this program.
+    /// The states at the start. Until they are known, no state counts as this program's.
     before: Arc<OnceLock<Before>>,
-    /// The one that was looked at last.
+    /// The state that was read last.
     last: Option<State>,
 }
 
-/// A state as its file system tells of it.
+/// A state's file, as its file system describes it.
 #[derive(Clone, PartialEq, Eq)]
 struct State {
     path: PathBuf,
@@ -36,7 +36,7 @@ struct State {
     bytes: u64,
 }
 
-/// What was there before the program.
+/// The states from before the program.
 struct Before {
     states: Vec<State>,
     /// The step in the newest of them.
@@ -44,12 +44,12 @@ struct Before {
 }
 
 impl TrainerStates {
-    /// To be made right before the program is started.
+    /// Has to be called right before the program is started.
     pub fn new(directory: PathBuf) -> Self {
         let before = Arc::new(OnceLock::new());
         let (theirs, folder) = (Arc::clone(&before), directory.clone());
         let (is_over, over) = mpsc::channel::<()>();
-        // In a thread of its own: a file server that does not answer must not keep the program from its start.
+        // In a separate thread, because a file server that does not answer must not block the program's start.
         let _ = thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
             let _ = Before::look(&folder).map(|before| theirs.set(before));
             drop(is_over);
@@ -58,7 +58,7 @@ impl TrainerStates {
         Self { directory, started: SystemTime::now(), before, last: None }
     }
 
-    /// What the newest state says that this program has written, unless it was read before or isn't whole yet.
+    /// The progress in this program's newest state, unless it was read before or isn't complete yet.
     pub fn newest(&mut self) -> Option<Update> {
         let Some(before) = self.before.get() else {
             let _ = Before::look(&self.directory).map(|before| self.before.set(before));
@@ -70,8 +70,8 @@ impl TrainerStates {
             return None;
         }
         let update = newest.read().ok()?;
-        // A file server may be slow to tell of what was there, and old checkpoints may be copied to here. Where its clock
-        // is behind, the step says what the time does not.
+        // A file server may list existing states late, and old checkpoints may be copied to the folder. If its clock is
+        // behind, the step decides instead of the time.
         let is_own = newest.modified + GRANULARITY >= self.started
             || update.as_ref().is_some_and(|update| before.step.is_some_and(|step| update.step > Some(step)));
         self.last = Some(newest);
@@ -89,7 +89,7 @@ impl Before {
 }
 
 impl State {
-    /// Nothing if it is too large, not whole or something else.
+    /// Reads the state. `None` if it is too large, incomplete or no state.
     fn read(&self) -> io::Result<Option<Update>> {
         if self.bytes > MAX_BYTES {
             return Ok(None);
@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// All that are there now; none if the folder isn't.
+/// All states that are there now. Empty if the folder does not exist.
 fn states(directory: &Path) -> io::Result<Vec<State>> {
     let below = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -30,7 +30,7 @@ def _install():
     if not out or sys.version_info < (3, 8):
         return
     _write(out, b'{"hello": true, "seconds": 0}')
-    # Whoever started this process: later it may be an orphan, and a fork's is another.
+    # The parent as it is now: later it may be an orphan, and a fork's is another.
     started = os.getpid(), os.getppid()
     hook = sys.excepthook
     told = []

@@ -1,4 +1,4 @@
-//! What `mpirun` takes for `rsh`: it has a command run by the agent of a host, as if it ran here.
+//! The command that `mpirun` uses as `rsh`: the agent of a host runs a command as if it ran here.
 
 use super::{Broken, Incoming, SHELL, Sender, Shell, first_label};
 use crate::gang::clock::now;
@@ -12,47 +12,47 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What ssh exits with for what is no word of the command.
+/// Exit code of ssh for its own errors, as opposed to the command's.
 const FAILED: u8 = 255;
-/// How long a try to connect may take.
+/// Maximum time of one try to connect.
 const DIAL_WITHIN: Duration = Duration::from_secs(3);
-/// Between the first two tries, and between later ones: the host's agent may have to fetch a checkpoint before it serves.
+/// Times between the first two tries and between later ones. The agent may have to fetch a checkpoint before it serves.
 const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// After so long it is said what is waited for.
+/// Time after which the process prints what it waits for.
 const SAY_AFTER: Duration = Duration::from_secs(30);
-/// How long somebody else may answer there, such as what is left of an earlier attempt.
+/// How long another process may answer at the host, such as one left from an earlier attempt.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
-/// Of ssh those options that a value follows, which mean nothing here, as all the others do.
+/// Options of ssh that a value follows. They have no effect here, like all other options.
 const WITH_VALUE: &str = "bBcDeEFIiJlLmoOpPQRSwW";
 
-/// What is to be done where.
+/// A command, and the host that is to run it.
 #[derive(Debug, PartialEq, Eq)]
 struct Call {
     host: String,
     command: String,
 }
 
-/// Runs what the arguments say, and returns the exit code. In `folder` lies what has to be known.
+/// Runs the command in the arguments, and returns the exit code. `folder` contains the setup.
 pub fn call(folder: &Path, args: impl Iterator<Item = OsString>) -> u8 {
     let done = parse(args).and_then(|call| {
         let shell = Shell::load(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let host = known(&shell.hosts, &call.host)
             .ok_or_else(|| format!("{} is no worker of this gang: these are {}", call.host, shell.hosts.join(", ")))?;
         if shell.own_host().is_some_and(|own| own == host) && !shell.serves {
-            // There is nobody to ask, nor a need to.
+            // No agent serves this host, and none is needed.
             return Err(format!("{SHELL}: {}", Command::new(SHELL).args(["-c", &call.command]).exec()));
         }
         let secret = shell.secret().map_err(|error| format!("can't read the gang's key: {error}"))?;
         run(connect(&shell, &secret, host)?, call.command).map_err(|error| format!("{host}: {error}"))
     });
     done.unwrap_or_else(|error| {
-        // In one piece: mpirun may write to the same pipe at the same time.
+        // In one write, because mpirun may write to the same pipe at the same time.
         let _ = std::io::stderr().write_all(format!("agent: {error}\n").as_bytes());
         FAILED
     })
 }
 
-/// As ssh would take the arguments: options, a host, and a command whose words are joined by spaces.
+/// Parses the arguments as ssh does: options, a host, and a command whose words are joined by spaces.
 fn parse(args: impl Iterator<Item = OsString>) -> Result<Call, String> {
     let mut args = args.map(|arg| arg.into_string().map_err(|arg| format!("{} is not UTF-8", arg.display())));
     let host = loop {
@@ -73,15 +73,15 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Call, String> {
     Ok(Call { host, command })
 }
 
-/// The host of that name, or of which that is the first label: Open MPI may leave the rest out.
+/// The host with that name or that first label, because Open MPI may leave the rest out.
 fn known<'h>(hosts: &'h [String], name: &str) -> Option<&'h str> {
     let is_short = |host: &&String| first_label(host) == name;
     let found = hosts.iter().find(|host| *host == name).or_else(|| hosts.iter().find(is_short));
     found.map(String::as_str)
 }
 
-/// Connects to the host's agent once that serves: it begins when all of the gang do, but nobody can say who is faster. What
-/// never comes the gang ends, and this with it.
+/// Connects to the host's agent once it serves. It begins when the whole gang does, but either side may be faster. If
+/// it never serves, the gang ends, and this process with it.
 fn connect(shell: &Shell, secret: &Secret, host: &str) -> Result<(Incoming, Sender), String> {
     let (mut wait, longest) = DIAL_AGAIN;
     let (since, mut is_said, mut refused) = (Instant::now(), false, None);
@@ -119,7 +119,7 @@ fn dial(host: &str, port: u16) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// Both sides prove themselves, the other one as the agent of this host.
+/// Both sides prove themselves. The other side must be the agent of this host.
 fn greet(mut stream: TcpStream, shell: &Shell, secret: &Secret, host: &str) -> Result<(Incoming, Sender), Broken> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PROVEN_WITHIN))?;
@@ -141,16 +141,16 @@ fn greet(mut stream: TcpStream, shell: &Shell, secret: &Secret, host: &str) -> R
     Err(std::io::Error::other("it has not proven itself in time").into())
 }
 
-/// Hands the command over, and passes on what goes in and out until it has ended.
+/// Sends the command, and passes on its input and output until it has ended.
 fn run((mut incoming, mut sender): (Incoming, Sender), command: String) -> Result<u8, Broken> {
     sender.send(&Packet::Run(command))?;
-    // It ends with this process.
+    // The thread ends with this process.
     std::thread::spawn(move || pass_on_input(&mut sender));
     while let Some(events) = incoming.receive()? {
         for event in events {
             match event {
                 Event::Message(Packet::Output(bytes)) => {
-                    // Who takes nothing more ends this process.
+                    // A closed stdout ends this process.
                     std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush())?;
                 }
                 Event::Message(Packet::Error(bytes)) => std::io::stderr().write_all(&bytes)?,
@@ -194,7 +194,7 @@ mod tests {
             assert_eq!(parsed(words), Ok((host.to_owned(), command.to_owned())));
         };
         is(&["h", "a"], "h", "a");
-        // Hydra, Open MPI, somebody's habit.
+        // The arguments of Hydra, of Open MPI, and of a person.
         is(
             &["-x", "h.d", "\"/usr/bin/hydra_pmi_proxy\"", "--port", "3"],
             "h.d",

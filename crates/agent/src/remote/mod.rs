@@ -1,12 +1,12 @@
-//! The remote shell of a gang: by it `mpirun` on one member starts its daemons on the others.
+//! The remote shell of a gang. Through it, `mpirun` on one member starts its daemons on the others.
 //!
-//! One member runs the job's program, which is `mpirun`; on the others the agent runs [`serve`] in its place. What `mpirun`
-//! takes for `rsh` is this executable under that name ([`call`]): it hands the command to the agent of the host, over a
-//! connection that only who has the gang's key can make ([`gang::frame`]), and that of this attempt alone. So there
-//! is no daemon to be installed and no key to be given out, nobody needs to be root, and what is started anywhere is a
-//! descendant of that member's agent, which ends it with the attempt.
+//! One member runs the job's program, which is `mpirun`. On the others, the agent runs [`serve`] in its place. This
+//! executable serves `mpirun` as `rsh` ([`call`]), and sends the command to the agent of the host. The connection
+//! requires the gang's key ([`gang::frame`]), and belongs to this attempt alone. No daemon has to be installed, no key
+//! handed out, and no process has to be root. Everything started on a member descends from that member's agent, which
+//! ends it with the attempt.
 //!
-//! What both need lies in a folder beside what the agent remembers; it is written anew for each attempt.
+//! Both sides read a folder beside the agent's memory. It is rewritten for each attempt.
 
 pub mod call;
 pub mod serve;
@@ -25,9 +25,9 @@ use std::net::{Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
 use std::{fs, os::unix};
 
-/// By what commands are run.
+/// The shell that runs commands.
 const SHELL: &str = "/bin/sh";
-/// In the folder: what both sides need to know.
+/// Name of the file with the setup of both sides.
 const SETUP: &str = "shell.json";
 
 /// The remote shell of one attempt, as one member knows it.
@@ -39,31 +39,31 @@ pub struct Shell {
     pub attempt: u32,
     /// The file with the gang's key.
     pub key: PathBuf,
-    /// Where those listen that serve.
+    /// Port at which the serving members listen.
     pub port: u16,
     /// The workers.
     pub hosts: Vec<String>,
-    /// Processes of each.
+    /// Number of processes on each worker.
     pub slots: u32,
     /// Role of this member.
     pub role: String,
-    /// Its index in it.
+    /// Index of this member in its role.
     pub index: u32,
     /// UID of its pod.
     pub pod: String,
-    /// It does what others want, and has no program of its own.
+    /// It runs the commands of others, and has no program of its own.
     pub serves: bool,
 }
 
 impl Shell {
-    /// Leaves in the folder of what the agent remembers what this attempt needs. Returns where it is.
+    /// Writes what this attempt needs below `state`, the folder of the agent's memory. Returns the path.
     ///
     /// # Errors
-    /// Where it can't be written.
+    /// If it can't be written.
     pub fn prepare(&self, state: &Path) -> io::Result<PathBuf> {
         let folder = state.join(REMOTE);
         fs::create_dir_all(&folder)?;
-        // By the name that this machine calls itself mpirun knows it without asking anybody.
+        // mpirun recognises this machine's own host name without a lookup.
         let name = gethostname()?.into_string().ok();
         let hosts = self.hosts.iter().map(|host| match &name {
             Some(name) if self.own_host() == Some(host) && first_label(host) == name => name,
@@ -80,7 +80,7 @@ impl Shell {
         Ok(folder)
     }
 
-    /// What was left there.
+    /// Loads the setup that was stored there.
     fn load(folder: &Path) -> io::Result<Self> {
         serde_json::from_slice(&fs::read(folder.join(SETUP))?).map_err(io::Error::from)
     }
@@ -90,13 +90,13 @@ impl Shell {
         read_key(&self.key).map_err(named)
     }
 
-    /// What a proof is good for: a command for the agent of this member in this attempt, and for no other. Who relays a connection
-    /// to another member gains nothing.
+    /// The scope of a proof: only a command for the agent of this member in this attempt. Relaying a connection to
+    /// another member gains nothing.
     fn session(&self, server: &MemberId) -> String {
         format!("{}/{}/{}-{}", self.job, self.attempt, server.role, server.index)
     }
 
-    /// The member whose host that is: hosts are those of the workers, by index.
+    /// The member on this host. The hosts are those of the workers, by index.
     fn member_of(&self, host: &str) -> MemberId {
         let index = self.hosts.iter().position(|known| known == host).and_then(|index| u32::try_from(index).ok());
         MemberId::new(RoleName::WORKER.as_str(), index.unwrap_or(u32::MAX))
@@ -117,7 +117,7 @@ fn first_label(host: &str) -> &str {
     host.split_once('.').map_or(host, |(label, _)| label)
 }
 
-/// Why nothing more comes of a connection.
+/// Why a connection has failed.
 #[derive(Debug, thiserror::Error)]
 enum Broken {
     #[error(transparent)]
@@ -126,7 +126,7 @@ enum Broken {
     Frame(#[from] FrameError),
 }
 
-/// The end of a connection that receives.
+/// The receiving end of a connection.
 struct Incoming {
     stream: TcpStream,
     channel: Channel<Packet>,
@@ -138,7 +138,7 @@ impl Incoming {
         Self { stream, channel, buffer: vec![0; 16 * 1024] }
     }
 
-    /// What has come next, of which there may be nothing; none at the end. What it takes to prove oneself is answered.
+    /// The next events, possibly none, or `None` at the end. Messages of the proof are answered.
     fn receive(&mut self) -> Result<Option<Vec<Event<Packet>>>, Broken> {
         let count = match self.stream.read(&mut self.buffer) {
             Ok(0) => return Ok(None),
@@ -153,7 +153,7 @@ impl Incoming {
     }
 }
 
-/// The end of a proven connection that sends.
+/// The sending end of a proven connection.
 struct Sender {
     stream: TcpStream,
     outgoing: Outgoing,

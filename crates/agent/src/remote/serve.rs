@@ -1,4 +1,4 @@
-//! What the agent runs on a member whose program another member starts: it does what comes with the gang's key.
+//! What the agent runs on a member whose program another member starts. It runs commands that come with the gang's key.
 
 use super::{Broken, Incoming, SHELL, Sender, Shell};
 use crate::gang::clock::now;
@@ -24,23 +24,23 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Connections of which nobody has proven anything yet. Of more the oldest goes of the address that has the most.
+/// Maximum number of unproven connections. Beyond it, the address with the most loses its oldest one.
 const STRANGERS: usize = 128;
-/// Between two words on connections that prove nothing.
+/// Time between two log lines about unproven connections.
 const TELL_EVERY: Duration = Duration::from_secs(600);
-/// Between SIGTERM and SIGKILL of a command whose connection is gone.
+/// Time between SIGTERM and SIGKILL for a command whose connection is gone.
 const GRACE: Duration = Duration::from_secs(5);
-/// Between two looks at what is still there.
+/// Time between two checks for remaining processes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Serves until it is told to end, and then until all that it has started has ended: that is for who has started it to do, for
-/// it may save first. What never ends its agent kills. Returns the exit code. In `folder` lies what has to be known.
+/// Serves until a signal ends it, and then waits for all that it has started. The caller of a command ends it, because
+/// the command may save first. The agent kills what never ends. Returns the exit code. `folder` contains the setup.
 ///
 /// # Errors
-/// If the port can't be listened to, or the key can't be read.
+/// If the agent can't listen on the port, or the key can't be read.
 pub fn serve(folder: &Path) -> io::Result<u8> {
     let agent = getppid();
-    // Before there are threads, which then have it blocked too.
+    // Before any thread starts, so that all of them have the signals blocked too.
     let all = SigSet::all();
     all.thread_block()?;
     let shell = Shell::load(folder)?;
@@ -50,7 +50,7 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
         is_over: AtomicBool::new(false),
         told: Mutex::default(),
     });
-    // At the pod's own address, if that is known.
+    // On the pod's own address, if that is known.
     let listener = bind(address("POD_IP"), shell.port)
         .map_err(|error| io::Error::new(error.kind(), format!("can't listen on port {}: {error}", shell.port)))?;
     let accepting = Arc::clone(&server);
@@ -63,8 +63,7 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
         }
     };
     server.is_over.store(true, Relaxed);
-    // Daemons have no parent any more but the agent.
-    // A look at the GPUs is the agent's own.
+    // The agent is the only parent that daemons have left. A GPU query is the agent's own process.
     let is_daemon = |process: &Stat| process.pid != getpid().as_raw() && process.comm != NVIDIA_SMI;
     while getppid() == agent && descendants_of(agent).iter().any(is_daemon) {
         thread::sleep(LOOK_EVERY);
@@ -75,13 +74,13 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
 struct Server {
     secret: Secret,
     session: String,
-    /// Nothing more is begun.
+    /// No more commands are started.
     is_over: AtomicBool,
-    /// When a connection of a stranger was last told of.
+    /// When the agent last logged a stranger's connection.
     told: Mutex<Option<Instant>>,
 }
 
-/// A connection, as long as it has proven nothing.
+/// A connection that has proven nothing yet.
 struct Stranger {
     address: IpAddr,
     stream: TcpStream,
@@ -94,7 +93,7 @@ fn accept(listener: &TcpListener, server: &Arc<Server>) {
     loop {
         let accepted = listener.accept().and_then(|(stream, from)| Ok((stream.try_clone()?, stream, from)));
         let Ok((stream, other, from)) = accepted else {
-            // Out of file descriptors, mostly; some end meanwhile.
+            // Usually no file descriptor is left here. Some connections end meanwhile.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -108,7 +107,7 @@ fn accept(listener: &TcpListener, server: &Arc<Server>) {
             let _ = strangers.remove(at).stream.shutdown(Shutdown::Both);
         }
         let server = Arc::clone(server);
-        // Where there can be no more threads it is closed by and by.
+        // If no thread can be started, the connection is closed later.
         let _ = thread::Builder::new().spawn(move || {
             let end = server.attend(other, &stranger.is_known);
             stranger.is_known.store(true, Relaxed);
@@ -121,7 +120,7 @@ fn accept(listener: &TcpListener, server: &Arc<Server>) {
 }
 
 impl Server {
-    /// One connection, while it lasts. A frame that is wrong is what the other side has done.
+    /// Serves one connection while it lasts. A wrong frame is the other side's fault.
     fn attend(&self, stream: TcpStream, is_known: &AtomicBool) -> Result<(), Broken> {
         stream.set_nodelay(true)?;
         let channel = Channel::accept(self.secret.clone(), self.session.clone(), rand::random(), now());
@@ -195,11 +194,11 @@ impl Server {
             end_group(group, &is_done);
         }
         let _ = waiter.join();
-        // That it has ended may be why there is nothing more to be read.
+        // The command's end may be the reason that nothing more can be read.
         if is_done.load(Relaxed) { Ok(()) } else { end }
     }
 
-    /// A port scanner does not fill the log.
+    /// Logs rarely, so that a port scanner does not fill the log.
     fn tell_of_stranger(&self, from: IpAddr, error: FrameError) {
         let mut told = self.told.lock();
         if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
@@ -209,7 +208,7 @@ impl Server {
     }
 }
 
-/// As sshd would run it, but where the program would have run, and with its environment.
+/// Starts a command as sshd would, but in the program's place and with its environment.
 fn spawn(command: &str) -> io::Result<Child> {
     let mut shell = Command::new(SHELL);
     shell.args(["-c", command]).process_group(0);
@@ -223,8 +222,8 @@ fn spawn(command: &str) -> io::Result<Child> {
     shell.spawn()
 }
 
-/// More for the command's input, unless it takes no more. While it takes its time nothing else is read: then the end of the
-/// connection shows late, and the end of the attempt ends it.
+/// Writes input to the command, unless it takes no more. A slow command delays further reads, so the end of the
+/// connection shows late. The end of the attempt then ends the command.
 fn take_input(event: Event<Packet>, input: &mut Option<ChildStdin>) {
     match event {
         Event::Message(Packet::Input(bytes)) => {
@@ -237,7 +236,7 @@ fn take_input(event: Event<Packet>, input: &mut Option<ChildStdin>) {
     }
 }
 
-/// Tells what a command prints, and then how it has ended.
+/// Sends the output of a command, and then how it has ended.
 fn tell_of(mut child: Child, sender: Arc<Mutex<Sender>>, is_done: Arc<AtomicBool>) -> JoinHandle<()> {
     let output = child.stdout.take().map(|stdout| pass_on(stdout, Arc::clone(&sender), Packet::Output));
     let error = child.stderr.take().map(|stderr| pass_on(stderr, Arc::clone(&sender), Packet::Error));
@@ -275,7 +274,7 @@ fn pass_on(
     })
 }
 
-/// Whoever wanted the command is gone.
+/// Ends a command whose caller is gone.
 fn end_group(group: Pid, is_done: &AtomicBool) {
     let _ = killpg(group, Signal::SIGTERM);
     let until = Instant::now() + GRACE;

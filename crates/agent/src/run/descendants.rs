@@ -1,4 +1,4 @@
-//! The processes below the agent: who they are, ending and reaping them.
+//! The processes below the agent: finding, ending and reaping them.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -10,31 +10,31 @@ use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// Sends `signal` to every process that descends from this one, in whatever session or group it is.
+/// Sends `signal` to every process that descends from this one, in any session or group.
 ///
-/// A process that came by `kubectl exec` is nobody's descendant here and is spared. What is forked meanwhile may be
-/// missed: whoever wants none left repeats this until [`reap`] says so.
+/// A process started by `kubectl exec` is not a descendant and is spared. A process that is forked meanwhile may be
+/// missed. A caller that wants none left repeats this until [`reap`] reports so.
 pub fn signal_descendants(signal: Signal) {
     for process in descendants_of_self() {
-        // A process gone meanwhile is what was wanted, one of another user will show as a child that stays.
+        // A process that is gone needs no signal. One of another user will show as a child that stays.
         let _ = kill(Pid::from_raw(process.pid), signal);
     }
 }
 
-/// Lets every process that a signal has stopped go on, so that it hears what it was told meanwhile.
+/// Continues every process that a signal has stopped, so that it handles the signals sent meanwhile.
 pub fn continue_stopped() {
     for process in descendants_of_self().iter().filter(|process| process.state == 'T') {
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGCONT);
     }
 }
 
-/// The agent's own process that looks at the GPUs, as PID and time of its start.
+/// The agent's own process that queries the GPUs, as PID and start time.
 static HELPER: Mutex<Option<(i32, u64)>> = Mutex::new(None);
 
-/// Marks a process that this one has just started as none of the program's: its hanging is no reason to wait.
+/// Marks a process that the agent has just started as its own, not the program's. The agent does not wait for it.
 pub fn mark_as_helper(pid: u32) {
     let pid = pid.cast_signed();
-    // One that has ended by now is reaped, and its PID may soon be another process's.
+    // A helper that has ended by now is reaped, and its PID may soon belong to another process.
     let started = procfs::process::Process::new(pid).and_then(|process| process.stat()).map(|stat| stat.starttime);
     *HELPER.lock() = started.ok().map(|started| (pid, started));
 }
@@ -49,7 +49,7 @@ fn helper_among(processes: &[Stat]) -> Option<i32> {
     processes.iter().any(|process| (process.pid, process.starttime) == (pid, started)).then_some(pid)
 }
 
-/// Those of `processes` that are no helper of the agent, nor descend from one.
+/// The `processes` that are no helper of the agent and do not descend from one.
 pub fn of_program(processes: Vec<Stat>) -> Vec<Stat> {
     let Some(helper) = helper_among(&processes) else { return processes };
     let parents: Vec<(i32, i32)> = processes.iter().map(|process| (process.pid, process.ppid)).collect();
@@ -57,8 +57,8 @@ pub fn of_program(processes: Vec<Stat>) -> Vec<Stat> {
     processes.into_iter().filter(|process| process.pid != helper && !helpers.contains(&process.pid)).collect()
 }
 
-/// Whether `root`, or a process that descends from it, has failed and its parent has not taken note of that yet. One whose
-/// exit status the kernel does not show to this process does not count.
+/// Whether `root`, or a descendant of it, has failed and its parent has not noticed that yet. A process whose exit
+/// status the kernel hides from this process does not count.
 pub fn has_unnoticed_failure(root: Pid) -> bool {
     let own = || procfs::process::Process::new(root.as_raw()).and_then(|process| process.stat()).ok();
     descendants_of(root).into_iter().chain(own()).any(|process| process.state == 'Z' && process.exit_code > Some(0))
@@ -70,10 +70,10 @@ pub fn send(pid: Pid, signal: i32) {
     unsafe { libc::kill(pid.as_raw(), signal) };
 }
 
-/// What [`reap`] met.
+/// The result of [`reap`].
 pub enum Reaped {
     Process(Pid, ExitStatus),
-    /// Children live on, none has ended.
+    /// Children are alive, and none has ended.
     NoneEnded,
     /// No child is left. A child subreaper without children has no descendant at all.
     NoneLeft,
@@ -100,14 +100,14 @@ pub fn descendants_of_self() -> Vec<Stat> {
 /// Every process that descends from another, parents before their children.
 pub fn descendants_of(root: Pid) -> Vec<Stat> {
     let Ok(processes) = procfs::process::all_processes() else { return Vec::new() };
-    // One that has ended meanwhile can't be read, and is nobody's any more.
+    // A process that has ended meanwhile can't be read, and does not count any more.
     let mut stats: HashMap<i32, Stat> =
         processes.filter_map(|process| process.ok()?.stat().ok()).map(|stat| (stat.pid, stat)).collect();
     let parents: Vec<(i32, i32)> = stats.values().map(|stat| (stat.pid, stat.ppid)).collect();
     descendants(root.as_raw(), &parents).into_iter().filter_map(|pid| stats.remove(&pid)).collect()
 }
 
-/// All of `processes` (PID, parent's PID) that descend from `root`, parents before their children.
+/// The `processes`, as PID and parent's PID, that descend from `root`, parents before their children.
 fn descendants(root: i32, processes: &[(i32, i32)]) -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for &(pid, parent) in processes.iter().filter(|(pid, _)| *pid != root) {

@@ -1,18 +1,18 @@
-//! `$(NAME)` for the variables that only the agent knows: it was given them, or they change from attempt to attempt.
+//! Expands `$(NAME)` for the variables that only the agent knows: it was given them, or they differ between attempts.
 //!
-//! The kubelet has expanded everything else before the agent starts; it leaves a reference alone whose name is not in
-//! the pod's spec. The rules are those of Kubernetes (`k8s.io/kubernetes/third_party/forked/golang/expansion`): of the
-//! dollars right before `(NAME)` each pair stands for one dollar, and an odd one left over makes it a reference.
+//! The kubelet expands everything else before the agent starts. It leaves a reference alone if its name is not in the
+//! pod's spec. The rules are those of Kubernetes (`k8s.io/kubernetes/third_party/forked/golang/expansion`). Right
+//! before `(NAME)`, each pair of dollars stands for one dollar, and an odd one left over makes it a reference.
 
 use std::collections::BTreeMap;
 
 /// Variables by name. Names outside of this map are never touched.
 pub type Variables = BTreeMap<&'static str, String>;
 
-/// Expands references to `variables` in `input`; every other byte stays as it is.
+/// Expands references to `variables` in `input`. Every other byte stays as it is.
 ///
-/// `$(MASTER_PORT)` becomes the value, `$$(MASTER_PORT)` the literal `$(MASTER_PORT)`. Bytes and not `str`: neither
-/// arguments nor values of the environment need to be UTF-8.
+/// `$(MASTER_PORT)` becomes the value, `$$(MASTER_PORT)` the literal `$(MASTER_PORT)`. The function takes bytes,
+/// because neither arguments nor values of the environment need to be UTF-8.
 pub fn expand(input: &[u8], variables: &Variables) -> Vec<u8> {
     let mut out = Vec::with_capacity(input.len());
     let mut rest = input;

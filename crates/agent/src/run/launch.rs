@@ -13,17 +13,17 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 
-/// Where a command is looked for if the environment has no PATH: the default of container runtimes.
+/// Where commands are searched if the environment has no PATH: the default of container runtimes.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A program with everything expanded.
 pub struct Program {
-    /// The command as it was asked for, and its arguments.
+    /// The command as given, and its arguments.
     pub argv: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// A program that runs.
+/// A running program.
 pub struct Started {
     pub pid: Pid,
     pub stdout: Option<ChildStdout>,
@@ -31,8 +31,8 @@ pub struct Started {
 }
 
 impl Program {
-    /// Expands `variables` in the command and in the values of `inherited`, and adds those `of_program` to the latter, over what that
-    /// has.
+    /// Expands `variables` in the command and in the values of `inherited`, and adds the variables `of_program`. The
+    /// latter take precedence over `inherited`.
     pub fn new(
         argv: &[OsString],
         inherited: impl IntoIterator<Item = (OsString, OsString)>,
@@ -49,8 +49,8 @@ impl Program {
         Self { argv: argv.iter().map(|arg| expanded(arg)).collect(), env }
     }
 
-    /// Starts the program with `signal_mask`, in a process group of its own: a script's `kill 0` must not look like a
-    /// signal from outside. stderr is piped, and stdout unless it is a terminal, which programs write to otherwise.
+    /// Starts the program with `signal_mask` in its own process group: a script's `kill 0` must not look like a signal
+    /// from outside. stderr is piped, and stdout unless it is a terminal, to which programs write differently.
     #[expect(clippy::expect_used, reason = "it was asked for")]
     pub fn start(&self, signal_mask: SigSet) -> Result<Started, LaunchError> {
         let Some((name, args)) = self.argv.split_first() else {
@@ -80,7 +80,7 @@ impl Program {
         Ok(Started { pid: Pid::from_raw(child.id().cast_signed()), stdout: child.stdout.take(), stderr })
     }
 
-    /// The file that `name` means, as `execvp` finds it: a name with a slash is a path, any other is looked up in PATH.
+    /// Finds the file of `name` as `execvp` does. A name with a slash is a path, and any other is looked up in PATH.
     fn find(&self, name: &OsStr) -> Result<PathBuf, LaunchError> {
         let path = self.env.iter().find(|(name, _)| name == "PATH").map_or(OsStr::new(DEFAULT_PATH), |(_, path)| path);
         let candidates: Vec<PathBuf> = if name.is_empty() {
@@ -101,12 +101,12 @@ impl Program {
     }
 }
 
-/// Why none of `candidates` will do.
+/// Why none of `candidates` can be executed.
 fn lookup_error(name: &OsStr, path: &OsStr, candidates: &[PathBuf]) -> LaunchError {
     let is_path = name.as_bytes().contains(&b'/');
     let is_denied = |file: &&PathBuf| match file.metadata() {
         Ok(meta) => is_path || !meta.is_dir(),
-        // Of a directory in PATH that this user may not search nobody knows whether it has the command.
+        // If this user may not search a directory in PATH, it is unknown whether it has the command.
         Err(error) => is_path && error.kind() == std::io::ErrorKind::PermissionDenied,
     };
     let (name, user) = (name.display(), nix::unistd::geteuid());
@@ -149,7 +149,7 @@ fn is_executable(file: &Path) -> bool {
     file.is_file() && access(file, AccessFlags::X_OK).is_ok()
 }
 
-/// What the kernel said to a file that is there and executable.
+/// The error when the kernel refuses a file that exists and is executable.
 fn spawn_error(name: &OsStr, file: &Path, cause: &std::io::Error) -> LaunchError {
     let (name, file) = (name.display(), file.display());
     match cause.raw_os_error() {
@@ -190,7 +190,7 @@ fn error(kind: LaunchErrorKind, message: String) -> LaunchError {
     LaunchError { kind, message }
 }
 
-/// What a shell would exit with.
+/// The exit code that a shell would use.
 pub fn exit_code(kind: LaunchErrorKind) -> i32 {
     match kind {
         LaunchErrorKind::CommandNotFound | LaunchErrorKind::InterpreterNotFound => 127,

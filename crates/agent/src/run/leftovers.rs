@@ -1,6 +1,6 @@
-//! What killed programs leave in their container, and the next one would have to live with: shared memory and locks.
+//! Removes what killed programs leave in their container and would affect the next one: shared memory and locks.
 //!
-//! All of this is done between two runs, when no process of the program is left: whatever lies there is nobody's.
+//! This happens between two runs, when no process of the program is left to use the files.
 
 use crate::survive::survive;
 use std::ffi::OsStr;
@@ -12,24 +12,24 @@ use std::thread::JoinHandle;
 
 /// The folder of POSIX shared memory.
 const SHM: &str = "/dev/shm";
-/// Where what is to be removed goes first: so large a removal may take longer than the loop may wait.
+/// Folder to which files are moved first, because removing large ones may take longer than the loop may wait.
 const TRASH: &str = ".trainingjob-trash";
-/// By its presence a build of PyTorch's extensions waits for another one, for ever.
+/// A file that makes a build of PyTorch's extensions wait for another build, without limit.
 const LOCK: &str = "lock";
-/// Folders below that of all extensions: one for each Python and CUDA, and one for each extension in it.
+/// Levels of folders below that of all extensions: one for each Python and CUDA, and one for each extension in it.
 const DEPTH: u32 = 3;
 
 /// What is removed between two runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Leftovers {
-    /// All that this user has in `/dev/shm`, which is this container's alone.
+    /// All files of this user in `/dev/shm`, which belongs to this container alone.
     pub shm: bool,
     /// Lock files of PyTorch's extensions on the container's own file system.
     pub locks: bool,
 }
 
 impl Leftovers {
-    /// Removes them, as far as that can be done: what stays harms no more than before.
+    /// Removes them as far as possible. What stays does no more harm than before.
     pub fn clear(self) {
         if self.shm {
             let _ = survive(|| empty(Path::new(SHM)));
@@ -41,7 +41,7 @@ impl Leftovers {
     }
 }
 
-/// Removes what is this user's own in a folder: at once out of sight, and then by a thread of its own.
+/// Removes this user's own files from a folder: moves them out of sight at once, and deletes them in another thread.
 fn empty(folder: &Path) -> io::Result<Option<JoinHandle<io::Result<()>>>> {
     let own = nix::unistd::geteuid().as_raw();
     let is_own = |entry: &fs::DirEntry| entry.metadata().is_ok_and(|found| found.uid() == own);
@@ -58,7 +58,7 @@ fn empty(folder: &Path) -> io::Result<Option<JoinHandle<io::Result<()>>>> {
     std::thread::Builder::new().name("leftovers".to_owned()).spawn(move || fs::remove_dir_all(trash)).map(Some)
 }
 
-/// Where PyTorch builds extensions, as `torch.utils.cpp_extension` has it.
+/// Where PyTorch builds extensions, as in `torch.utils.cpp_extension`.
 fn extensions(variable: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Option<PathBuf> {
     let named = variable("TORCH_EXTENSIONS_DIR").map(PathBuf::from);
     let cache = || variable("XDG_CACHE_HOME").map(PathBuf::from);

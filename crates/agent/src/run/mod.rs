@@ -1,7 +1,7 @@
-//! One run of the program, from its start to the last word of the last process that it leaves behind.
+//! One run of the program, from its start to the last output of the last process that it leaves behind.
 //!
-//! [`Run`] owns all that begins and ends with it, so that the next run begins with nothing of this one. It never waits: the
-//! loop of the container asks it what it waits for, and tells it what has come.
+//! [`Run`] owns everything that begins and ends with the run, so that the next one starts clean. It never blocks. The
+//! container's loop asks it what it waits for, and passes events to it.
 
 pub mod descendants;
 pub mod expand;
@@ -54,22 +54,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use text::error_pattern::ErrorPattern;
 
-/// What processes get to end themselves that the program has left behind by its own end.
+/// Grace for processes that the program leaves behind when it ends.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
-/// How long SIGKILL is repeated: a process that waits for a dead file server can't die, and would keep the pod.
+/// How long SIGKILL is repeated. A process that waits for a dead file server can't die, and would keep the pod.
 const KILL_FOR: Duration = Duration::from_secs(10);
-/// How long only the agent's own look at the GPUs must have been seen: a look at all processes may miss what is forked meanwhile.
+/// How long the agent's GPU query must be the only process seen. One look may miss a process that is forked meanwhile.
 const ALONE_FOR: Duration = Duration::from_millis(200);
-/// Time for a launcher to notice that one of its ranks has failed: torchrun polls every 100 ms. A launcher that gets SIGTERM
-/// before that does not report the rank, which may have failed first in the whole gang.
+/// Time for a launcher to notice that one of its ranks has failed. torchrun polls every 100 ms. A launcher that gets
+/// SIGTERM earlier does not report the rank, which may have failed first in the whole gang.
 const NOTICE: Duration = Duration::from_secs(1);
-/// Between two rounds of SIGKILL.
+/// Time between two rounds of SIGKILL.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
-/// The same once it has been of no use for long.
+/// Time between two rounds once SIGKILL has had no effect for long.
 const KILL_SELDOM: Duration = Duration::from_secs(1);
-/// How long a reader of the output, or of the agent's own words, may take nothing at all after the end.
+/// How long a reader of the output, or of the agent's log, may take nothing at all after the end.
 const DRAIN_IDLE: Duration = Duration::from_secs(10);
-/// Between two messages while the program goes on telling something.
+/// Time between two messages while the program keeps reporting.
 const MESSAGE_EVERY: Duration = Duration::from_millis(500);
 
 /// One run of the program.
@@ -82,49 +82,49 @@ pub struct Run {
     channels: RunChannels,
     oom_kills: Option<OomKills>,
     gpus: Gpus,
-    /// When the memory of a GPU did not suffice, if the report has how full it was before.
+    /// When a GPU ran out of memory, if the report has how full the GPU was before.
     gpu_memory_failed: Option<Timestamp>,
     grace: Duration,
-    /// How long SIGKILL may be of no use until this pod is given up, where another attempt would follow in it.
+    /// How long SIGKILL may have no effect before this pod is given up, if another attempt would follow in it.
     unkillable_after: Duration,
     fail_on_nan: bool,
     /// The program is `mpirun`, or starts it.
     is_mpi: bool,
     words: Arc<Words>,
     keeper: Option<Arc<Keeper>>,
-    /// Who watches whether the program goes on, while it runs.
+    /// Watches for a hang while the program runs.
     hang: Option<HangWatch>,
-    /// SIGTERM that the program has yet to get.
+    /// SIGTERM that the program has not received yet.
     pending_stop: Option<PendingStop>,
     report: Report,
     /// When the message was last written.
     written: Instant,
-    /// What the message lacks must not wait.
+    /// What the message lacks must be written at once.
     is_urgent: bool,
-    /// An exception that nothing caught is on its way to end the program: since when that is known or the program has last
-    /// printed something, and what it had printed by then.
+    /// An uncaught exception is about to end the program. Since when that is known or the program last printed
+    /// something, and how much it had printed by then.
     raised: Option<(Instant, u64)>,
-    /// `None` if it could not be started.
+    /// `None` if the program could not be started.
     process: Option<Process>,
     stage: Stage,
-    /// Whoever reads the output has taken all of it.
+    /// The readers of the output have taken all of it.
     is_heard: bool,
-    /// The agent was told to end, and its pod will.
+    /// The agent was asked to terminate, and its pod will end.
     is_leaving: bool,
-    /// It was said that processes outlive SIGKILL.
+    /// The agent has logged that processes outlive SIGKILL.
     is_stuck: bool,
-    /// A stop from outside that came after the program's own end, and how long what is still to be done may take then.
+    /// A stop from outside that came after the program's own end, and the deadline for the remaining work.
     late_stop: Option<(i32, Instant)>,
 }
 
-/// SIGTERM that the program has yet to get.
+/// SIGTERM that the program has not received yet.
 #[derive(Clone, Copy)]
 struct PendingStop {
     /// The latest time of the signal. The program's stacks are read before.
     by: Instant,
     /// The earliest time, if the program may be about to end by itself.
     not_before: Option<Instant>,
-    /// The gang stops. The program's end is not its own failure after the signal.
+    /// The gang is stopping. After the signal, the program's end is not its own failure.
     is_of_gang: bool,
 }
 
@@ -138,11 +138,11 @@ impl PendingStop {
 struct Process {
     pid: Pid,
     ended: Option<ExitStatus>,
-    /// No process is left that descends from it.
+    /// No descendant of the process is left.
     none_left: bool,
-    /// Since when none is seen but the agent's own look at the GPUs.
+    /// Since when the agent's own GPU query is the only process seen.
     alone_since: Option<Instant>,
-    /// When whoever still lives gets SIGKILL: set by a signal from outside, a lost loss, and the program's end.
+    /// SIGKILL time of remaining processes. Set by an outside signal, a NaN or infinite loss, and the program's end.
     kill_at: Option<Instant>,
     killing_since: Option<Instant>,
     forwarder: Forwarder,
@@ -152,36 +152,36 @@ struct Process {
 /// What the run waits for.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// The end of the program and of all that it leaves behind.
+    /// The end of the program and of all processes that it leaves behind.
     Running,
-    /// The readers of the last words. As long as they take any, nothing is lost; not for ever, since a process that is no
-    /// descendant (and so lives on) may have been handed the pipe.
+    /// The readers of the last output. Nothing is lost as long as they take any. The wait is bounded, because a process
+    /// that is no descendant, and so lives on, may hold the pipe.
     Forwarding { passed: u64, give_up_at: Instant },
-    /// The parser, which ends soon: what waits for it is bounded.
+    /// The parser, which ends soon because its queue is bounded.
     Parsing,
-    /// Those who take care of the checkpoints: what the program wrote last is looked at, and copied where it would be lost.
+    /// The keeper, which looks at the program's last checkpoints and copies those that would be lost.
     Keeping { give_up_at: Instant },
-    /// The agent's own words.
+    /// The agent's log.
     Speaking { give_up_at: Instant },
     /// Nothing more.
     Over,
 }
 
-/// What the loop is to do for a run.
+/// What the loop does next for a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Next {
-    /// Turn once more when something has come, at the latest at `until`.
+    /// Advance the run again on the next event, at the latest at `until`.
     Turn { until: Option<Instant> },
     /// The run is over.
     Over,
 }
 
 impl Run {
-    /// Starts the program, unless there is an obstacle. Where that can't be done the report says why, and the run is over
-    /// soon.
+    /// Starts the program, unless there is an obstacle. If it can't be started, the report says why, and the run is
+    /// over soon.
     ///
     /// # Errors
-    /// Only where the kernel denies a thread.
+    /// Only if the kernel denies a thread.
     pub fn start(
         surroundings: &Surroundings,
         attempt: &Attempt,
@@ -190,7 +190,7 @@ impl Run {
         current: &CurrentRun,
     ) -> io::Result<Self> {
         let options = &surroundings.options;
-        // Before the first file of this run lies there.
+        // Before the first file of this run exists.
         options.leftovers.clear();
         let view = Arc::new(RunView {
             secret: format!("{:032x}", rand::random::<u128>()),
@@ -303,7 +303,7 @@ impl Run {
         }))
     }
 
-    /// Does what can be done by now, and says what has to be waited for.
+    /// Does what can be done by now, and returns what to wait for.
     pub fn advance(&mut self, message: &mut MessageFile) -> Next {
         loop {
             let step = match self.stage {
@@ -321,15 +321,15 @@ impl Run {
         }
     }
 
-    /// A signal has come to the agent: it is the program's too.
+    /// Handles a signal to the agent, and passes it on to the program.
     pub fn on_signal(&mut self, signal: Received) {
         self.is_leaving |= signal.is_stop();
         let Some(process) = &mut self.process else { return };
         if signal.is_stop() && process.ended.is_some() {
             self.late_stop.get_or_insert((signal.number, Instant::now() + self.grace));
         }
-        // Once the program has ended only its children matter: the rest is being ended already. Until it is reaped, which
-        // happens elsewhere, its PID is nobody else's.
+        // Once the program has ended, only its children are left, and these are being ended already. Its PID belongs to
+        // no other process until it is reaped, which happens elsewhere.
         if signal.is_of_child() || process.ended.is_some() {
             return;
         }
@@ -344,8 +344,8 @@ impl Run {
         }
     }
 
-    /// The gang stops: SIGTERM, unless the program was told so already, and what is left gets SIGKILL after the grace, which
-    /// may make an earlier one shorter.
+    /// Stops the program with the gang: SIGTERM, unless it had one already, and SIGKILL after the grace for what is
+    /// left. The grace may shorten an earlier one.
     pub fn stop(&mut self, grace: Duration) {
         let now = Instant::now();
         let Some((pid, has_ended)) = self.process.as_ref().map(|process| (process.pid, process.ended.is_some())) else {
@@ -366,14 +366,14 @@ impl Run {
         self.tell_to_end();
     }
 
-    /// What its own end has left to be done can wait for the next attempt, unless there is none in this pod.
+    /// Lets the work after the program's own end wait for the next attempt, unless none follows in this pod.
     fn need_not_wait(&mut self) {
         if !self.is_leaving {
             self.late_stop = Some((Signal::SIGTERM as i32, Instant::now()));
         }
     }
 
-    /// Whether the program has failed by itself, be its end reaped and told or not.
+    /// Whether the program has failed by itself, even if its end is not reaped or reported yet.
     pub fn is_failing(&self) -> bool {
         let has_ended = self.process.as_ref().is_none_or(|process| process.ended.is_some());
         let has_failed = has_ended && self.exit_code() != 0;
@@ -390,29 +390,29 @@ impl Run {
         }
     }
 
-    /// Whether the program reports no steps, and nothing shows that it goes on.
+    /// Whether the program reports no steps and shows no sign of life.
     pub fn is_idle(&self) -> bool {
         self.hang.as_ref().is_some_and(HangWatch::is_idle)
     }
 
-    /// Whether all of its gang are, as far as this agent knows.
+    /// Notes whether the whole gang is idle, as far as this agent knows.
     pub fn note_gang(&self, all_are_idle: bool) {
         if let Some(hang) = &self.hang {
             hang.note_gang(all_are_idle);
         }
     }
 
-    /// Whether it left processes behind that nothing ends, so that no other run may follow in this pod.
+    /// Whether the run left processes that SIGKILL does not end, so that no other run may follow in this pod.
     pub fn is_unkillable(&self) -> bool {
         self.report.unkillable.is_some()
     }
 
-    /// Its last words.
+    /// The run's final report.
     pub fn into_report(self) -> Report {
         self.report
     }
 
-    /// A process that had no other parent left, or the program itself, has ended and was reaped.
+    /// Notes that a process has ended and was reaped: the program itself, or a process without another parent.
     pub fn on_process_ended(&mut self, pid: Pid, status: ExitStatus) {
         let Some(process) = self.process.as_mut().filter(|process| process.pid == pid && process.ended.is_none())
         else {
@@ -423,14 +423,14 @@ impl Run {
         (self.report.exit_code, self.report.signal) = (status.code(), status.signal());
     }
 
-    /// No process is left below the agent.
+    /// Notes that no process is left below the agent.
     pub fn on_none_left(&mut self) {
         if let Some(process) = &mut self.process {
             process.none_left = true;
         }
     }
 
-    /// The agent's exit code for this run; what a whole container exits with follows from it.
+    /// The agent's exit code for this run. The exit code of a whole container is derived from it.
     pub fn exit_code(&self) -> i32 {
         let Some(process) = &self.process else {
             return launch::exit_code(self.report.error.as_ref().map(|error| error.kind).unwrap_or_default());
@@ -445,7 +445,7 @@ impl Run {
         }
     }
 
-    /// Keeps the message up to date and ends whoever has to end, until nobody is left.
+    /// Keeps the message up to date and ends the processes that have to end, until none is left.
     fn watch(&mut self, message: &mut MessageFile) -> Step {
         self.on_program_ended(message);
         self.end_if_lost();
@@ -456,7 +456,7 @@ impl Run {
         let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
         let killing_for = process.killing_since.map_or(Duration::ZERO, |since| since.elapsed());
         let is_stuck = killing_for > KILL_FOR;
-        // In a gang another attempt must not begin beside them, so that the pod has to go; else it need not wait for them.
+        // In a gang, another attempt must not begin beside them, so the pod ends. Otherwise it need not wait for them.
         if !process.none_left && self.may_be_followed() && killing_for > self.unkillable_after {
             self.give_up_pod(message);
         } else if !process.none_left && !self.may_be_followed() && is_stuck {
@@ -472,7 +472,7 @@ impl Run {
         Step::Go(Stage::forwarding(passed))
     }
 
-    /// Kills what is to be killed by now, and keeps the message up to date.
+    /// Sends SIGKILL if that is due, and keeps the message up to date.
     fn stay(&mut self, message: &mut MessageFile, due: [Option<Instant>; 3], is_stuck: bool) -> Step {
         let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
         let now = Instant::now();
@@ -498,8 +498,8 @@ impl Run {
         self.report.gang.is_some() && !self.is_leaving
     }
 
-    /// The agent's own look at the GPUs may hang in their driver: it is a child of this process, and none of the program's. The
-    /// kernel says only that no child is left at all, so that where there is such a one the processes are looked at. Returns
+    /// The agent's own GPU query may hang in the driver, and it is not a process of the program. The kernel reports
+    /// only that no child is left at all. While the query lives, the agent therefore looks at the processes. Returns
     /// when to look again.
     fn look_for_survivors(&mut self) -> Option<Instant> {
         let process = self.process.as_mut().filter(|process| process.ended.is_some() && !process.none_left)?;
@@ -514,7 +514,7 @@ impl Run {
         Some(now + KILL_AGAIN)
     }
 
-    /// What was killed does not end: this pod can run nothing any more, and its node is why.
+    /// Gives this pod up. Killed processes do not end, so it can run nothing any more, and its node is the reason.
     fn give_up_pod(&mut self, message: &mut MessageFile) {
         let left = of_program(descendants_of_self());
         let text = survivors::describe(&left, self.unkillable_after, stacks::waits_in);
@@ -533,7 +533,7 @@ impl Run {
         ));
     }
 
-    /// Puts the program's end into the message, once, and tells those whom it leaves behind to end.
+    /// Writes the program's end into the message, once, and sends SIGTERM to the processes that it leaves behind.
     fn on_program_ended(&mut self, message: &mut MessageFile) {
         let has_ended = self.process.as_ref().is_some_and(|process| process.ended.is_some());
         if !has_ended || self.report.phase == Phase::Exited {
@@ -546,8 +546,8 @@ impl Run {
         (self.hang, self.pending_stop) = (None, None);
         self.channels.read(&self.view.observations);
         self.write_message(message);
-        // A shell dies of the SIGTERM that its python never hears of. Told to stop, those left have the rest of the
-        // grace to save; else they have no business any more.
+        // A shell dies of a SIGTERM that its Python child never receives. In a stop, the remaining processes have the
+        // rest of the grace to save. Otherwise they have no work left.
         signal_descendants(Signal::SIGTERM);
         let soon = Instant::now() + LEFTOVER_GRACE.min(self.grace);
         if let Some(process) = &mut self.process {
@@ -555,7 +555,7 @@ impl Run {
         }
     }
 
-    /// Ends the program if its loss is no number any more and that is a failure, the way a signal from outside would.
+    /// Ends the program as a signal from outside would, if its loss is NaN or infinite and that is a failure.
     fn end_if_lost(&mut self) {
         if !self.fails_by_loss() {
             return;
@@ -568,7 +568,7 @@ impl Run {
         }
     }
 
-    /// Ends the program if it hangs and that is a failure, the way a signal from outside would.
+    /// Ends the program as a signal from outside would, if it hangs and that is a failure.
     fn end_if_hanging(&mut self) {
         let ends = self.hang.as_ref().is_some_and(HangWatch::ends);
         if self.has_cause() || !ends || !self.view.observations.is_hanging() {
@@ -582,8 +582,8 @@ impl Run {
         }
     }
 
-    /// Ends the program if an exception that nothing caught can't: MXNet's waits at its exit for workers that wait for it. It
-    /// gets as long for that as one that is told to end, since it last printed something. Returns when that is over.
+    /// Ends the program if an uncaught exception can't. MXNet waits at exit for workers that wait for it. The program
+    /// gets the grace for that, counted from its last output. Returns when that is over.
     fn end_if_raised(&mut self) -> Option<Instant> {
         let process = self.process.as_mut().filter(|process| process.ended.is_none() && process.kill_at.is_none())?;
         if !self.view.observations.program_has_raised() {
@@ -603,7 +603,7 @@ impl Run {
         None
     }
 
-    /// Tells the program to end once it was looked at. Returns when that has to be done, if it is not done yet.
+    /// Sends SIGTERM to the program once its stacks are read. Returns when that has to be done, if it is not done yet.
     fn tell_to_end(&mut self) -> Option<Instant> {
         let (stop, process) = (self.pending_stop?, self.process.as_ref().filter(|process| process.ended.is_none())?);
         let is_looking = self.hang.as_ref().is_some_and(HangWatch::is_looking);
@@ -617,7 +617,7 @@ impl Run {
             self.is_urgent = true;
         }
         send(process.pid, Signal::SIGTERM as i32);
-        // What is stopped hears nothing but SIGKILL.
+        // A stopped process handles nothing but SIGKILL.
         continue_stopped();
         None
     }
@@ -649,7 +649,7 @@ impl Run {
         if let Some(keeper) = &self.keeper {
             let goes_on = self.may_be_followed() && self.outcome() != Outcome::Succeeded;
             let room = if goes_on { keeper.end_attempt() } else { keeper.look_a_last_time() };
-            // Told to stop, there is no more time than the pod has.
+            // In a stop, there is no more time than the pod has.
             let room = if self.report.stopped_by.is_some() { room.min(self.grace) } else { room };
             return Step::Go(Stage::Keeping { give_up_at: Instant::now() + room });
         }
@@ -669,7 +669,7 @@ impl Run {
         if !has_settled && Instant::now() < until {
             return Step::Stay { until: Some(until) };
         }
-        // A pod that exits 0 is done, and nobody would do what it leaves undone.
+        // A pod that exits 0 is complete, and no other pod would finish its work.
         let is_undone = self.exit_code() == 0 && !has_settled && keeper.is_only_copy();
         if let Some((signal, _)) = self.late_stop.filter(|_| is_undone) {
             self.report.stopped_by.get_or_insert(signal);
@@ -680,7 +680,7 @@ impl Run {
 
     fn close(&self) -> Step {
         if !self.is_heard {
-            // Where the program's own words still wait for their reader, the agent's would too.
+            // If the program's own output still waits for its reader, the agent's log would wait too.
             return Step::Go(Stage::Over);
         }
         if self.report.ended_for == Some(ErrorPattern::NanLoss) {
@@ -696,8 +696,8 @@ impl Run {
         Step::Stay { until: Some(give_up_at) }
     }
 
-    /// A program may end before its last words are read, and think that all is well. `mpirun` of Open MPI 5 that has lost a
-    /// worker gives up, and exits 0.
+    /// A program may end with success before its last output is read. `mpirun` of Open MPI 5 gives up and exits 0 when
+    /// it has lost a worker.
     fn judge_success(&mut self) {
         let was_well =
             self.process.as_ref().is_some_and(|process| process.ended.is_some_and(|status| status.success()));
@@ -709,12 +709,12 @@ impl Run {
         }
     }
 
-    /// Whether the gang stops, and the program has yet to get SIGTERM for it.
+    /// Whether the gang is stopping, and the program has not received SIGTERM for that yet.
     fn is_stopping(&self) -> bool {
         self.pending_stop.is_some_and(|stop| stop.is_of_gang)
     }
 
-    /// Whether it is known already why it ends.
+    /// Whether the cause of the program's end is already known.
     fn has_cause(&self) -> bool {
         self.is_stopping() || self.report.stopped_by.is_some() || self.report.ended_for.is_some()
     }
@@ -759,13 +759,13 @@ impl Stage {
     }
 }
 
-/// What comes of a look at a stage.
+/// The result of looking at a stage.
 enum Step {
     Stay { until: Option<Instant> },
     Go(Stage),
 }
 
-/// What a remote shell needs; and what runs on a member that serves it, in place of the job's program.
+/// Prepares a remote shell. For a member that serves it, returns the command that replaces the job's program.
 fn prepare(shell: &Shell, state: Option<&Path>) -> Result<Option<Vec<OsString>>, LaunchError> {
     let failed = |error: io::Error| LaunchError {
         kind: LaunchErrorKind::LaunchFailed,

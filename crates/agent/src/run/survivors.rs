@@ -1,14 +1,14 @@
-//! What is said of processes that SIGKILL does not end.
+//! Describes processes that outlive SIGKILL.
 
 use procfs::process::Stat;
 use protocol::report::MAX_UNKILLABLE;
 use std::time::Duration;
 use text::start_of;
 
-/// The first of those that are `left`, how it stands, and how many more there are. `waits_in` names the function of the
-/// kernel in which a process waits, where that is known.
+/// Describes the first of the processes that are `left`, its state, and how many others there are. `waits_in` returns
+/// the kernel function in which a process waits, if that is known.
 pub fn describe(left: &[Stat], after: Duration, waits_in: impl Fn(i32) -> String) -> String {
-    // One that waits in the kernel is why: its parents may only be waiting for it.
+    // A process that waits in the kernel is the cause. Its parents may only be waiting for it.
     let Some(first) = left.iter().find(|process| process.state == 'D').or_else(|| left.first()) else {
         return "processes were left after SIGKILL".to_owned();
     };

@@ -3,12 +3,12 @@
 use crate::now;
 use protocol::report::{LaunchError, Phase, Report, VERSION};
 
-/// The report of a run that a stop has forestalled. `attempt` is 0 where it is not known.
+/// The report of a run that a stop prevented. `attempt` is 0 if it is unknown.
 pub fn never_started(attempt: u32, stopped_by: i32) -> Report {
     Report { stopped_by: Some(stopped_by), ..no_run(attempt) }
 }
 
-/// The report of a run that could not begin. `attempt` is 0 where it is not known.
+/// The report of a run that could not begin. `attempt` is 0 if it is unknown.
 pub fn unstarted(attempt: u32, error: LaunchError) -> Report {
     Report { error: Some(error), ..no_run(attempt) }
 }

@@ -1,20 +1,20 @@
-//! What others see of the run that is under way.
+//! The part of the current run that is shared outside it.
 
 use crate::observations::Observations;
 use crate::output::queue::Queue;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What of one run those who ask and the program itself have to do with.
+/// The part of one run that clients and the program itself use.
 pub struct RunView {
-    /// What the program must know to tell something of this run; the next one has another.
+    /// The secret that the program needs to report to this run. The next run has another one.
     pub secret: String,
     pub observations: Arc<Observations>,
     /// The output that waits for its parser.
     pub output: Arc<Queue>,
 }
 
-/// The run that is under way, or the last one that was. It lives as long as the container, since the server does.
+/// The current run, or else the last one. It lives as long as the container, because the server does.
 #[derive(Default)]
 pub struct CurrentRun(Mutex<Option<Arc<RunView>>>);
 

@@ -1,4 +1,4 @@
-//! Connections that can't pile up: the agent's memory is the program's.
+//! Bounds the number of connections, because the agent's memory is taken from the program's.
 
 use crate::places::who_gives_way;
 use axum::serve::Listener;
@@ -15,13 +15,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Connections at a time.
+/// Highest number of connections at a time.
 const MAX_CONNECTIONS: usize = 32;
-/// How long one lives, idle or not. Clients that keep connections open connect again.
+/// Lifetime of a connection, idle or not. Clients that keep connections open connect again.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// Accepts every connection. Where there are too many one gives way: of the address that holds the most, the one that has
-/// been silent for longest. So whoever holds connections takes them from nobody but himself.
+/// Accepts every connection. If there are too many, it closes the one that has been silent for longest, of the address
+/// that holds the most. So a client that holds many connections only loses its own.
 pub struct Bounded {
     listener: TcpListener,
     held: Arc<Held>,
@@ -50,15 +50,15 @@ impl Listener for Bounded {
     }
 }
 
-/// The connections that there are.
+/// The open connections.
 #[derive(Default)]
 struct Held {
     places: Mutex<Vec<Arc<Spot>>>,
-    /// Grows with everything that any connection says or is told.
+    /// Grows with each read and write of any connection.
     clock: AtomicU64,
 }
 
-/// One of them.
+/// One open connection.
 struct Spot {
     address: IpAddr,
     last_active: AtomicU64,
@@ -84,7 +84,7 @@ impl Held {
     }
 }
 
-/// A connection's place among those held, which is free again with its end.
+/// A connection's place among the open ones. It is freed when the connection ends.
 struct Place {
     held: Arc<Held>,
     spot: Arc<Spot>,
@@ -103,7 +103,7 @@ impl Drop for Place {
     }
 }
 
-/// A connection that fails when its time is up, or when it has to give way.
+/// A connection that fails when its lifetime is over, or when it has to give way.
 pub struct Connection {
     stream: TcpStream,
     end: Pin<Box<Sleep>>,

@@ -1,4 +1,4 @@
-//! What `nvidia-smi` says of the GPUs in this container, if it is there.
+//! The figures of `nvidia-smi` for the GPUs in this container, if it is installed.
 
 use crate::run::descendants::mark_as_helper;
 use crate::survive::survive;
@@ -12,12 +12,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is asked. A look at the GPUs goes by its name.
+/// The program that reads the GPUs. Its runs go by this name.
 pub const NVIDIA_SMI: &str = "nvidia-smi";
-/// Between two looks: each costs a good part of a CPU second on a node with many GPUs.
+/// Interval between two runs, because each takes a good part of a CPU second on a node with many GPUs.
 const EVERY: Duration = Duration::from_secs(30);
-/// How old figures may be. Two looks in a row must miss a GPU until it counts as lost: one may be slow, or be ended with
-/// the program.
+/// Highest age of figures. A GPU counts as lost when two runs in a row have missed it, because one run may be slow, or
+/// be ended with the program.
 const FRESH: Duration = Duration::from_secs(75);
 
 /// The last figures, kept up to date by a thread.
@@ -25,10 +25,11 @@ const FRESH: Duration = Duration::from_secs(75);
 pub struct Gpus(Arc<Mutex<Known>>);
 
 impl Gpus {
-    /// Looks now and then, until this process ends. Without `nvidia-smi` there are none, and nobody looks again.
+    /// Runs `nvidia-smi` regularly until this process ends. If `nvidia-smi` does not exist, there are no GPUs and no
+    /// further runs.
     ///
-    /// Whatever else goes wrong is no reason to look away: just when a GPU dies, `nvidia-smi` says nothing of it, or nothing
-    /// at all, or hangs in the driver. What it said before grows old then.
+    /// Other errors do not stop the runs. When a GPU dies, `nvidia-smi` omits it, prints nothing, or hangs in the
+    /// driver. Then the earlier figures grow old.
     pub fn watch() -> Self {
         let gpus = Self::default();
         let of_thread = gpus.clone();
@@ -47,26 +48,26 @@ impl Gpus {
         gpus
     }
 
-    /// The GPU whose memory was fullest when it was last looked at before `time`.
+    /// The GPU whose memory was fullest in the last figures from before `time`.
     pub fn fullest_before(&self, time: Timestamp) -> Option<GpuMemory> {
         self.0.lock().fullest_before(time)
     }
 
-    /// The GPUs that are there, and those that were and are not seen any more, with the last figures.
+    /// The GPUs that are present, and those that were and are missing now, with their last figures.
     pub fn now(&self) -> (Vec<Gpu>, Vec<Gpu>) {
         self.0.lock().at(Instant::now())
     }
 }
 
-/// Every GPU that was ever seen, by index and UUID.
+/// All GPUs that have been seen so far, by index and UUID.
 #[derive(Default)]
 struct Known(BTreeMap<(u32, String), Seen>);
 
 struct Seen {
     last: Gpu,
-    /// When that was.
+    /// When `last` was read.
     at: Instant,
-    /// What the look before the last one saw.
+    /// The figures of the run before the last one.
     earlier: Option<Gpu>,
 }
 
@@ -100,12 +101,12 @@ impl Known {
     }
 }
 
-/// What `nvidia-smi` says.
+/// The output of `nvidia-smi`.
 fn look() -> io::Result<String> {
     const QUERY: &str = "--query-gpu=index,uuid,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu";
     let mut command = Command::new(NVIDIA_SMI);
     command.args([QUERY, "--format=csv,noheader,nounits"]);
-    // Not waited for: the loop of the container reaps every child.
+    // Not waited for here, because the loop of the container reaps every child.
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     mark_as_helper(child.id());
     let mut text = String::new();

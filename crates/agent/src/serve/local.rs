@@ -1,7 +1,7 @@
-//! What only the user of this container may ask: a socket in the folder of what the agent remembers.
+//! Requests that only the user of this container may make, over a socket in the agent's state folder.
 //!
-//! The stacks tell how a program is made, and reading them costs it processors. A copy of the checkpoints costs the volume
-//! and the network. So no port serves them.
+//! Stacks reveal how a program is made, and reading them takes processor time from it. A copy of the checkpoints loads
+//! the volume and the network. So no port serves them.
 
 use crate::keeper::{Keeper, Standing};
 use crate::stacks;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// How long a look at the stacks serves: each costs some of the program's processors.
+/// How long stacks are reused, because each reading takes processor time from the program.
 const STACKS_SERVE: Duration = Duration::from_secs(1);
 /// How long an answer may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// Where the socket can't be made there.
 pub fn serve(runtime: &Handle, state: &Path, keeper: Option<Arc<Keeper>>) -> io::Result<()> {
     let path = state.join(SOCKET);
-    // That of an agent that was killed.
+    // The socket of an agent that was killed.
     match remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -64,7 +64,7 @@ pub fn hurry_copies(state: &Path) -> io::Result<()> {
     request(state, "POST", "/copies").map(drop)
 }
 
-/// How the copies of the agent that serves there stand, by store.
+/// Asks the agent that serves there for the status of its copies, by store.
 ///
 /// # Errors
 /// As [`ask`].
@@ -110,7 +110,7 @@ fn of_copies(keeper: Option<Arc<Keeper>>) -> Router {
         .unwrap_or_default()
 }
 
-/// What the processes are doing. One look at a time: whoever asks meanwhile gets what that brings.
+/// Serves the stacks of the processes. Only one reading runs at a time, and requests meanwhile get its result.
 fn of_stacks() -> Router {
     type Last = tokio::sync::Mutex<Option<(Instant, Bytes)>>;
     #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]

@@ -8,7 +8,7 @@ use protocol::report::Phase;
 
 type Figure = (&'static str, &'static str, fn(&Gpu) -> Option<f64>);
 
-/// What each GPU measures.
+/// The figures of each GPU.
 const FIGURES: [Figure; 5] = [
     ("gpu_utilization_percent", "Share of time in which the GPU computes.", |gpu| gpu.utilization_percent),
     ("gpu_memory_used_bytes", "Memory of the GPU in use.", |gpu| gpu.memory_used_bytes),
@@ -17,7 +17,7 @@ const FIGURES: [Figure; 5] = [
     ("gpu_temperature_celsius", "Temperature of the GPU.", |gpu| gpu.temperature_celsius),
 ];
 
-/// `status` as metrics. What was never reported has none.
+/// Renders `status` as metrics. Values that were never reported are omitted.
 pub fn render(status: &AgentStatus) -> String {
     let mut page = Page::new(status);
     let (report, progress) = (&status.report, &status.progress);

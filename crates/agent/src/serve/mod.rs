@@ -1,4 +1,4 @@
-//! What the agent tells over HTTP, and what the program may tell it.
+//! The agent's HTTP servers: status and metrics for clients, and progress reports from the program.
 
 mod bounded;
 pub mod gpu;
@@ -28,19 +28,19 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// Bytes of a message of the program's.
+/// Highest number of bytes in a message of the program.
 const MAX_BODY: usize = 256 * 1024;
 
-/// Serves as long as the container lives, whichever run is the current one.
+/// Serves for as long as the container lives, whichever run is the current one.
 pub struct Server {
-    /// Where other work can be done beside the serving.
+    /// The runtime, for other work beside the serving.
     pub runtime: Handle,
-    /// Where the program may post, which only this machine can reach; the secret of the run has to be added.
+    /// The URL where the program may post, reachable only from this machine. The secret of the run has to be appended.
     pub local_url: Option<String>,
 }
 
 impl Server {
-    /// Serves `source` on `public` to those who ask from outside, and a port of its own to the program, in one thread.
+    /// Serves `source` on `public` to clients from outside, and another port to the program, in one thread.
     ///
     /// # Errors
     /// Where the kernel denies a thread, or what it takes to wait for several things.
@@ -50,7 +50,7 @@ impl Server {
         run: &Arc<CurrentRun>,
         keeper: Option<&Arc<Keeper>>,
     ) -> io::Result<Self> {
-        // Where nobody is to see metrics, the other workers still have to ask what is put into the store.
+        // Without a port for metrics, the other workers still have to ask which checkpoints are put into the store.
         let port = keeper.filter(|_| public.is_none()).and_then(|keeper| keeper.port());
         let only_gang = port.and_then(|port| listen(port).ok());
         let keeper = keeper.cloned();
@@ -105,7 +105,7 @@ async fn status_json(State(source): State<Arc<StatusSource>>, RawQuery(query): R
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], proof, json)
 }
 
-/// The header that proves an answer to a request with a nonce. Requests of people have none.
+/// The header that proves an answer to a request with a nonce. Requests of users have no nonce.
 fn proof(query: Option<&str>, key: Option<&AnswerKey>, body: &str) -> Option<[(&'static str, String); 1]> {
     let nonce = query.and_then(Nonce::in_query);
     nonce.zip(key).map(|(nonce, key)| [(PROOF_HEADER, key.prove(nonce, body.as_bytes()))])
@@ -126,7 +126,7 @@ pub(crate) fn serve_transfer(
     serve(listener, Router::new().route("/status", get(answer)));
 }
 
-/// What the other workers ask, who believe only what is proven to be for them.
+/// Serves the requests of the other workers, which believe only answers that are proven to be for them.
 fn of_gang(keeper: Arc<Keeper>) -> Router {
     let rounds = |State(keeper): State<Arc<Keeper>>, headers: HeaderMap| async move {
         let nonce = headers.get(choice::NONCE).map(HeaderValue::as_bytes).filter(|nonce| choice::is_nonce(nonce));
@@ -142,8 +142,8 @@ async fn metrics_text(State(source): State<Arc<StatusSource>>) -> impl IntoRespo
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::render(&source.status()))
 }
 
-/// The Kubeflow Trainer's protocol, whose clients want a 200. Who knows the secret of the current run may tell of it, and of
-/// no other: a process that has outlived its run is a stranger.
+/// The Kubeflow Trainer's protocol, whose clients want a 200. The secret of the current run is required, so that a
+/// process that has outlived its run can't report progress.
 async fn progress(State(run): State<Arc<CurrentRun>>, Path(secret): Path<String>, body: Bytes) -> (StatusCode, String) {
     let Some(run) = run.with_secret(&secret) else { return (StatusCode::NOT_FOUND, String::new()) };
     match std::str::from_utf8(&body).map_err(|error| error.to_string()).and_then(json::parse) {
@@ -162,7 +162,7 @@ mod tests {
     use parking_lot::Mutex;
     use protocol::gang::GangStatus;
 
-    /// What the operator would read as "no gang" while the leader starts.
+    /// An answer without the gang's state would mean "no gang" to the operator while the leader starts.
     #[tokio::test]
     async fn a_leader_gives_no_status_before_that_of_its_gang() {
         let gang = Arc::new(Mutex::new(None));

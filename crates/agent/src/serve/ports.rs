@@ -5,7 +5,7 @@ use protocol::gang::LISTEN_ADDRESS;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 
-/// Opens a port of the loopback interface that nobody else has.
+/// Opens a free port of the loopback interface.
 ///
 /// # Errors
 /// Where the kernel denies it, such as for a port that is taken.

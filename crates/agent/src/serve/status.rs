@@ -1,4 +1,4 @@
-//! Puts the status together for whoever asks.
+//! Assembles the status for each request.
 
 use crate::keeper::Keeper;
 use crate::progress::objective::ObjectiveTracker;
@@ -29,7 +29,7 @@ pub(crate) fn of_transfer(fetches: Vec<FetchProgress>, publishes: Option<Publish
     }
 }
 
-/// Where the status comes from: of the container what stays, and of the run what is known of it now.
+/// The sources of the status: facts about the container, and what is known of the current run.
 pub struct StatusSource {
     training_job: Option<String>,
     role: Option<String>,
@@ -40,14 +40,14 @@ pub struct StatusSource {
     keeper: Option<Arc<Keeper>>,
     objective: Option<Arc<ObjectiveTracker>>,
     gang: Arc<Mutex<Option<GangStatus>>>,
-    /// Whether the agent leads its gang: then an answer without the gang's state would say that there is none.
+    /// Whether the agent leads its gang. Then an answer without the gang's state would mean that there is no gang.
     leads: bool,
     gpus: Gpus,
     meter: Meter,
 }
 
 impl StatusSource {
-    /// Who this container is stands in its environment.
+    /// Reads the identity of this container from its environment.
     pub fn new(
         answer_key: Option<AnswerKey>,
         run: Arc<CurrentRun>,
@@ -75,8 +75,8 @@ impl StatusSource {
         }
     }
 
-    /// Whether the gang's state is still to come. A leader that has just started has none for a moment, in which the operator
-    /// must not conclude that its gang is gone.
+    /// Whether the gang's state is not known yet. A leader that has just started has none for a moment, and the
+    /// operator must not conclude from it that the gang is gone.
     pub fn awaits_gang(&self) -> bool {
         self.leads && self.gang.lock().is_none()
     }
@@ -86,7 +86,7 @@ impl StatusSource {
         self.answer_key.as_ref()
     }
 
-    /// The status now. Before the first run it says no more than that the program does not run yet.
+    /// The status now. Before the first run it says only that the program does not run yet.
     pub fn status(&self) -> AgentStatus {
         let (gpus, lost_gpus) = self.gpus.now();
         let of_container = AgentStatus {
@@ -109,7 +109,7 @@ impl StatusSource {
         let (mut report, progress, histories) = run.observations.snapshot();
         let has_failed = report.phase == Phase::Exited && report.exit_code != Some(0);
         let cause = (has_failed || report.exception.is_some()).then(|| report.summary()).flatten();
-        // Whoever can reach the port may read what is said here, and a program may print anything.
+        // Any client that can reach the port may read the status, and a program may print anything.
         report.stderr_tail.clear();
         AgentStatus {
             cause,

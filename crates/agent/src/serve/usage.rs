@@ -1,19 +1,20 @@
-//! What processes use, from `/proc`.
+//! Resource usage of processes, from `/proc`.
 
 use crate::run::descendants::descendants_of_self;
 use exposition::usage::{own_ticks, resident, seconds, stat_of_self, ticks_of_children};
 use protocol::usage::Usage;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Measures the program: all that descends from this process, and has.
+/// Measures the program: all present and former descendants of this process.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Of a process whose parent doesn't wait for it the time is lost; a counter must not fall.
+    /// Highest CPU time so far. The time of a process is lost if its parent does not wait for it, but a counter must
+    /// not fall.
     highest: AtomicU64,
 }
 
 impl Meter {
-    /// What all processes of the program use together now, and have used.
+    /// The present and past usage of all processes of the program together.
     pub fn program(&self) -> Usage {
         let mut ticks = stat_of_self().as_ref().map_or(0, ticks_of_children);
         let mut resident_bytes = 0;

@@ -5,10 +5,14 @@
 //! |---|---|
 //! | `.metadata` missing | Structure: Incomplete |
 //! | a `.distcp` missing | Structure: Incomplete |
-//! | a `.distcp` cut | Structure: Corrupted, for `.metadata` says that it is written |
-//! | a bit in `.metadata` | Structure or Content: its three lists and what the files say of themselves have to agree. Not seen: names of entries where each is written once (one process, no dictionary within the dictionary), and numbers that nobody reads. For `.metadata` has no checksum, a whole checkpoint is Complete and not Valid |
+//! | a `.distcp` cut | Structure: Corrupted, because `.metadata` says that it is written |
+//! | a bit in `.metadata` | Structure or Content, with the exceptions below |
 //! | a bit in a `.distcp` | Content: each entry is what `torch.save` writes, with its CRC32 |
 //! | a `.distcp` of another step, or an old `.metadata` | Content where lengths or shapes differ, else not |
+//!
+//! The three lists of `.metadata` and the files' own records have to agree. Not seen are bits in names of entries where
+//! each is written once (one process, no dictionary within the dictionary), and in numbers that no reader uses. Because
+//! `.metadata` has no checksum, a whole checkpoint is Complete and not Valid.
 
 use super::fault::Fault;
 use super::pickle::{self, Id, Object, Pickle, Value};
@@ -24,7 +28,7 @@ use std::io;
 pub const RULES: Rules = Rules { format: Format::Dcp, claim, judge };
 
 pub(super) const METADATA: &str = ".metadata";
-/// Most memory of what is copied out of `.metadata`, in bytes: some 200,000 parts of tensors.
+/// Maximum memory for data copied out of `.metadata`, in bytes: about 200,000 parts of tensors.
 const COPIED: usize = 64 << 20;
 /// Modules that have had the classes of `.metadata`, by version.
 const METADATA_MODULES: [&str; 2] =
@@ -144,7 +148,7 @@ struct Metadata {
 }
 
 impl Metadata {
-    /// What can be looked into, by file and in order.
+    /// The entries that can be checked, by file and in order.
     fn by_file(&self) -> BTreeMap<&str, Vec<&Stored>> {
         let mut files: BTreeMap<&str, Vec<&Stored>> = BTreeMap::new();
         for stored in self.stored.iter().filter(|stored| stored.plain) {
@@ -156,7 +160,7 @@ impl Metadata {
         files
     }
 
-    /// What an entry says of itself that is not what `.metadata` says of it.
+    /// How an entry's own record differs from its record in `.metadata`, if it does.
     fn disagrees(&self, stored: &Stored, pickle: &Pickle) -> Option<String> {
         let tensor = self.tensors.get(&stored.name)?;
         let sizes = tensor.parts.get(stored.offsets.as_ref()?)?;
@@ -194,7 +198,7 @@ impl SavedTensor {
             }
             ("torch._utils", "_rebuild_parameter") => {
                 let inner = pickle.object(*arguments.first()?)?;
-                // One level is all that there is; a parameter of a parameter is nobody's.
+                // There is only one level: a parameter of a parameter does not occur.
                 let arguments = pickle.tuple(inner.arguments)?;
                 let storage = Storage::read(pickle, *arguments.first()?)?;
                 let dtype = storage.kind().map(|(dtype, _)| dtype.to_string());
@@ -217,7 +221,7 @@ fn read(files: &dyn Files, path: &str) -> Result<Metadata, Fault> {
     Reader { pickle: &Pickle::whole(bytes)?, copied: Cell::new(0) }.metadata()
 }
 
-/// Reads `.metadata` as torch would: whatever is there has to be what torch writes there.
+/// Reads `.metadata` as torch would. Every value has to be one that torch writes there.
 struct Reader<'a> {
     pickle: &'a Pickle,
     /// Bytes of what was copied out of the pickle.
@@ -284,13 +288,13 @@ impl<'a> Reader<'a> {
                 return Fault::wrong(format!("has a part of {name:?} that is not within it"));
             }
             volume = volume.zip(product(&sizes)).and_then(|(volume, part)| volume.checked_add(part));
-            // Of a tensor with fewer rows than ranks, some have nothing of it, all at its end.
+            // If a tensor has fewer rows than ranks, some ranks have nothing of it, all at its end.
             let empty = sizes.contains(&0);
             if parts.insert(offsets, sizes).is_some() && !empty {
                 return Fault::wrong(format!("has a part of {name:?} twice"));
             }
         }
-        // What is saved is a tensor cut into parts: nothing of it is missing or there twice.
+        // A tensor is saved in parts. Nothing of it is missing or there twice.
         if volume.is_none() || volume != product(&size) {
             return Fault::wrong(format!("has parts of {name:?} that don't make up the whole"));
         }
@@ -351,7 +355,7 @@ impl<'a> Reader<'a> {
         others: &BTreeSet<String>,
     ) -> Result<(), Fault> {
         let Some(planner) = planner else { return Ok(()) };
-        // Other planners keep what they like; torch's own a dictionary of tuples.
+        // Other planners may store anything. Torch's own stores a dictionary of tuples.
         let Value::Dict(items) = self.pickle.value(planner) else { return Ok(()) };
         let mut told = BTreeSet::new();
         for (name, path) in items {
@@ -413,7 +417,7 @@ impl<'a> Reader<'a> {
         Ok(stored)
     }
 
-    /// The state of an object of that class, whose fields are those, and others only if they are no damaged names.
+    /// The state of an object of that class. It has these fields, and others only if their names are not damaged ones.
     fn fields(
         &self,
         id: Id,
@@ -558,7 +562,7 @@ fn product(sizes: &[u64]) -> Option<u64> {
     sizes.iter().try_fold(1_u64, |product, size| product.checked_mul(*size))
 }
 
-/// Whether what is described and what is stored are the same things.
+/// Whether the described entries and the stored entries are the same.
 fn agree(tensors: &BTreeMap<String, Tensor>, others: &BTreeSet<String>, stored: &[Stored]) -> Result<(), Fault> {
     let mut places: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     let mut there = BTreeSet::new();

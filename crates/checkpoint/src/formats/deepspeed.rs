@@ -4,9 +4,9 @@
 //! | damage | at which depth it is seen |
 //! |---|---|
 //! | a rank's file missing | Structure: Incomplete, if a higher rank's is there or the model's own state says how many there are |
-//! | a file cut | Structure: Incomplete, for nothing says that it is written |
+//! | a file cut | Structure: Incomplete, because no record says that it is written |
 //! | a bit anywhere | Content: CRC32 |
-//! | a file of another step | Structure for the model's states, which tell their step; not for the optimizer's |
+//! | a file of another step | Structure for the model's states, which contain their step; not for the optimizer's |
 
 use super::pickle::Pickle;
 use super::{Claim, Listing, Rules, named, torch};
@@ -18,7 +18,7 @@ use std::io;
 /// DeepSpeed's folders.
 pub const RULES: Rules = Rules { format: Format::DeepSpeed, claim, judge };
 
-/// Names the folder, and lies beside it.
+/// File beside the folder that names it.
 pub const LATEST: &str = "latest";
 
 fn claim(listing: &Listing) -> Vec<Claim> {
@@ -33,7 +33,7 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     Ok(judgement)
 }
 
-/// What a file is of.
+/// Kind of state in a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Model,
@@ -121,7 +121,7 @@ fn gap(ranks: &BTreeMap<Kind, BTreeMap<u64, BTreeSet<u64>>>) -> Option<String> {
     None
 }
 
-/// What the model's state tells.
+/// Values in the model's state.
 #[derive(Default)]
 struct Told {
     step: Option<u64>,

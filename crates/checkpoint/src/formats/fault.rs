@@ -1,21 +1,21 @@
-//! What can be wrong with one file, before it is known what that means for its checkpoint.
+//! Faults of one file, before it is known what they mean for its checkpoint.
 
 use crate::found::Judgement;
 use std::io;
 
-/// Why a file could not be taken for good.
+/// Why a file could not be found good.
 #[derive(Debug)]
 pub enum Fault {
     /// It can't be read now, which says nothing about it.
     Io(io::Error),
-    /// It ends too early: who writes it is not done, or died.
+    /// It ends too early: its writer has not finished, or died.
     Cut(String),
     /// No more writing at its end would make it good.
     Wrong(String),
 }
 
 impl Fault {
-    /// A fault that nothing mends.
+    /// A fault that nothing fixes.
     pub fn wrong<T>(why: impl Into<String>) -> Result<T, Self> {
         Err(Self::Wrong(why.into()))
     }
@@ -25,7 +25,7 @@ impl Fault {
         Err(Self::Cut(why.into()))
     }
 
-    /// Whether it says no more than that the file, or what is made of it, is larger than what is read.
+    /// Whether the only fault is that the file, or the data made of it, is larger than what is read.
     pub fn is_too_large(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::FileTooLarge)
     }

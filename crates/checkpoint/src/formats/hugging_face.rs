@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `trainer_state.json` missing or cut, `checkpoint-is-incomplete.txt` there | Structure: Incomplete |
 //! | a file missing that another one calls for: a shard of the index, a rank below another one, the optimizer beside its scheduler | Structure: Incomplete |
-//! | the highest ranks' states of random numbers missing | not seen: nothing tells how many there were |
-//! | weights cut | Structure: Corrupted, for `trainer_state.json` says that they are written |
+//! | the highest ranks' states of random numbers missing | not seen: nothing records how many there were |
+//! | weights cut | Structure: Corrupted, because `trainer_state.json` says that they are written |
 //! | a bit in `optimizer.pt`, `scheduler.pt`, `rng_state*.pth`, `*.bin` | Content: CRC32 |
 //! | a bit in `*.safetensors` | the header at Structure, a tensor not |
 //! | a bit in `trainer_state.json` | a name, the form and the step at Structure; another number not |
@@ -31,9 +31,9 @@ const STATE: &str = "trainer_state.json";
 const UNFINISHED: &str = "checkpoint-is-incomplete.txt";
 /// A tokenizer has some tens of megabytes; so has the history of a million steps.
 const JSON_LIMIT: u64 = 256 << 20;
-/// What `trainer_state.json` has had in every version.
+/// Fields that `trainer_state.json` has had in every version.
 const REQUIRED: [&str; 4] = ["epoch", "global_step", "log_history", "max_steps"];
-/// And what it has besides.
+/// Its other fields.
 const FIELDS: [&str; 16] = [
     "best_global_step",
     "best_metric",
@@ -95,7 +95,7 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     Ok(judgement)
 }
 
-/// What is not there, though something that is there calls for it.
+/// A missing file that an existing one requires.
 fn missing(files: &dyn Files) -> Option<String> {
     let has = |path: &str| files.member(path).is_some();
     let below = |folder: &str| files.members().iter().any(|member| member.path.starts_with(folder));
@@ -136,7 +136,7 @@ fn missing(files: &dyn Files) -> Option<String> {
     None
 }
 
-/// Looks at each file by what its name says that it is.
+/// Checks each file according to its name.
 fn members(files: &dyn Files, depth: Depth) -> io::Result<Verdict> {
     let mut folders = BTreeSet::new();
     let mut unseen = None;
@@ -150,7 +150,7 @@ fn members(files: &dyn Files, depth: Depth) -> io::Result<Verdict> {
             folders.insert(folder);
             continue;
         }
-        // What other ranks write may come after trainer_state.json.
+        // Files of other ranks may be written after trainer_state.json.
         let finished = !path.starts_with("rng_state_");
         let verdict = match look(files, path, depth) {
             Ok(None) => continue,
@@ -175,7 +175,7 @@ fn members(files: &dyn Files, depth: Depth) -> io::Result<Verdict> {
             verdict => return Ok(verdict),
         }
     }
-    // What stands in them can be neither proven nor known: a type or a size in config.json is whatever the program says.
+    // Their values can't be verified: a type or a size in config.json is whatever the program says.
     let why = unseen.unwrap_or_else(|| "damage could be unseen: its *.json have no checksum".to_owned());
     Ok(Verdict::Complete { why })
 }
@@ -216,7 +216,7 @@ fn unproven(files: &dyn Files, path: &str, depth: Depth) -> Result<Option<Verdic
     Ok(torch::check(files, path, depth)?.unseen(path).map(|why| Verdict::Complete { why }))
 }
 
-/// What of `trainer_state.json` is told further.
+/// The values of `trainer_state.json` that are used further.
 struct State {
     step: u64,
     epoch: Option<f64>,
@@ -236,11 +236,11 @@ struct Written {
     others: Map<String, Value>,
 }
 
-/// The last that was measured of everything: `eval_*` by step, and the loss.
+/// The last value of each metric: `eval_*` by step, and the loss.
 #[derive(Default)]
 struct History {
     evaluated: BTreeMap<String, f64>,
-    /// At which step that was.
+    /// The step of that evaluation.
     at: Option<u64>,
     loss: Option<f64>,
 }
@@ -295,7 +295,7 @@ impl State {
         if !written.others.contains_key("max_steps") {
             return Fault::wrong("has no max_steps");
         }
-        // An evaluation of another step says nothing of this one's weights.
+        // An evaluation of another step says nothing about this one's weights.
         let mut metrics = match written.log_history.at {
             Some(at) if at == written.global_step => written.log_history.evaluated,
             _ => BTreeMap::new(),

@@ -1,5 +1,5 @@
-//! PyTorch Lightning: what `torch.save` writes, named `*.ckpt`, with a dictionary that tells epoch and step. It is written under another
-//! name and renamed where the file system can, so a cut one was copied so.
+//! PyTorch Lightning: a file of `torch.save` named `*.ckpt`, with a dictionary that has epoch and step. It is written
+//! under another name and renamed where the file system can do that. So a cut file was cut by copying.
 //!
 //! Damage is seen as in [`super::torch`]. Strategies with shards write a folder `*.ckpt`, which is DCP's or DeepSpeed's.
 
@@ -54,13 +54,13 @@ fn needs(pickle: &Pickle, callbacks: Option<Id>) -> Vec<String> {
     paths.flatten().map(str::to_owned).collect()
 }
 
-/// What the dictionary tells.
+/// Values of the dictionary.
 fn told(pickle: Option<&Pickle>) -> Judgement {
     let mut judgement = Judgement::valid();
     if let Some(pickle) = pickle {
         let at = |path: &[&str]| -> Option<Id> { path.iter().try_fold(pickle.root(), |id, key| pickle.get(id, key)) };
         let number = |path: &[&str]| pickle.count(at(path)?);
-        // `epoch` is the number of the one that it was saved in; the loop counts those that are done.
+        // `epoch` is the number of the epoch in which it was saved; the loop counts the epochs that are done.
         let done = number(&["loops", "fit_loop", "epoch_progress", "total", "processed"]);
         judgement.epoch = done.or_else(|| number(&["epoch"])).map(|epoch| epoch as f64);
         judgement.step = number(&["global_step"]);

@@ -1,7 +1,7 @@
 //! Any other folder that has a file `.complete`, which its program writes last.
 //!
-//! What has a form that is known (safetensors, `torch.save`) is looked at; all else only for its presence, so that of it no damage is
-//! seen but by the manifest.
+//! Files of a known form (safetensors, `torch.save`) are checked. Other files only have to be present, so that only the
+//! manifest reveals damage to them.
 
 use super::fault::Fault;
 use super::{Claim, Listing, Rules, named, safetensors, torch};
@@ -36,13 +36,13 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     Ok(Judgement { step: named::step(name), epoch: named::epoch(name), ..Judgement::complete(why) })
 }
 
-/// Looks at a file by what its name says that it is.
+/// Checks a file according to its name.
 fn check(files: &dyn Files, member: &Member, depth: Depth) -> Result<(), Fault> {
     let (_, kind) = member.path.rsplit_once('.').unwrap_or_default();
     match kind {
         "safetensors" => drop(safetensors::check(files, &member.path)?),
         "pt" | "pth" | "ckpt" | "bin" => {
-            // Such names are given to other things too.
+            // Other things have such names too.
             let mut head = [0; 4];
             let mut file = files.open(&member.path)?;
             if member.size >= 4 {

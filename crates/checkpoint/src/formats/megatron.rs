@@ -1,5 +1,6 @@
-//! Megatron-LM: a folder `iter_NNNNNNN`, with either a folder `mp_rank_TT[_PPP]` for each rank, or DCP's shards with `common.pt` and
-//! `metadata.json`. That it is whole is said in a file beside the folder; within it the files are counted.
+//! Megatron-LM: a folder `iter_NNNNNNN`, with either a folder `mp_rank_TT[_PPP]` for each rank, or DCP's shards with
+//! `common.pt` and `metadata.json`. A file beside the folder says that it is whole; within the folder the files are
+//! counted.
 //!
 //! | damage | at which depth it is seen |
 //! |---|---|
@@ -8,7 +9,7 @@
 //! | `common.pt`, `metadata.json` or `.metadata` missing | Structure: Incomplete |
 //! | a bit in `*.pt` | Content: CRC32 |
 //! | a bit in DCP's files | as in [`super::dcp`] |
-//! | a rank's file of another step | Structure: it tells its iteration |
+//! | a rank's file of another step | Structure: it contains its iteration |
 
 use super::fault::Fault;
 use super::pickle::{Id, Pickle};
@@ -40,11 +41,11 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     Ok(Judgement { step: step.or(judgement.step), ..judgement })
 }
 
-/// The iteration that a state tells, and of how many ranks it is one: tensor parallel, pipeline parallel.
+/// The iteration in a state, and its numbers of ranks: tensor parallel, pipeline parallel.
 fn told(pickle: &Pickle) -> (Option<u64>, Option<(u64, u64)>) {
     let get = |id: Id, key: &str| pickle.count(pickle.get(id, key)?);
     let arguments = || {
-        // argparse's Namespace: an object whose state is what it has.
+        // argparse's Namespace: an object with its attributes as its state.
         let arguments = pickle.get(pickle.root(), "args")?;
         let state = pickle.object(arguments).and_then(|object| object.state).unwrap_or(arguments);
         Some((get(state, "tensor_model_parallel_size")?, get(state, "pipeline_model_parallel_size")?))

@@ -1,4 +1,4 @@
-//! One file per format: by what it is recognised, and when it is whole.
+//! One file per format: how it is recognised, and when it is whole.
 
 pub mod dcp;
 pub mod deepspeed;
@@ -67,11 +67,11 @@ pub struct Rules {
     pub judge: fn(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement>,
 }
 
-/// All formats, in order of precedence: a folder is the first's that claims it whole, and in a folder that is nobody's a file is
-/// the first's that claims it.
+/// All formats, in order of precedence. A folder belongs to the first format that claims it whole. In an unclaimed
+/// folder a file belongs to the first format that claims it.
 ///
-/// Those that hold others come first: a Hugging Face checkpoint has DeepSpeed's, DCP's or safetensors within, Megatron-LM's has
-/// DCP's.
+/// Formats that contain others come first. A Hugging Face checkpoint contains DeepSpeed's, DCP's or safetensors, and
+/// Megatron-LM's contains DCP's.
 pub const FORMATS: &[&Rules] = &[
     &megatron::RULES,
     &hugging_face::RULES,

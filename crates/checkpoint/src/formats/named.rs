@@ -1,4 +1,4 @@
-//! What the names of files and folders tell.
+//! Values in the names of files and folders.
 
 use regex::Regex;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub fn epoch(name: &str) -> Option<f64> {
     EPOCH.captures(name)?[1].parse().ok()
 }
 
-/// What Lightning puts into a name besides: `epoch=1-val_loss=0.30.ckpt`.
+/// Metrics that Lightning puts into a name: `epoch=1-val_loss=0.30.ckpt`.
 pub fn metrics(name: &str) -> BTreeMap<String, f64> {
     METRIC
         .captures_iter(name)

@@ -4,11 +4,11 @@
 //! OCDBT database (`manifest.ocdbt`). An item is written under another name and renamed, then the step is; newer
 //! versions, and all on object stores, leave `commit_success.txt`.
 //!
-//! What can be found: OCDBT's manifest and nodes, and with them the descriptions of the arrays, have checksums. The
-//! chunks of arrays have none: they are unpacked by the library that a restore would use, and have to have the right
-//! length, and that is all. A flipped bit in a chunk often changes numbers and nothing else; neither Orbax nor this
-//! finds them, but only a checksum that was taken when the checkpoint was new. The same holds for names within the JSON
-//! files. So a whole checkpoint is Complete and not Valid.
+//! Detectable damage: OCDBT's manifest and nodes have checksums, and with them the descriptions of the arrays. The
+//! chunks of arrays have none. They are unpacked by the library that a restore would use, and have to have the right
+//! length; nothing else is checked. A flipped bit in a chunk often changes only numbers. Neither Orbax nor this module
+//! detects that, but only a checksum that was taken when the checkpoint was new. The same holds for names within the
+//! JSON files. So a whole checkpoint is Complete and not Valid.
 
 mod json;
 mod ocdbt;
@@ -40,9 +40,9 @@ const MANIFEST: &str = "manifest.ocdbt";
 /// What each process has written, before it is merged.
 const PART: &str = "ocdbt.process_";
 const COMMITTED: &str = "commit_success.txt";
-/// A file of JSON is not believed to be longer; parsed it may take sixteen times that.
+/// Maximum length of a JSON file, in bytes. Parsed it may take sixteen times that.
 const JSON: u64 = 32 << 20;
-/// The table at the end of a shard is not believed to be longer.
+/// Maximum length of the table at the end of a shard, in bytes.
 const TABLE: u64 = 64 << 20;
 
 fn claim(listing: &Listing) -> Vec<Claim> {
@@ -85,7 +85,7 @@ fn look(name: &str, files: &dyn Files, depth: Depth, metrics: &mut BTreeMap<Stri
     let mut items: Vec<(String, Option<String>)> = Vec::new();
     if files.member(STEP).is_some() {
         let step = read_json(&mut source, STEP)?;
-        // Written when all else is; then the folder gets its name.
+        // Written last; then the folder gets its name.
         let open = step.get("init_timestamp_nsecs").is_some_and(Value::is_number)
             && step.get("commit_timestamp_nsecs").is_some_and(Value::is_null);
         if open && files.member(COMMITTED).is_none() {
@@ -103,7 +103,7 @@ fn look(name: &str, files: &dyn Files, depth: Depth, metrics: &mut BTreeMap<Stri
             _ => return Err(Fault::bad(STEP, "its item_handlers are no handlers")),
         }
     }
-    // What is there and not named, as in checkpoints of older versions.
+    // Items that are there but not named, as in checkpoints of older versions.
     for member in files.members() {
         let (folder, file) = member.path.split_at(member.path.rfind('/').map_or(0, |at| at + 1));
         let top = folder.matches('/').count() <= 1 && !folder.starts_with(PART);
@@ -122,7 +122,7 @@ fn look(name: &str, files: &dyn Files, depth: Depth, metrics: &mut BTreeMap<Stri
         let handler = handler.unwrap_or_default();
         let class = handler.rsplit('.').next().unwrap_or_default();
         if class.contains("Json") {
-            // Its only file, by whatever name; the commit is told beside it.
+            // Its only file, by any name. The commit marker lies beside it.
             let ours = files.members().iter().filter_map(|member| member.path.strip_prefix(&item));
             let ours: Vec<_> = ours.filter(|file| !file.contains('/') && *file != COMMITTED).collect();
             if ours.is_empty() {
@@ -142,7 +142,7 @@ fn look(name: &str, files: &dyn Files, depth: Depth, metrics: &mut BTreeMap<Stri
     Ok(())
 }
 
-/// The numbers among them; an evaluation that brought none is none.
+/// The numbers among the values. Values that are not numbers are skipped.
 fn numbers(json: &Value, metrics: &mut BTreeMap<String, f64>) {
     for (name, value) in json.as_object().into_iter().flatten() {
         if let Some(value) = value.as_f64() {
@@ -188,7 +188,7 @@ fn pytree(source: &mut Source<'_>, item: &str, depth: Depth) -> Result<(), Fault
     let entries = if database {
         let entries = ocdbt::read(source, item)?;
         if depth >= Depth::Content {
-            // Not read again by Orbax once they are merged, but damage is damage.
+            // Orbax does not read them again once they are merged, but damage to them counts.
             for part in process_parts(source, item) {
                 ocdbt::read(source, &part)?;
             }

@@ -1,15 +1,15 @@
-//! Pickles, read as a list of opcodes: nothing is imported, called or made but the tree of what was written.
+//! Pickles, read as a list of opcodes. Nothing is imported, called or made except the tree of written values.
 //!
-//! Protocols 2 to 5, as Python's own `pickletools` describes them. What is shared stays shared and is never copied, so neither a cycle
-//! nor a pickle that doubles itself costs more than its length.
+//! Protocols 2 to 5, as Python's own `pickletools` describes them. Shared values stay shared and are never copied. So
+//! neither a cycle nor a pickle that doubles itself costs more than its length.
 
 use super::fault::Fault;
 use std::io;
 
 /// Longest pickle that is read, in bytes.
 pub const LIMIT: u64 = 64 << 20;
-/// Most memory of what is made of a pickle, in bytes. With the pickle itself it fits into the 256 MiB of the container that looks
-/// after checkpoints while no worker runs.
+/// Maximum memory of the values made from a pickle, in bytes. With the pickle itself it fits into the 256 MiB of the
+/// container that manages checkpoints while no worker runs.
 const MEMORY: usize = 96 << 20;
 /// What an allocator needs for each of its pieces, in bytes.
 const PIECE: usize = 16;
@@ -74,7 +74,7 @@ mod op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id(u32);
 
-/// What was written.
+/// A written value.
 #[derive(Debug)]
 pub enum Value {
     /// `None`.
@@ -95,7 +95,7 @@ pub enum Value {
     Tuple(Box<[Id]>),
     /// A list.
     List(Vec<Id>),
-    /// A set, of which nobody asks what is in it.
+    /// A set. Its content is not used.
     Set,
     /// A dictionary, in the order in which it was filled.
     Dict(Vec<(Id, Id)>),
@@ -516,7 +516,8 @@ impl<'a> Machine<'a> {
         usize::try_from(u64::from_le_bytes(number)).or_else(|_| Fault::wrong("is a pickle of impossible length"))
     }
 
-    /// Whether so many bytes more may be allocated. Each opcode asks: between two of them little is.
+    /// Whether that many more bytes may be allocated. Each opcode checks this, and little is allocated between two of
+    /// them.
     fn has_room(&self, more: usize) -> Result<(), Fault> {
         let used = size_of_val(&*self.values)
             + self.owned

@@ -1,6 +1,6 @@
 //! Tensors in `*.safetensors`: one file, or shards with an index.
 //!
-//! There is no checksum: a bit in a tensor, or in its name where no index repeats it, is seen by the manifest only, and so is one in
+//! There is no checksum. Only the manifest reveals a flipped bit in a tensor, in its name if no index repeats it, or in
 //! a model's `config.json`. So a whole one is Complete and not Valid.
 //!
 //! | damage | at which depth it is seen |
@@ -95,7 +95,7 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     })
 }
 
-/// What of `NAME-00001-of-00002.safetensors` is not there, if only an index could say so and there is none.
+/// Missing shards of `NAME-00001-of-00002.safetensors`, if only an index could name them and there is none.
 pub fn missing_shard(files: &dyn Files) -> Option<String> {
     let mut sets: BTreeMap<(&str, u64), BTreeSet<u64>> = BTreeMap::new();
     for member in files.members() {
@@ -117,7 +117,8 @@ pub fn missing_shard(files: &dyn Files) -> Option<String> {
     None
 }
 
-/// Reads a header as the library does, and compares it with the file's length. Gives the names of its tensors and the metadata.
+/// Reads a header as the library does, and compares it with the file's length. Returns the names of its tensors and the
+/// metadata.
 ///
 /// # Errors
 /// [`Fault::Cut`] if the file ends before its header or its last tensor.
@@ -181,7 +182,7 @@ pub fn check_index(files: &dyn Files, path: &str) -> Result<Option<Judgement>, F
         let metadata = match check(files, &place) {
             Ok(metadata) => metadata,
             Err(Fault::Io(error)) => return Err(error.into()),
-            // The caller looks at each shard itself, and tells what is wrong.
+            // The caller checks each shard itself, and reports what is wrong.
             Err(_) => continue,
         };
         let found: BTreeSet<String> = metadata.tensors().into_keys().collect();

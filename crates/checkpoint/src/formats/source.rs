@@ -4,7 +4,7 @@ use crate::files::{Files, Member, ReadSeek};
 use crate::found::Judgement;
 use std::io::{self, Read, SeekFrom};
 
-/// Why no verdict, or not a good one.
+/// Why there is no verdict, or no good one.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// It could not be read, which says nothing of the checkpoint.
@@ -94,7 +94,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Takes bytes off the front; what is wrong is told by `None`.
+/// Takes bytes off the front. `None` if there are fewer.
 pub(super) fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Option<&'a [u8]> {
     let (head, tail) = bytes.split_at_checked(usize::try_from(length).ok()?)?;
     *bytes = tail;

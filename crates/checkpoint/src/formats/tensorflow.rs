@@ -1,13 +1,13 @@
 //! TensorFlow's checkpoints: `PREFIX.index`, and `PREFIX.data-00000-of-00001` and so on.
 //!
-//! What `tf.train.Checkpoint`, `CheckpointManager` and `tf.train.Saver` write, and Keras 2 if it saves weights only.
-//! The index comes last, when all data is in place. It is a sorted table with a checksum for each block, and has for
-//! each tensor its place, length and checksum: a flipped bit shows wherever it is, but for the 30 or so unused bytes of
-//! the table's end record. Bytes of a data file that belong to no tensor (alignment, or what was appended) are nobody's
-//! and not checked.
+//! `tf.train.Checkpoint`, `CheckpointManager` and `tf.train.Saver` write these, and Keras 2 if it saves weights only.
+//! The index is written last, when all data is in place. It is a sorted table with a checksum for each block, and has
+//! the place, length and checksum of each tensor. So a flipped bit is detected anywhere but in the 30 or so unused
+//! bytes of the table's end record. Bytes of a data file that belong to no tensor (alignment, or appended bytes) are
+//! not checked.
 //!
-//! The file `checkpoint` beside them says which is the latest. It belongs to no checkpoint, and who resumes by a path
-//! does not read it.
+//! The file `checkpoint` beside them names the latest one. It belongs to no checkpoint, and a program that resumes by a
+//! path does not read it.
 
 mod proto;
 mod table;
@@ -25,7 +25,7 @@ use std::io::{self, BufRead, BufReader, Read};
 /// TensorFlow's checkpoints.
 pub const RULES: Rules = Rules { format: Format::Tensorflow, claim, judge };
 
-/// Tensors, and bytes of their names, that are kept; an index with more is none.
+/// Maximum number of tensors, and of bytes in their names. An index with more is rejected.
 const TENSORS: usize = 4 << 20;
 const NAMES: usize = 256 << 20;
 const INDEX: &str = ".index";
@@ -55,7 +55,8 @@ fn claim(listing: &Listing) -> Vec<Claim> {
             claims.entry(prefix).or_default().push(file.clone());
         }
     }
-    // An index or a graph alone may be anybody's. Those of a SavedModel are a part of it, and it is no checkpoint.
+    // An index or a graph alone may belong to any program. Those of a SavedModel are part of it, and it is no
+    // checkpoint.
     let ours = |prefix: &str, files: &[String]| {
         files.iter().any(|file| file.contains(".data-")) && !(prefix == "variables" && listing.name == "variables")
     };
@@ -66,7 +67,7 @@ fn claim(listing: &Listing) -> Vec<Claim> {
         .collect()
 }
 
-/// The bytes of one element; `None` for those that differ, and for types that are not known yet.
+/// The bytes of one element; `None` for types with varying lengths, and for types that are not known yet.
 fn width(dtype: u64) -> Option<u64> {
     match dtype {
         4 | 6 | 10 | 11 | 12 | 24..=32 => Some(1),
@@ -169,8 +170,8 @@ fn look(name: &str, files: &dyn Files, depth: Depth, judgement: &mut Judgement) 
     Ok(())
 }
 
-/// Step and epoch, if the program keeps them in variables. What `-N` at the name's end counts is the saves, if nothing
-/// else was asked for; the steps are what the program or its optimiser counts.
+/// Step and epoch, if the program keeps them in variables. By default, `-N` at the end of the name counts the saves.
+/// The program or its optimiser counts the steps.
 fn numbers(
     source: &mut Source<'_>,
     tensors: &[Tensor],
@@ -183,7 +184,7 @@ fn numbers(
             let path = tensor.name.strip_suffix("/.ATTRIBUTES/VARIABLE_VALUE").unwrap_or(&tensor.name);
             let depth = path.split('/').count();
             let last = path.rsplit('/').next()?;
-            // Farther down it is some layer's own.
+            // A variable farther down belongs to a layer.
             (depth <= 3).then_some(())?;
             Some((names.iter().position(|name| *name == last)?, depth))
         };
@@ -200,7 +201,7 @@ fn numbers(
             bytes.reverse();
         }
         bytes.resize(8, 0);
-        // Nobody counts as far, and a negative one is no count.
+        // No program counts this far, and a negative value is no count.
         Ok(bytes.try_into().ok().map(u64::from_le_bytes).filter(|value| *value < 1 << 62))
     };
     if let Some((_, entry)) = find(&["global_step", "step", "iterations", "_iterations", "iter"]) {

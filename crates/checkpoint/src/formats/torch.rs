@@ -2,7 +2,7 @@
 //!
 //! | damage | at which depth it is seen |
 //! |---|---|
-//! | cut anywhere: no end record | Structure: Incomplete, for so it looks while it is written |
+//! | cut anywhere: no end record | Structure: Incomplete, because it looks so while it is written |
 //! | a bit in the directory or the end records | Structure |
 //! | a bit in a header, the pickle, a tensor | Content: CRC32 |
 //! | a tensor that the pickle names is missing or has another length | Structure |
@@ -25,7 +25,7 @@ pub const RULES: Rules = Rules { format: Format::Torch, claim, judge };
 /// A pickle is read at [`Depth::Structure`] up to this length.
 const SHORT_PICKLE: u64 = 16 << 20;
 
-/// What is part of a checkpoint, and none by itself.
+/// Beginnings of names of files that are part of a checkpoint, and not one by themselves.
 const PARTS: [&str; 12] = [
     "rng_state",
     "optimizer",
@@ -40,12 +40,12 @@ const PARTS: [&str; 12] = [
     "zero_pp_rank_",
     "pytorch_model-",
 ];
-/// `.bin` is anybody's: only what weights are called.
+/// Any program may use `.bin`, so only the usual names of weights count.
 const WEIGHTS: [&str; 5] = ["pytorch_model", "adapter_model", "model", "checkpoint", "ckpt"];
 
 fn claim(listing: &Listing) -> Vec<Claim> {
     let is_one = |name: &&String| {
-        // Of old scripts, PyTorch's ImageNet example among them: no TAR, whatever it is called.
+        // Old scripts use this name, PyTorch's ImageNet example among them. The file is no TAR archive.
         let renamed = name.strip_suffix(".tar").filter(|name| name.ends_with(".pth") || name.ends_with(".pt"));
         let known = match renamed.unwrap_or(name).rsplit_once('.') {
             Some((_, "pt" | "pth")) => !name.ends_with("_states.pt"),
@@ -79,16 +79,16 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     .but(saved.unseen(name)))
 }
 
-/// What a file of `torch.save` has told.
+/// Result of reading a file of `torch.save`.
 pub struct Saved {
     /// Its `data.pkl`, if it was read.
     pub pickle: Option<Pickle>,
-    /// Why there are no checksums of it, if there are none.
+    /// Why it has no checksums, if it has none.
     unchecked: Option<&'static str>,
 }
 
 impl Saved {
-    /// Why damage of it may be unseen, if it may. `path` is its own.
+    /// Why damage to it may be undetected, if it may. `path` is its own.
     #[must_use]
     pub fn unseen(&self, path: &str) -> Option<String> {
         self.unchecked.map(|why| format!("damage could be unseen: {path} {why}"))
@@ -98,7 +98,7 @@ impl Saved {
 const OLD: &str = "has the form of before torch 1.6, which has no checksums";
 const SWITCHED_OFF: &str = "was written with its checksums switched off";
 
-/// Looks at a file of `torch.save`.
+/// Checks a file of `torch.save`.
 ///
 /// # Errors
 /// [`Fault::Cut`] if it has no end record, or is empty.
@@ -108,7 +108,7 @@ pub fn check(files: &dyn Files, path: &str, depth: Depth) -> Result<Saved, Fault
     check_window(&mut *file, 0..size, depth)
 }
 
-/// Looks at what `torch.save` has written into `window` of a file.
+/// Checks what `torch.save` has written into `window` of a file.
 ///
 /// # Errors
 /// As [`check`].
@@ -116,7 +116,7 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
     if window.is_empty() {
         return Fault::cut("is empty");
     }
-    // A ZIP's first entry; what else there is begins with a pickle.
+    // A ZIP begins with its first entry, and any other file with a pickle.
     let mut head = [0; 4];
     let known = head.len().min((window.end - window.start) as usize);
     file.seek(SeekFrom::Start(window.start))?;
@@ -152,7 +152,7 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
         return Ok(Saved { pickle: None, unchecked });
     }
     let pickle = match inside(Pickle::whole(archive.read(file, data, limit)?), "data.pkl") {
-        // Its checksum is right, and that is all that can be said.
+        // Its checksum is right; nothing else can be checked.
         Err(fault) if fault.is_too_large() => return Ok(Saved { pickle: None, unchecked }),
         other => other?,
     };
@@ -233,9 +233,9 @@ impl<'a> Storage<'a> {
     }
 }
 
-/// The format of before torch 1.6, which has no checksums: five pickles (a magic number, the protocol, the machine, the object, the
-/// storages' keys), then for each storage its number of elements and them. All that is told twice has to agree; what is not may
-/// be damaged unseen.
+/// The format from before torch 1.6, which has no checksums. It begins with five pickles: a magic number, the protocol,
+/// the machine, the object, and the storages' keys. Each storage follows with its number of elements and the elements.
+/// Values that are stored twice have to agree; damage to others may be undetected.
 fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
     const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
     const PROTOCOL: i64 = 1001;
@@ -246,7 +246,7 @@ fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
     (&mut *file).take(length.min(SHORT_PICKLE)).read_to_end(&mut head)?;
     let too_long = length > head.len() as u64;
     if head.get(4..14) != Some(&MAGIC) {
-        // Any other pickle: nothing in it says whether it is as it was written.
+        // Any other pickle: nothing in it shows whether it is as it was written.
         return match Pickle::whole(head) {
             _ if too_long => told(None),
             Err(fault) if fault.is_too_large() => told(None),
@@ -345,7 +345,7 @@ const GLOBALS: [(&str, &[&str]); 4] = [
     ("torch.storage", &["TypedStorage", "UntypedStorage"]),
 ];
 
-/// Whether no name is one that torch writes, but for one bit. Other names are the program's own.
+/// Whether no name differs by just one bit from a name that torch writes. Other names are the program's own.
 fn names_are_whole(pickle: &Pickle) -> Result<(), Fault> {
     for (module, name) in pickle.globals() {
         let damaged = match GLOBALS.iter().find(|(known, _)| *known == module) {

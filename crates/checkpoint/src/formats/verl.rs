@@ -1,10 +1,10 @@
-//! verl and what follows it (FSDP): a folder `global_step_N`, with a folder for each model that is trained (`actor`, `critic`), in
-//! which each rank writes files `model_world_size_W_rank_R.pt`, and `optim_` and `extra_state_` likewise. What says beside
-//! the folder which is the latest proves nothing.
+//! verl and programs that follow it (FSDP): a folder `global_step_N`, with a folder for each trained model (`actor`,
+//! `critic`). In it each rank writes files `model_world_size_W_rank_R.pt`, and `optim_` and `extra_state_` likewise.
+//! The file beside the folder that names the latest one proves nothing.
 //!
 //! | damage | at which depth it is seen |
 //! |---|---|
-//! | a rank's file missing | Structure: Incomplete, for the names say how many there are |
+//! | a rank's file missing | Structure: Incomplete, because the names say how many there are |
 //! | a file cut | Structure: Incomplete |
 //! | a bit in `*.pt` | Content: CRC32 |
 //! | `*.json` cut or empty | Structure |

@@ -1,8 +1,8 @@
-//! ZIP archives, as strictly as those are written that hold checkpoints.
+//! ZIP archives, read as strictly as the writers of checkpoints produce them.
 //!
-//! `torch.load` compares no checksum, and each reader forgives other faults. So only what the writers write is taken: entries one
-//! behind the other without a gap, local headers that agree with the central ones, one disk, no comment, nothing encrypted.
-//! (APPNOTE 4.3 has the records.)
+//! `torch.load` compares no checksum, and each reader tolerates other faults. So only the form that the writers produce
+//! is accepted. Entries follow each other without a gap, and local headers agree with the central ones. There is one
+//! disk, no comment, and nothing encrypted. (APPNOTE 4.3 has the records.)
 
 use super::fault::Fault;
 use crate::files::ReadSeek;
@@ -22,9 +22,9 @@ const FLAGS: u16 = SIZES_FOLLOW | 0x0800;
 const SIZES_FOLLOW: u16 = 0x0008;
 /// Of the external attributes.
 const DOS_FOLDER: u32 = 0x10;
-/// The newest version of the format that anybody asks for: ZIP64.
+/// The newest version of the format that is requested: ZIP64.
 const VERSION: u16 = 45;
-/// Room for half a million names; more than that is nobody's checkpoint.
+/// Maximum size of the directory, in bytes. It has room for half a million names, more than any checkpoint has.
 const DIRECTORY_LIMIT: u64 = 32 << 20;
 /// Deflate can't do better than 1032 to 1.
 const DEFLATE_RATIO: u64 = 1032;
@@ -470,7 +470,7 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            // Who made it and what attributes it has is nobody's concern.
+            // The creator and the attributes do not matter.
             if let Ok(read) = check(&damaged) {
                 assert_eq!(read, whole, "bit {bit}");
             }

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// When a test's scans happen: the clock is the tests' own, but files have the real one's times.
+/// Times of a test's scans. Tests have their own clock, but files have times of the real one.
 fn at(seconds: i64) -> Timestamp {
     Timestamp::now() + SignedDuration::from_secs(seconds)
 }
@@ -38,7 +38,7 @@ fn one<'a>(scan: &'a Scan, path: &str) -> &'a Known {
     scan.found.iter().find(|known| known.found.path == path).unwrap_or_else(|| panic!("{path} in {scan:?}"))
 }
 
-/// Changes bytes so that neither length nor time tell it.
+/// Changes bytes without changing length or time.
 fn rot(room: &Room, path: &str, text: &str) {
     let time = fs::metadata(room.path(path)).unwrap().modified().unwrap();
     assert_eq!(fs::metadata(room.path(path)).unwrap().len(), text.len() as u64);
@@ -130,7 +130,7 @@ fn rot_shows_before_it_is_gone_on_from() {
     assert!(verify(&mut inventory, true).is_proven(), "a server that read badly once");
 }
 
-/// Bytes that a reading takes, and whether it found the checkpoint good.
+/// Number of bytes read, and whether the checkpoint was found good.
 fn reading(inventory: &mut Inventory, path: &str) -> (u64, bool) {
     let found = one(&look(inventory, 0), path).found.clone();
     let bytes = Arc::new(AtomicU64::new(0));
@@ -168,7 +168,7 @@ fn what_this_process_has_read_is_read_again_only_if_it_changes() {
     assert_eq!(reading(&mut attempt(), "step-2"), (all + 1, true), "another path");
 }
 
-/// In one go or in two, known or not: the same is said of each.
+/// The verdict on a checkpoint is the same whether it is read in one step or in two, and whether it is known or not.
 #[test]
 fn all_that_is_read_at_once_is_judged_alike() {
     let room = Room::new();
@@ -195,7 +195,7 @@ fn all_that_is_read_at_once_is_judged_alike() {
         assert!(one(&at_once, "step-1").is_proven());
         assert!(at_once.notes.is_empty(), "{:?}", at_once.notes);
     }
-    // What the keeper has read is read again, and what it knows of the bytes counts.
+    // A checkpoint that the keeper has read is read again and compared with the recorded checksums.
     let found = one(&look(&mut keeper, 10), "step-1").found.clone();
     assert!(keeper.verify(&found, true, at(10), &Budget::default()).unwrap().is_proven());
     rot(&room, "step-1/model", "step-9");
@@ -240,7 +240,7 @@ fn a_clock_that_goes_back_harms_nothing() {
     assert!(one(&scan, "step-2").since <= at(-7100), "time is counted anew");
 }
 
-/// A folder that could not be read for a moment makes nothing nobody's for ever.
+/// A folder that was unreadable for a moment does not cost a checkpoint its owner permanently.
 #[test]
 fn who_else_is_there_is_asked_again_before_anything_is_nobodys() {
     let room = Room::new();
@@ -377,7 +377,7 @@ fn what_cannot_be_read_or_written_is_told_and_goes_on_in_memory() {
     .unwrap();
 }
 
-/// What another user has written so that only they can read it.
+/// A checkpoint of another user that only that user can read.
 #[test]
 fn a_file_of_another_owner_is_told_and_harms_nothing() {
     std::thread::spawn(|| {
@@ -396,7 +396,7 @@ fn a_file_of_another_owner_is_told_and_harms_nothing() {
         assert!(!locked.is_proven() && locked.found.is_good(), "nothing is known of its bytes: {locked:?}");
         let notes = scan.notes.join("\n");
         assert!(notes.contains("step-3: could not be read to its end: model: Permission denied"), "{notes}");
-        // It is not gone on from, and nothing goes for it: of the two that were read the older stays too.
+        // It is not resumed from, and it supersedes nothing: the older of the two that were read stays too.
         let error = inventory.verify(&locked.found, true, at(11), &Budget::default()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(to_delete(&scan.found, &Keep { retention: 2, ..Keep::default() }, at(11)), [""; 0]);
@@ -419,7 +419,7 @@ fn a_file_of_another_owner_is_told_and_harms_nothing() {
     .unwrap();
 }
 
-/// Of what is complete damage may be unseen, and that is all the difference.
+/// A Complete checkpoint differs from a Valid one only in that damage may be undetected.
 #[test]
 fn what_is_complete_is_used_as_what_is_valid() {
     let room = Room::new();
@@ -549,7 +549,7 @@ fn a_format_that_panics_harms_no_other() {
     assert_eq!(one(&scan, "step-2").stage, Stage::Unread);
 }
 
-/// What a program does while it is looked at: writes, overwrites and deletes.
+/// A program that writes, overwrites and deletes during a scan.
 #[test]
 fn files_that_vanish_meanwhile_harm_nothing() {
     let room = Room::new();
@@ -584,7 +584,7 @@ fn files_that_vanish_meanwhile_harm_nothing() {
     });
 }
 
-/// The whole way: a program saves, and the newest two of what is proven stay.
+/// End to end: a program saves, and the newest two proven saves stay.
 #[test]
 fn a_run_is_rotated() {
     let room = Room::new();
@@ -664,7 +664,7 @@ fn what_changes_while_it_is_judged_is_not_judged() {
     assert!(look(&mut inventory, 9).found[0].found.is_good());
 }
 
-/// Finding 2: what the ledger knows of and can't be looked into may be good.
+/// Finding 2: a known checkpoint that can't be read at present may be good.
 #[test]
 fn what_is_known_and_cannot_be_looked_into_is_unread() {
     std::thread::spawn(|| {
@@ -696,7 +696,7 @@ fn what_is_written_anew_is_its_writers() {
     first.leave().unwrap();
     let mut second = Inventory::with_formats(&room.path(""), "uid-2", "llama", testing::FORMATS);
     assert!(!one(&look(&mut second, 20), "step-1").own);
-    // All of it: what the first job wrote in an earlier second is not the second job's.
+    // The second job rewrites all files: those that the first job wrote in an earlier second are not its own.
     for file in ["model", "deep/er", ".complete"] {
         room.write(&format!("step-1/{file}"), "written by the second");
     }
@@ -724,7 +724,7 @@ fn a_wish_is_used_by_its_words() {
     assert!(!other.has_used("a"), "another job has a wish of its own");
 }
 
-/// A ledger of before has no word of wishes: a job that has written there began with its wish.
+/// An older ledger does not record `resumeFrom`. A job that has written there has used its own.
 #[test]
 fn a_wish_of_before_wishes_were_noted_is_used() {
     let room = Room::new();
@@ -751,7 +751,7 @@ fn failed_starts_of_another_job_do_not_count() {
     assert_eq!(second.failed_start("step-1"), 1);
 }
 
-/// `model_100.pt` is nothing without `optimizer_100.pt`; what has no number lies beside both.
+/// `model_100.pt` is useless without `optimizer_100.pt`. Files without a number lie beside both.
 #[test]
 fn what_has_the_number_of_a_checkpoint_is_part_of_it() {
     let room = Room::new();
@@ -771,7 +771,7 @@ fn what_has_the_number_of_a_checkpoint_is_part_of_it() {
     assert!(one(&scan, "run/model_100.pt").own);
 }
 
-/// What an earlier job left and this one has written over is copied, counted, and deleted as its own.
+/// A checkpoint of an earlier job that this job has overwritten is copied, counted, and deleted as its own.
 #[test]
 fn what_is_written_over_is_ones_own() {
     let room = Room::new();
@@ -788,7 +788,7 @@ fn what_is_written_over_is_ones_own() {
     assert!(!one(&scan, "step-2").own, "it was perhaps only touched");
 }
 
-/// A program may save often: what one look sees first is ordered by times that fit, and else not at all.
+/// A program may save often. Checkpoints first seen by one scan are ordered by times that fit, or else not at all.
 #[test]
 fn times_order_what_one_look_saw_first_if_they_fit() {
     let room = Room::new();
@@ -820,7 +820,8 @@ fn times_order_what_one_look_saw_first_if_they_fit() {
     assert_eq!(to_delete(&scan.found, &keep, at(11)), ["step-3", "step-2", "step-1"]);
 }
 
-/// Touching is not writing: what was only copied in place keeps its place in the order of writing once it is read.
+/// Touching is not writing. A checkpoint that was only copied in place keeps its place in the order of writing once it
+/// is read.
 #[test]
 fn what_is_only_touched_keeps_its_place() {
     let room = Room::new();
@@ -851,8 +852,8 @@ fn what_is_only_touched_keeps_its_place() {
     assert!(found.order > before && found.earliest == found.order, "other bytes: it was written again");
 }
 
-/// What was written anew with names and sizes as before, and before others that the same look saw first, is none of the later
-/// ones for which they may go.
+/// A checkpoint was rewritten with the same names and sizes, before others that the same scan first saw. It is not one
+/// of the later checkpoints that allow those to be deleted.
 #[test]
 fn what_is_written_anew_has_its_place_among_what_came_with_it() {
     let room = Room::new();
@@ -890,7 +891,7 @@ fn what_is_written_anew_has_its_place_among_what_came_with_it() {
     assert_eq!(to_delete(&scan.found, &keep, at(31)), [""; 0]);
 }
 
-/// A folder that could not be read for a while: what was written there meanwhile is as old as its times say.
+/// Checkpoints written while their folder was unreadable are ordered by their times.
 #[test]
 fn what_came_while_a_folder_could_not_be_read_is_ordered_by_its_times() {
     as_nobody(); // root reads any folder

@@ -1,14 +1,14 @@
-//! Proofs of single answers, for what members ask each other outside of a channel.
+//! Proofs of single answers to questions that members ask each other outside of a channel.
 
 use super::{FrameError, MAC, Secret};
 
 const PROTOCOL: &[u8] = b"trainingjob-answer-1";
 
-/// The key by which members prove the answers to one question within a job. It is derived from the job's secret for that
-/// alone: what it has signed is worth nothing elsewhere.
+/// The key with which members prove the answers to one question within a job. It is derived from the job's secret for
+/// that alone, so its signatures are not valid anywhere else.
 ///
-/// An answer is an HMAC-SHA256 of the asker's nonce and the text, and then the text. Whoever asks chooses another nonce each
-/// time, so that no answer is good for a second question.
+/// An answer is an HMAC-SHA256 of the client's nonce and the text, and then the text. The client chooses a new nonce
+/// for each question, so that no answer is valid for a second one.
 #[derive(Clone)]
 pub struct AnswerKey(Secret);
 
@@ -28,7 +28,7 @@ impl AnswerKey {
     /// The text of an answer to the question that went with `nonce`.
     ///
     /// # Errors
-    /// If no member has given it, or to another question.
+    /// If the answer is not from a member, or is to another question.
     pub fn verify<'a>(&self, nonce: &[u8], answer: &'a [u8]) -> Result<&'a [u8], FrameError> {
         let (mac, text) = answer.split_first_chunk::<MAC>().ok_or(FrameError::Malformed("it is too short"))?;
         self.0.verify(&[nonce, text], mac)?;

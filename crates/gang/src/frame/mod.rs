@@ -1,11 +1,13 @@
-//! How messages cross a connection that anybody in the cluster may have opened.
+//! How messages cross a connection that any client in the cluster may have opened.
 //!
-//! The follower sends a nonce, and the leader one of its own: whoever dials speaks first, since a proxy of a service mesh lets
-//! nobody else begin. The follower then says who it is, with an HMAC-SHA256 of all of it by the job's secret; the leader
-//! proves itself likewise. Until then no frame is longer than [`MAX_UNPROVEN`] bytes, and nothing but that fixed form is read. Afterwards every frame has its number and an HMAC by a key of this connection and
-//! direction, so that one that is forged, repeated, left out, or out of order ends the connection before it is read.
+//! The follower and the leader each send a nonce. The follower starts, because a proxy of a service mesh lets only the
+//! dialing side begin. The follower then sends its identity with an HMAC-SHA256 of all of it, keyed with the job's
+//! secret. The leader proves itself likewise. Until then no frame is longer than [`MAX_UNPROVEN`] bytes, and only that
+//! fixed form is read. Afterwards every frame has its number and an HMAC by a key of this connection and direction. A
+//! forged, repeated, missing or reordered frame ends the connection before it is read.
 //!
-//! A frame is its length (four bytes, the largest first) and so many bytes. Pure: bytes in, bytes and messages out.
+//! A frame is its length (four bytes, big-endian) and that many bytes. The module is pure: bytes in, bytes and messages
+//! out.
 
 mod answer;
 
@@ -16,36 +18,36 @@ use ring::hmac;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// Longest frame of somebody who has proven nothing, in bytes without its length.
+/// Longest frame of an unproven peer, in bytes without its length.
 pub const MAX_UNPROVEN: usize = 256;
 /// Longest frame, in bytes without its length.
 pub const MAX_FRAME: usize = 64 * 1024;
-/// How long a connection may take until both sides have proven themselves.
+/// The time limit for both sides to prove themselves.
 pub const PROVEN_WITHIN: Duration = Duration::from_secs(5);
-/// How long a frame that has begun may take.
+/// The time limit for the rest of a frame that has begun.
 pub const FRAME_WITHIN: Duration = Duration::from_secs(5);
-/// Bytes of a nonce. It comes from a generator that the operating system has seeded.
+/// Bytes of a nonce. A nonce comes from a generator that the operating system has seeded.
 pub const NONCE: usize = 32;
 
 const MAC: usize = 32;
 const LENGTH: usize = 4;
 const NUMBER: usize = 8;
 
-/// What is told on a connection once both sides have proven themselves.
+/// The messages of a proven connection.
 pub trait Payload: Sized {
-    /// Names the protocol: a proof that was given in one is worth nothing in another.
+    /// Names the protocol, so that a proof for one protocol is not valid in another.
     const PROTOCOL: &'static [u8];
 
-    /// Its bytes.
+    /// Encodes the message.
     ///
     /// # Errors
-    /// If they can't be sent so.
+    /// If it cannot be sent.
     fn to_bytes(&self) -> Result<Vec<u8>, FrameError>;
 
-    /// What these bytes say.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// If they say nothing, or what nobody may say.
+    /// If the bytes are not a message, or one that is not allowed.
     fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError>;
 }
 
@@ -64,27 +66,27 @@ impl Payload for Message {
     }
 }
 
-/// Why a connection is of no use. The texts are for the log; nothing is told to the other side.
+/// Why a connection is of no use. The texts are for the log, and are not sent to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Longer than allowed.
     #[error("a frame of {0} bytes is longer than allowed")]
     TooLong(usize),
-    /// Not of the form that it has to have.
+    /// Not in the required form.
     #[error("a frame is malformed: {0}")]
     Malformed(&'static str),
-    /// Made without the secret, or not for this place in this connection.
+    /// Made without the secret, or not for this position in this connection.
     #[error("a frame is not signed by a member of this gang, or is not the one that was to come next")]
     Forged,
-    /// Something to be sent before both have proven themselves.
+    /// A message was to be sent before both sides had proven themselves.
     #[error("the connection is not proven yet")]
     NotProven,
 }
 
-/// What a connection has brought.
+/// What arrived on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<M = Message> {
-    /// The other side has the secret. The leader learns who it is.
+    /// The other side has the secret. The leader learns its identity.
     Proven(Option<(MemberId, String)>),
     /// A message. It is well formed, and no text of it is too long.
     Message(M),
@@ -94,19 +96,19 @@ pub enum Event<M = Message> {
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
-/// A secret by which anybody could prove to be a member.
+/// A secret so weak that any client could prove to be a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the gang's key has {0} bytes, or only one value in all of them: it needs {MIN} random ones", MIN = Secret::MIN_BYTES)]
 pub struct WeakSecret(usize);
 
 impl Secret {
-    /// Bytes that a key has at least.
+    /// The minimum length of a key, in bytes.
     pub const MIN_BYTES: usize = 32;
 
-    /// From the bytes of the Secret's value.
+    /// Makes the key from the bytes of the Secret's value.
     ///
     /// # Errors
-    /// If there are too few of them, none at all for example, or all are alike: then it can't be what the operator made.
+    /// If there are too few bytes (for example none), or all are equal. The operator cannot have made such a key.
     pub fn new(bytes: &[u8]) -> Result<Self, WeakSecret> {
         let is_varied = bytes.iter().any(|byte| *byte != bytes[0]);
         if bytes.len() < Self::MIN_BYTES || !is_varied {
@@ -123,7 +125,7 @@ impl Secret {
     fn sign(&self, parts: &[&[u8]]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.0);
         for part in parts {
-            // With their lengths, so that no two lists of parts look the same.
+            // The lengths are signed too, so that no two lists of parts look the same.
             context.update(&(part.len() as u64).to_be_bytes());
             context.update(part);
         }
@@ -140,7 +142,7 @@ impl Secret {
     }
 }
 
-/// Both nonces, and who the follower says it is: what every proof and key of a connection depends on.
+/// Both nonces and the identity that the follower claims. Every proof and key of a connection depends on them.
 #[derive(Clone)]
 struct Session {
     protocol: &'static [u8],
@@ -168,22 +170,22 @@ impl Session {
     }
 }
 
-/// What both have agreed on.
+/// The state that both sides have agreed on.
 struct Proven {
     inbound: Secret,
     received: u64,
-    /// Unless it was taken out.
+    /// None once it was taken out.
     outgoing: Option<Outgoing>,
 }
 
-/// What sends, once the connection is proven.
+/// The sending half of a proven connection.
 pub struct Outgoing {
     key: Secret,
     sent: u64,
 }
 
 impl Outgoing {
-    /// The bytes of a message.
+    /// The frame of a message.
     ///
     /// # Errors
     /// If the message is too long.
@@ -200,21 +202,21 @@ impl Outgoing {
 }
 
 enum State {
-    /// The leader, which waits for the follower's nonce.
+    /// The leader waits for the follower's nonce.
     Accepted {
         nonce: [u8; NONCE],
     },
-    /// The leader, which has answered with its own.
+    /// The leader has answered with its own nonce.
     Challenged {
         leader: [u8; NONCE],
         follower: [u8; NONCE],
     },
-    /// A follower, which has sent its nonce and waits for the leader's.
+    /// The follower has sent its nonce and waits for the leader's.
     Dialed {
         nonce: [u8; NONCE],
         identity: Vec<u8>,
     },
-    /// A follower, which has proven itself.
+    /// The follower has proven itself.
     Answered(Session),
     Proven(Box<Proven>),
 }
@@ -225,24 +227,24 @@ pub struct Channel<M = Message> {
     secret: Secret,
     job: String,
     state: State,
-    /// A frame that has begun, with its length.
+    /// The received part of a frame, with its length.
     begun: Vec<u8>,
     deadline: Option<Time>,
 }
 
 impl<M: Payload> Channel<M> {
-    /// The leader's side of a connection that it has accepted. `job` is what both sides must mean: the UID of the TrainingJob, and
-    /// whatever else a proof is to hold for, such as who is dialled.
+    /// The leader's side of an accepted connection. Both sides must use the same `job`: the UID of the TrainingJob, and
+    /// whatever else a proof must cover, such as the dialed agent.
     #[must_use]
     pub fn accept(secret: Secret, job: String, nonce: [u8; NONCE], now: Time) -> Self {
         let (state, deadline) = (State::Accepted { nonce }, Some(now + PROVEN_WITHIN));
         Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline }
     }
 
-    /// The follower's side of a connection that it has opened, and what it sends first.
+    /// The follower's side of a connection that it has opened, and the bytes that it sends first.
     ///
     /// # Errors
-    /// If role or pod are longer than the hello has room for: 63 and 64 bytes.
+    /// If the role or the pod is longer than the hello allows: 63 and 64 bytes.
     pub fn dial(
         secret: Secret,
         job: String,
@@ -255,16 +257,15 @@ impl<M: Payload> Channel<M> {
         Ok((Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline }, frame(&[&nonce])))
     }
 
-    /// When the connection has to be closed if it has brought nothing more: an unproven one, or a frame that has begun.
+    /// When the connection must be closed if nothing more arrives: it is unproven, or a frame has begun.
     pub fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
-    /// Takes in bytes, as they come. What has to be answered is appended to `answer`. After an error the connection has to be
-    /// closed.
+    /// Takes in bytes as they arrive, and appends the reply to `answer`. After an error the connection must be closed.
     ///
     /// # Errors
-    /// Whatever is not what had to come. It is not told to the other side.
+    /// If the bytes are not what had to come next. The error is not sent to the other side.
     pub fn receive(&mut self, mut bytes: &[u8], now: Time, answer: &mut Vec<u8>) -> Result<Vec<Event<M>>, FrameError> {
         let mut events = Vec::new();
         while !bytes.is_empty() {
@@ -345,7 +346,7 @@ impl<M: Payload> Channel<M> {
         }
     }
 
-    /// The bytes of a message.
+    /// The frame of a message.
     ///
     /// # Errors
     /// If the connection is not proven, or the message is too long.
@@ -354,7 +355,8 @@ impl<M: Payload> Channel<M> {
         proven.outgoing.as_mut().ok_or(FrameError::NotProven)?.send(message)
     }
 
-    /// What sends, for another thread than the one that receives. Once, when the connection is proven.
+    /// The sending half, for another thread than the receiving one. It can be taken once, when the connection is
+    /// proven.
     pub fn take_outgoing(&mut self) -> Option<Outgoing> {
         let State::Proven(proven) = &mut self.state else { return None };
         proven.outgoing.take()
@@ -370,7 +372,7 @@ fn frame(parts: &[&[u8]]) -> Vec<u8> {
     frame
 }
 
-/// Role, index and pod in a fixed form: each text with its length in a byte.
+/// Role, index and pod in a fixed form. Each text follows its length in one byte.
 #[expect(clippy::cast_possible_truncation, reason = "lengths were checked before")]
 fn identity(member: &MemberId, pod: &str) -> Result<Vec<u8>, FrameError> {
     let (role, index) = (member.role.as_bytes(), member.index.to_be_bytes());

@@ -8,7 +8,7 @@ use protocol::attempt::{RepeatedFailure, RestartHistory};
 
 const NOW: Time = Time(1000);
 
-/// A key that begins with this word.
+/// A key that starts with this word.
 fn secret(word: &[u8]) -> Secret {
     Secret::new(&[word, &[7; Secret::MIN_BYTES]].concat()).unwrap()
 }
@@ -32,7 +32,7 @@ fn only_members_can_answer_and_only_what_was_asked() {
         assert_eq!(other.verify(b"nonce", &answer), Err(FrameError::Forged));
     }
     assert_eq!(ours.verify(b"another", &answer), Err(FrameError::Forged));
-    // The border between nonce and text is signed too.
+    // The boundary between nonce and text is signed too.
     assert_eq!(ours.verify(b"noncet", &[&answer[..MAC], b"ext"].concat()), Err(FrameError::Forged));
     for at in 0..answer.len() {
         let mut changed = answer.clone();
@@ -91,17 +91,17 @@ fn who_does_not_have_the_secret_gets_nowhere() {
     let mut told = vec![];
     assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
     assert!(told.is_empty());
-    // Nor does a leader without it, not even by sending the follower's own proof back.
+    // A leader without the secret is rejected too, even if it returns the follower's own proof.
     let mac = answer[answer.len() - MAC..].to_owned();
     assert_eq!(follower.receive(&frame(&[&mac]), NOW, &mut told), Err(FrameError::Forged));
-    // Nor who says that it is somebody else with the proof of another one.
+    // So is an identity that differs from the one in the proof.
     let (mut leader, mut follower, first) = pair(b"secret", b"secret");
     answer.clear();
     follower.receive(&first, NOW, &mut answer).unwrap();
     let index = LENGTH + 1 + "worker".len() + 3;
     answer[index] ^= 1;
     assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
-    // Nor a proof that was given to another challenge, or for another job.
+    // So is a proof for another challenge or another job.
     answer[index] ^= 1;
     for (job, nonce) in [("job", [9; NONCE]), ("other", [1; NONCE])] {
         let mut other = Channel::<Message>::accept(secret(b"secret"), job.to_owned(), nonce, NOW);
@@ -159,7 +159,7 @@ fn long_frames_are_refused_by_their_length() {
 
 #[test]
 fn the_longest_message_fits_a_frame_and_a_longer_one_is_refused() {
-    // Each of these is six bytes in JSON.
+    // Each of these characters takes six bytes in JSON.
     let text = |length: usize| "\u{1}".repeat(length);
     let past = |long: usize| History {
         checkpoint: text(long),

@@ -1,4 +1,4 @@
-//! What can be said in a few lines: budgets, and single turns that neither model nor simulation comes to.
+//! Cases of a few lines: budgets, and single turns that neither model nor simulation reaches.
 
 use super::super::member::Member;
 use super::super::message::{
@@ -60,7 +60,7 @@ fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
         out.iter().find_map(|order| if let Order::Stop { grace, .. } = order { Some(*grace) } else { None })
     };
     assert_eq!([at(2_000), at(9_999), at(10_000), at(10_001)], [None, None, Some(seconds(5)), None]);
-    // It exits 0 while it is being stopped: it has not succeeded, and the agent stays.
+    // The program exits 0 while it is being stopped. It has not succeeded, so the agent stays.
     member.ended(Time(now.0 + 10_500), 1, End { outcome: Outcome::Succeeded, report: String::new() });
     out.clear();
     member.settle(Time(now.0 + 10_500), &mut out);
@@ -75,7 +75,7 @@ fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
     assert!(out.contains(&Order::Exit(Exit::Succeeded)));
 }
 
-/// A worker that leads, a chief and a parameter server, all of whose messages arrive at once.
+/// A leading worker, a chief and a parameter server. All their messages arrive at once.
 struct Trio {
     gangs: Vec<Gang>,
     orders: Vec<Vec<Order>>,
@@ -131,7 +131,7 @@ impl Trio {
     }
 }
 
-/// All are told to end at once, as by a suspension: rank 0 saves for long, and the others have nothing to save.
+/// All agents are terminated at once, as by a suspension. Rank 0 saves for long, and the others have nothing to save.
 #[test]
 fn who_has_ended_and_left_takes_no_time_from_who_still_saves() {
     let mut trio = Trio::new(&[]);
@@ -163,7 +163,7 @@ fn a_gang_has_succeeded_when_those_have_that_decide() {
     assert_eq!(orders[0], [Order::Exit(Exit::Succeeded)]);
 }
 
-/// A beat that tells nothing new keeps its member's lease, and is not worth a look at all the others.
+/// A beat without news keeps its member's lease. It does not make the leader look at all other members.
 #[test]
 fn a_leader_hears_a_beat_without_looking_at_the_others() {
     let mut trio = Trio::new(&[]);
@@ -185,7 +185,7 @@ fn a_leader_hears_a_beat_without_looking_at_the_others() {
         }
     }
     assert!(matches!(trio.gangs[0].phase(), Some(Phase::Running { attempt: 1, .. })));
-    // Whatever is new is another matter, and so is the first word of one that was silent for too long.
+    // A message with news is handled differently, and so is the first message of a member that was silent for too long.
     let news = sent(trio.gangs[1].step(trio.now + seconds(2), Input::Idle(true)));
     assert!(!trio.gangs[0].hear(trio.now + seconds(2), &news[0]), "{news:?}");
     let beat = sent(trio.gangs[2].step(trio.now + seconds(4), Input::Tick));
@@ -193,7 +193,7 @@ fn a_leader_hears_a_beat_without_looking_at_the_others() {
     assert!(!trio.gangs[0].hear(trio.now + seconds(4), &Input::Closed(Conn(2))));
 }
 
-/// One that waits for another one does not hang.
+/// A member that waits for another member does not hang.
 #[test]
 fn a_gang_is_idle_when_all_are_that_still_run() {
     let mut trio = Trio::new(&[]);
@@ -262,7 +262,7 @@ fn strangers_are_refused_with_the_reason() {
         let refused = |order: &Order| matches!(order, Order::Send { message: Message::Down(Down::Refused(_)), .. });
         assert_eq!(!orders.iter().any(refused), is_taken);
         assert_eq!(!orders.iter().any(|order| matches!(order, Order::Close { conn: Conn(7), .. })), is_taken);
-        // What is said before a hello, or by the wrong side, is nothing.
+        // A message before the hello is ignored. A message from the wrong side closes the connection.
         let status = Message::Up(Up::Status(Beat::default(), Default::default()));
         assert!(gang.step(now, Input::Received(Conn(8), status)).is_empty());
         let wrong = gang.step(now, Input::Received(Conn(9), Message::Down(Down::Displaced)));
@@ -270,7 +270,7 @@ fn strangers_are_refused_with_the_reason() {
     }
 }
 
-/// What happens by itself, until the attempt runs or all is over.
+/// Takes the steps that happen without faults, until the attempt runs or all is over.
 fn go_on(state: &mut State, attempt: u32) {
     for _ in 0..30 {
         for i in 0..state.world.agents.len() {
@@ -317,7 +317,8 @@ fn failures_that_follow_from_a_lost_node_are_no_failures() {
     assert_eq!((view.judged, view.failures, view.disruptions), (1, 0, 1));
 }
 
-/// The last attempt's end is all that it leaves: whoever comes after it need not take a number that nothing has run under.
+/// A leaving leader only ends the last attempt, so its successor does not have to skip a number that nothing has run
+/// under.
 #[test]
 fn a_leader_that_is_told_to_end_leaves_the_next_attempt_to_the_next_leader() {
     let mut state = three(0, true);
@@ -348,7 +349,7 @@ fn a_connection_that_another_one_has_replaced_is_not_heard() {
     assert!(member.status().seen == 3 && member.is_linked());
 }
 
-/// Goes on with those that nothing cuts off; nobody's processes end before they have to.
+/// Runs all agents that are not cut off. No process ends before it has to.
 fn go_on_slowly(state: &mut State, attempt: u32) {
     for _ in 0..30 {
         (0..state.world.agents.len()).for_each(|i| state.take(Step::Dial(i)));
@@ -366,7 +367,7 @@ fn go_on_slowly(state: &mut State, attempt: u32) {
 fn a_member_that_is_none_any_more_and_may_still_run_keeps_the_others_from_starting() {
     let mut state = three(0, true);
     state.suffer(Fault::Cut(2));
-    // In its place another one waits, which has never run anything.
+    // Another pod waits in its place, and has never run anything.
     state.take(Step::Replace(2));
     state.suffer(Fault::Resize(0, 2));
     go_on_slowly(&mut state, 2);
@@ -374,14 +375,14 @@ fn a_member_that_is_none_any_more_and_may_still_run_keeps_the_others_from_starti
     assert_eq!((state.world.attempt.number, state.world.attempt.size), (2, 2));
 }
 
-/// A new leader that needs nobody, and that nobody has told what runs.
+/// A new leader that needs no other member, and that no member has informed of what runs.
 #[test]
 fn a_new_leader_waits_for_members_that_it_knows_nothing_of() {
     let mut state = three(0, true);
     state.suffer(Fault::Kill(0));
     state.world.resize(1);
     state.take(Step::Replace(0));
-    // Where both can be asked it need not wait that long.
+    // If it could ask both, it would not need to wait that long.
     state.suffer(Fault::Cut(1));
     state.suffer(Fault::Cut(2));
     go_on_slowly(&mut state, 2);

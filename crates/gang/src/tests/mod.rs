@@ -1,5 +1,5 @@
-//! The machine driven by all that can happen: every interleaving of a little (`model`), and a random one of a lot
-//! (`simulation`). Both run it in the same world and hold it to the same rules.
+//! Drives the machine by all that can happen: every interleaving of small cases (`model`), and random ones of large
+//! cases (`simulation`). Both run it in the same world and check the same rules.
 
 mod cases;
 mod model;

@@ -1,12 +1,12 @@
 //! Every interleaving of three members and two faults.
 //!
-//! A second is one step of time, and everything that can be delivered is delivered within the step in which it was sent. What
-//! takes longer is a fault: a member is cut off, and what was on its way comes late, or not at all. How long a choice, a
-//! program or a pod's return takes is open.
+//! One step of time is a second. Everything that can be delivered is delivered within the step in which it was sent. A
+//! longer delay is a fault: a member is cut off, and its pending messages arrive late or not at all. How long a choice,
+//! a program or a pod's return takes is left open.
 //!
-//! Two orders that nobody can tell apart are one. The leader's messages arrive at once: what a member does by itself while one
-//! is on its way, the leader can't know yet, so it may as well have done it before. A member's message that tells nothing
-//! new arrives at once too.
+//! Two indistinguishable orders count as one. The leader's messages arrive at once. The leader cannot know yet what a
+//! member does while a message is in transit, so that may as well have happened before. A member's message without news
+//! arrives at once too.
 
 use super::super::Exit;
 use super::super::message::Finish;
@@ -20,10 +20,10 @@ use stateright::{Checker, Model, Property};
 const SUCCEEDS: &str = "a gang succeeds";
 const FAILS: &str = "a gang fails";
 
-/// What is explored.
+/// The model that is explored.
 struct Gangs {
     faults: u32,
-    /// Of so many states one is followed to its end.
+    /// One of this many states is followed to its end.
     sample: u64,
     /// The first attempt runs already.
     runs: bool,
@@ -111,7 +111,7 @@ impl Model for Gangs {
             }
             if agent.seat == 0 {
                 fault(Fault::Restart(i));
-                // Of one member alone nobody else can know that it has stopped.
+                // Never down to one member: no other member could know that it has stopped.
                 fault(Fault::Resize(i, if state.world.members == 3 { 2 } else { 3 }));
             }
         }
@@ -167,8 +167,9 @@ fn check(model: Gangs, most: usize) {
     }
 }
 
-/// Seconds, unless `TRAININGJOB_MODEL_FAULTS` asks for all interleavings of so many faults: from when the first attempt runs,
-/// or from the very start with `TRAININGJOB_MODEL_START`; `TRAININGJOB_MODEL_STATES` is where it gives up.
+/// Takes seconds by default. `TRAININGJOB_MODEL_FAULTS` asks for all interleavings of that many faults once the first
+/// attempt runs, or from the very start with `TRAININGJOB_MODEL_START`. The test gives up at
+/// `TRAININGJOB_MODEL_STATES`.
 #[test]
 fn no_interleaving_breaks_the_rules() {
     let Some(faults) = number("TRAININGJOB_MODEL_FAULTS") else {
@@ -197,7 +198,7 @@ fn no_walk_breaks_the_rules() {
         for _ in 0..1000 {
             let mut steps = vec![];
             model.actions(&state, &mut steps);
-            // Faults are rare, or they would all come at once.
+            // Faults are rare, because otherwise they would all occur at once.
             steps.retain(|step| match step {
                 Step::Fault(_) => random.below(150) == 0,
                 Step::Succeed(_) => random.below(30) == 0,

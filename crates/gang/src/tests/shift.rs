@@ -1,14 +1,14 @@
-//! Takes the same time off all that is remembered, so that a state that comes again is seen to be the same: the model's clock
-//! stands still, and the past moves away.
+//! Subtracts the same time from everything that is remembered, so that a recurring state is recognized. The model's
+//! clock stands still, and the past moves away.
 
 use super::super::agent::Gang;
 use super::super::leader::Leader;
 use super::super::message::{Beat, Down, Message, Time, Up};
 use super::super::view::Phase;
 
-/// Something that knows times.
+/// A value that contains times.
 pub trait Times {
-    /// Shows each of them that still decides something.
+    /// Passes each time that still affects a decision to `f`.
     fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time));
 }
 
@@ -41,7 +41,7 @@ impl Times for Gang {
 
 impl Times for Leader {
     fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
-        // What decides nothing any more is forgotten.
+        // Forgets values that do not affect decisions any more.
         self.judged = None;
         let mut future = |time: &mut Time| {
             *time = if *time <= now { Time::default() } else { *time };

@@ -1,8 +1,8 @@
-//! Gangs of up to 64 members, faults at random and a network that loses, repeats, delays and reorders: a seed each.
+//! Gangs of up to 64 members, random faults and a network that loses, repeats, delays and reorders. Each seed is one
+//! run.
 //!
-//! Clocks differ by where they began and by how fast they go. Nodes are cut off for long and come back with their processes
-//! alive, others are replaced meanwhile; agents lose their memory. Then the faults stop, and each gang has to come to its
-//! end.
+//! Clocks differ in their origin and their speed. Nodes are cut off for long and return with their processes alive.
+//! Some are replaced meanwhile, and agents lose their memory. Then the faults stop, and each gang must end.
 
 use super::super::message::{Finish, Message, Outcome, Time};
 use super::super::{Conn, Exit, Input, Timing};
@@ -12,27 +12,27 @@ use protocol::gang::Restarts;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-/// Until then there are faults, in milliseconds.
+/// Faults occur until this time, in milliseconds.
 const CALM: u64 = 240_000;
-/// How long a node is silent before its pods are replaced: longer than the lease, as `nodeLostSeconds` is.
+/// How long a node is silent before its pods are replaced. It is longer than the lease, as `nodeLostSeconds` is.
 const LOST: u64 = 20_000;
-/// By then all has to be over.
+/// All must be over by this time.
 const END: u64 = 900_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Tick(usize),
     Dial(usize),
-    /// A message for one end of a connection; none for its end.
+    /// A message for one end of a connection, or none for the connection's end.
     Deliver(Conn, usize, Option<usize>),
     Choose(usize),
-    /// Of the attempt, if that still runs.
+    /// The end of the attempt's process, if that still runs.
     End(usize, u32, bool),
     Fault,
     Heal(usize),
-    /// A pod comes, or an agent comes back in its own.
+    /// A new pod starts, or an agent restarts in its own pod.
     Come(usize, bool),
-    /// The kubelet finds out that a pod is not wanted any more.
+    /// The kubelet learns that a pod is not wanted any more.
     Remove(usize),
     Operator,
 }
@@ -47,7 +47,7 @@ struct Simulation {
     messages: Vec<Option<Message>>,
     conns: BTreeMap<Conn, [usize; 2]>,
     open: BTreeSet<(Conn, usize)>,
-    /// Parts per million that a clock is faster, and where it began.
+    /// How much faster a clock runs, in parts per million, and where it began.
     clocks: Vec<(i64, u64)>,
     ticks: Vec<Option<u64>>,
     kills: Vec<Option<Time>>,
@@ -106,7 +106,7 @@ impl Simulation {
     }
 
     fn come(&mut self, seat: u32, again: Option<usize>) {
-        // The clock of a new agent begins anew, at its node's pace.
+        // The clock of a new agent has its own origin, and its node's speed.
         let clock = (self.below(4001) as i64 - 2000, self.below(1_000_000));
         let i = again.unwrap_or(self.clocks.len());
         self.clocks.resize(self.clocks.len().max(i + 1), clock);
@@ -145,7 +145,7 @@ impl Simulation {
         }
         let kill_at = self.world.kill_at(i);
         if let Some(at) = kill_at.filter(|_| kill_at != self.kills[i]) {
-            // The last ones are dead a while after SIGKILL. Half of them need it.
+            // The last processes are dead a while after SIGKILL. Half of them need it.
             let left = at.0.saturating_sub(self.now);
             let after = if self.below(2) == 0 { left + self.below(400) } else { self.below(left + 1) };
             let attempt = self.world.agents[i].process.as_ref().map_or(0, |process| process.attempt);
@@ -237,7 +237,7 @@ impl Simulation {
             Event::Deliver(conn, to, index) => {
                 let is_cut = self.conns[&conn].iter().any(|&i| self.world.agents[i].is_cut);
                 if is_cut {
-                    // It waits for the network, as long as the connection does.
+                    // The message waits for the network, for as long as the connection exists.
                     let after = 500 + self.below(1000);
                     return self.at(after, Event::Deliver(conn, to, index));
                 }
@@ -278,7 +278,7 @@ impl Simulation {
             }
             Event::Come(i, again) => {
                 let agent = &self.world.agents[i];
-                // Nobody replaces the pod of a living agent before its node is known to be lost.
+                // The pod of a living agent is not replaced before its node is known to be lost.
                 let is_lost = agent.is_cut && self.now >= self.cut_since[i] + LOST;
                 let (seat, is_wanted) = (agent.seat, !agent.is_replaced && (!self.world.lives(i) || is_lost));
                 if is_wanted {
@@ -309,13 +309,13 @@ impl Simulation {
         }
         let is_whole = (0..self.world.attempt.size).all(|seat| self.world.attempt.seats.contains(&seat));
         if by_itself && !(self.is_calm() && is_whole) && self.below(50) > 0 {
-            // It goes on for a while. At times one is done while others are not.
+            // The program runs on for a while. Sometimes one member finishes while others do not.
             let after = 1000 + self.below(20_000);
             return self.at(after, Event::End(i, attempt, true));
         }
         let outcome = match by_itself {
             true => Outcome::Succeeded,
-            // A stop may come too late, or be taken for a failure.
+            // A stop may come too late, or be mistaken for a failure.
             false => [Outcome::Stopped, Outcome::Failed, Outcome::Succeeded][self.below(3) as usize],
         };
         let (now, local) = (Time(self.now), self.local(i));
@@ -356,7 +356,7 @@ impl Simulation {
                 self.at(after, Event::Come(i, again));
             }
             5 => {
-                // One node, or a part of them: longer than it takes to be replaced, or not.
+                // Cuts off one node or several, for longer or shorter than a replacement takes.
                 let many = if self.below(4) == 0 { self.below(current.len() as u64) } else { 0 };
                 let time = [3_000, 12_000, 150_000][self.below(3) as usize];
                 for i in current.into_iter().take(many as usize).chain([i]) {
@@ -382,7 +382,7 @@ impl Simulation {
                 }
             }
             8 => self.act(i, Input::Restart("asked for".to_owned())),
-            // Of one member alone nobody else can know that it has stopped.
+            // Never down to one member: no other member could know that it has stopped.
             _ => {
                 let members = 2 + self.below(u64::from(self.world.size) - 1);
                 self.world.resize(u32::try_from(members).unwrap());
@@ -390,7 +390,7 @@ impl Simulation {
         }
     }
 
-    /// How the agents stand, for a person who looks at one seed.
+    /// The state of the agents, for debugging one seed.
     fn sketch(&self) -> String {
         if !self.is_told {
             return String::new();
@@ -409,7 +409,7 @@ impl Simulation {
         living.collect::<Vec<_>>().join(" ")
     }
 
-    /// Runs until all is over; returns how many attempts there were.
+    /// Runs until all is over. Returns the number of attempts and faults, and whether the gang succeeded.
     fn run(mut self) -> (u32, u64, bool) {
         while let Some(std::cmp::Reverse((now, _, event))) = self.events.pop() {
             self.now = now;
@@ -436,7 +436,8 @@ impl Simulation {
     }
 }
 
-/// Seconds, or `TRAININGJOB_GANG_SEEDS` seeds, or the one of `TRAININGJOB_GANG_SEED` with all that happens.
+/// Takes seconds by default. `TRAININGJOB_GANG_SEEDS` sets the number of seeds. `TRAININGJOB_GANG_SEED` runs that seed
+/// and prints what happens.
 #[test]
 fn no_seed_breaks_the_rules() {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());

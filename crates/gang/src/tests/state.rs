@@ -1,4 +1,4 @@
-//! Three agents and the connections between them, as the model sees them: values that can be compared, and steps.
+//! Three agents and the connections between them, as the model sees them: comparable values, and steps.
 
 use super::super::message::{Message, Outcome, Status, Time, Up};
 use super::super::{Conn, Exit, Input};
@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// The clock stands here, longer than anything is remembered.
+/// The clock stands still at this time, which is longer than anything is remembered.
 pub const NOW: Time = Time(8_000);
 
 #[derive(Clone, Debug, Hash)]
-#[allow(clippy::derived_hash_with_manual_eq)] // two that are equal have the same hash: that is what is compared
+#[allow(clippy::derived_hash_with_manual_eq)] // equality compares the hashes, so equal values have equal hashes
 pub struct State {
     pub world: World,
     pub pipes: Vec<Arc<Pipe>>,
@@ -20,18 +20,18 @@ pub struct State {
     pub is_watched: bool,
 }
 
-/// A connection between a follower and a leader. `None` on its way is its end.
+/// A connection between a follower and a leader. `None` in transit is the connection's end.
 #[derive(Clone, Debug, Hash)]
 pub struct Pipe {
     pub conn: Conn,
     pub ends: [usize; 2],
     pub is_open: [bool; 2],
-    /// To each end.
+    /// The messages in transit to each end.
     pub inbound: [VecDeque<Option<Message>>; 2],
-    /// What the follower has said last, and how many of its messages are no news.
+    /// The follower's last status, and which of its messages in transit have no news.
     pub told: Option<Status>,
     pub beats: VecDeque<bool>,
-    /// The next message of the leader gets lost.
+    /// The leader's next message is lost.
     pub loses: bool,
 }
 
@@ -84,7 +84,7 @@ impl State {
         !self.world.agents[i].is_cut
     }
 
-    /// What can be delivered now.
+    /// The messages that can be delivered now.
     pub fn deliverable(&self) -> impl Iterator<Item = (&Pipe, usize)> {
         let is_up = |pipe: &&Arc<Pipe>| pipe.ends.iter().all(|&i| self.reaches(i));
         self.pipes.iter().filter(is_up).flat_map(|pipe| {
@@ -92,7 +92,7 @@ impl State {
         })
     }
 
-    /// The leader that an agent can dial now, if it has to.
+    /// The leader that an agent can dial now, if it needs to.
     pub fn dialable(&self, i: usize) -> Option<usize> {
         let leader = self.world.leader()?;
         let agent = &self.world.agents[i];
@@ -137,7 +137,7 @@ impl State {
         }
     }
 
-    /// What nobody can tell from what happens later anyway.
+    /// Delivers the messages whose order makes no difference to what happens later.
     pub fn settle(&mut self) {
         loop {
             let is_plain = |pipe: &Pipe, end| end == FOLLOWER || pipe.beats.front() == Some(&true);
@@ -208,7 +208,7 @@ impl State {
         self.do_as_wished(i, wishes);
     }
 
-    /// Delivers all that can be, in one order, unless there is no end of it.
+    /// Delivers everything that can be delivered, in one order. It stops after 200 messages.
     pub fn deliver_all(&mut self) {
         for _ in 0..200 {
             let Some((conn, end)) = self.deliverable().next().map(|(pipe, end)| (pipe.conn, end)) else { return };
@@ -216,7 +216,7 @@ impl State {
         }
     }
 
-    /// Goes on until all run, in one order.
+    /// Continues until all agents run, in one order.
     pub fn start(&mut self) {
         while (0..self.world.agents.len()).any(|i| self.world.agents[i].process.is_none()) {
             (0..self.world.agents.len()).for_each(|i| self.dial(i));
@@ -243,7 +243,7 @@ impl State {
         for pipe in &mut self.pipes {
             Arc::make_mut(pipe).inbound.iter_mut().flatten().flatten().for_each(|message| message.each(NOW, &mut back));
         }
-        // The operator asks worker 0 how far it is. Two faults have to be borne without.
+        // The operator asks worker 0 for its last attempt. With two faults the gang must do without that.
         if self.is_watched {
             let leaders = self.world.agents.iter().filter(|a| a.seat == 0 && !a.is_cut && a.end == Ending::Lives);
             self.world.known =
@@ -320,7 +320,7 @@ impl State {
         }
     }
 
-    /// Without further faults and with everything that happens happening soon: does it come to an end?
+    /// Whether the gang ends if no further faults occur and everything else happens soon.
     pub fn converges(&self) -> Result<(), String> {
         let mut state = self.clone();
         for second in 0..60 {
@@ -351,7 +351,7 @@ impl State {
             if living.count() + done == state.world.attempt.size as usize {
                 (0..state.world.agents.len()).for_each(|i| state.take(Step::Succeed(i)));
             }
-            // The operator tells the others what the first one to exit has told.
+            // The operator passes the outcome that the first exited agent reported on to the others.
             if second > 40
                 && let Some(history) = state.world.told()
             {

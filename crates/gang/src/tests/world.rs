@@ -1,4 +1,5 @@
-//! Agents with their processes, as far as the machine can tell: what it orders is done, and held against the rules.
+//! Agents with their processes, as far as the machine can observe them. The world carries out its orders and checks
+//! them against the rules.
 
 use super::super::message::{Choice, Finish, History, Incarnation, MemberId, Message, Outcome, Time};
 use super::super::policy::by_what_was_seen;
@@ -19,11 +20,11 @@ pub struct Agent {
     pub process: Option<Process>,
     pub choosing: Option<u32>,
     pub end: Ending,
-    /// Nothing gets to it, and nothing from it.
+    /// Nothing reaches it, and nothing leaves it.
     pub is_cut: bool,
-    /// It has dialed since time last passed.
+    /// It has dialed since time last advanced.
     pub has_dialed: bool,
-    /// Another pod holds its place by now.
+    /// Another pod holds its place now.
     pub is_replaced: bool,
 }
 
@@ -39,7 +40,7 @@ pub enum Ending {
 #[derive(Clone, Debug, Hash)]
 pub struct Process {
     pub attempt: u32,
-    /// By the world's clock.
+    /// When it is killed, by the world's clock.
     pub kill_at: Option<Time>,
 }
 
@@ -54,7 +55,7 @@ pub struct Attempt {
     pub succeeded: BTreeSet<u32>,
 }
 
-/// What an agent wants of the network.
+/// What an agent requests of the network.
 #[derive(Debug)]
 pub enum Wish {
     Send(Conn, Message),
@@ -64,19 +65,19 @@ pub enum Wish {
 #[derive(Clone, Debug, Hash)]
 pub struct World {
     pub agents: Vec<Arc<Agent>>,
-    /// Places, whether or not they are members'.
+    /// The number of places, whether or not members hold them.
     pub size: u32,
-    /// Members of the next attempt, as the operator wants it, and the most that it ever wanted.
+    /// The number of members that the operator wants in the next attempt, and the largest number that it ever wanted.
     pub members: u32,
     pub largest: u32,
     pub timing: Timing,
     pub attempt: Attempt,
-    /// What an agent has told the operator by its exit.
+    /// The outcome that an agent has reported to the operator by its exit.
     pub finish: Option<Finish>,
-    /// The largest attempt that it knows of from the last words of those that have ended.
+    /// The largest attempt that the operator knows from the last reports of agents that have ended.
     pub known: u32,
     pub boots: u64,
-    /// A rule that was broken.
+    /// The rule that was broken.
     pub broken: Option<String>,
     pub policy: Policy,
 }
@@ -106,7 +107,7 @@ impl World {
         world
     }
 
-    /// Starts an agent: in a new pod, or in the pod of one that was killed.
+    /// Starts an agent in a new pod, or in the pod of a killed agent.
     pub fn create(&mut self, seat: u32, again: Option<usize>, now: Time) -> usize {
         self.boots += 1;
         let pod = again.map_or_else(|| format!("p{}", self.boots), |i| self.agents[i].incarnation.pod.clone());
@@ -119,9 +120,8 @@ impl World {
             judge: by_what_was_seen,
             ports: (29500, 8),
         });
-        // An agent that comes back in its own pod remembers nothing, and a new pod is told what the operator knows. Where no
-        // agent within reach has heard of the last attempt the number has to come from elsewhere: that is what has to be kept
-        // in the pod, and by the operator.
+        // An agent that restarts in its own pod remembers nothing, and a new pod gets what the operator knows. If no
+        // reachable agent has heard of the last attempt, the number must come from what the pod and the operator keep.
         let last = self.attempt.number;
         let can_tell = |agent: &Agent| agent.end == Ending::Lives && !agent.is_replaced && !agent.is_cut;
         let is_known = self.agents.iter().any(|agent| can_tell(agent) && agent.gang.status().seen >= last);
@@ -176,19 +176,19 @@ impl World {
         self.agents[i].end == Ending::Lives
     }
 
-    /// The agent that the name of worker 0 leads to.
+    /// The agent that the name of worker 0 resolves to.
     pub fn leader(&self) -> Option<usize> {
         self.agents.iter().rposition(|agent| agent.seat == 0).filter(|&i| self.lives(i))
     }
 
-    /// Agent and processes die at once.
+    /// Kills an agent and its processes at once.
     pub fn kill(&mut self, i: usize) {
         let agent = Arc::make_mut(&mut self.agents[i]);
         self.known = self.known.max(agent.gang.memory().history.attempt);
         (agent.end, agent.process, agent.choosing) = (Ending::Killed, None, None);
     }
 
-    /// Hands an input to an agent and does what it orders. `now` is the world's clock, `local` the agent's.
+    /// Passes an input to an agent and carries out its orders. `now` is the world's clock, `local` the agent's.
     pub fn act(&mut self, i: usize, now: Time, local: Time, input: Input) -> Vec<Wish> {
         if !self.lives(i) {
             return Vec::new();
@@ -237,7 +237,7 @@ impl World {
                 }
                 let (seat, goes_early) =
                     (agent.seat, agent.is_cut || agent.is_replaced || agent.gang.status().leaving.is_some());
-                // A spare may be with another leader.
+                // A spare may be connected to another leader.
                 let size = self.attempt.size;
                 let is_member = |agent: &Agent| agent.seat != 0 && agent.seat < size;
                 let listens =
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    /// The rules that hold whenever an attempt starts anywhere.
+    /// Checks the rules that hold whenever an attempt starts anywhere.
     fn started(&mut self, i: usize, [number, size]: [u32; 2], port: u16, choice: Choice) {
         let seat = self.agents[i].seat;
         let others = self.agents.iter().enumerate().filter(|(j, _)| *j != i);
@@ -309,27 +309,27 @@ impl World {
         }
     }
 
-    /// Another size is wanted: the leader learns of it as soon as it reads that.
+    /// Sets the wanted number of members. The leader learns of it when it reads the change.
     pub fn resize(&mut self, members: u32) {
         self.members = members.min(self.size);
         self.largest = self.largest.max(self.members);
     }
 
-    /// The members that are wanted.
+    /// The members that the operator wants.
     pub fn wanted(&self) -> Input {
         Input::Resize((0..self.members).map(worker).collect())
     }
 
-    /// The choosing that was ordered is done.
+    /// Completes the checkpoint choice that was ordered.
     pub fn choose(&mut self, i: usize, now: Time, local: Time) -> Vec<Wish> {
         let agent = Arc::make_mut(&mut self.agents[i]);
         let Some(attempt) = agent.choosing.take() else { return Vec::new() };
-        // No two choosings find the same.
+        // No two choices find the same checkpoint.
         let checkpoint = format!("{}/{attempt}", agent.incarnation.boot);
         self.act(i, now, local, Input::Chosen(attempt, Ok(Choice { checkpoint, detail: String::new() })))
     }
 
-    /// The processes of an agent are gone.
+    /// The processes of an agent have ended.
     pub fn end(&mut self, i: usize, now: Time, local: Time, outcome: Outcome) -> Vec<Wish> {
         let agent = Arc::make_mut(&mut self.agents[i]);
         let Some(process) = agent.process.take() else { return Vec::new() };
@@ -340,12 +340,12 @@ impl World {
         self.act(i, now, local, Input::Ended { attempt: process.attempt, outcome, report: String::new() })
     }
 
-    /// When what an agent runs is killed.
+    /// When the processes of an agent are killed.
     pub fn kill_at(&self, i: usize) -> Option<Time> {
         self.agents[i].process.as_ref().and_then(|process| process.kill_at)
     }
 
-    /// Whether nothing more will happen: each place's last agent has told the same end.
+    /// Whether nothing more will happen: the last agent of each place has reported the same outcome.
     pub fn is_over(&self) -> bool {
         let last = |seat| self.agents.iter().rfind(|agent| agent.seat == seat);
         let is_end = |exit: &Exit| {
@@ -364,7 +364,7 @@ pub fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Numbers that look random, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 pub struct Random(pub u64);
 
 impl Random {

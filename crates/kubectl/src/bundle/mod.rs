@@ -26,18 +26,18 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use tar::{Builder, Header};
 
-/// Bytes that are kept of one log, its last ones.
+/// Number of bytes kept of one log, from its end.
 const LOG: usize = 1 << 20;
-/// Lines that are requested of one log.
+/// Number of lines requested of one log.
 const LINES: i64 = 10_000;
-/// Pods whose logs are read.
+/// Maximum number of pods whose logs are read.
 const PODS: usize = 64;
-/// Pages of 500 objects that are read of each kind.
+/// Maximum pages of 500 objects that are read of each kind.
 const PAGES: usize = 4;
-/// Bytes of all files in the archive. Further files are left out, and named.
+/// Maximum bytes of all files in the archive. Further files are left out, and named.
 const MOST: usize = 128 << 20;
 
-/// What was written.
+/// The result of writing an archive.
 #[derive(Serialize, Debug)]
 pub struct Bundle {
     /// The archive.
@@ -71,7 +71,7 @@ pub async fn bundle(cluster: &Cluster, name: &str, file: Option<PathBuf>) -> any
 }
 
 impl Bundle {
-    /// What is said at the end.
+    /// Renders the summary for the user.
     #[must_use]
     pub fn render(&self) -> String {
         let kib = |bytes: u64| bytes.div_ceil(1024);
@@ -129,7 +129,7 @@ async fn write(cluster: &Cluster, job: &TrainingJob, mut archive: Archive) -> an
     archive.finish()
 }
 
-/// A file that grows.
+/// An archive that is being written.
 struct Archive {
     builder: Builder<GzEncoder<File>>,
     files: Vec<(String, usize)>,
@@ -148,7 +148,7 @@ impl Archive {
         Ok(Self { builder, files: Vec::new(), missing: Vec::new(), left: MOST })
     }
 
-    /// Adds a file, if there is still room for it.
+    /// Adds a file, if there is enough room for it.
     fn text(&mut self, name: &str, text: &str) -> anyhow::Result<()> {
         let text = redact::text(text);
         if text.len() > self.left {
@@ -173,7 +173,7 @@ impl Archive {
         self.text(name, &convert::yaml(&redact::object(&value)))
     }
 
-    /// Adds all objects of a kind that belong to the job, and gives them.
+    /// Adds all objects of a kind that belong to the job, and returns them.
     async fn kind<K>(
         &mut self,
         cluster: &Cluster,
@@ -308,7 +308,7 @@ impl Archive {
     }
 }
 
-/// The end of a log, in bounded memory.
+/// Reads the end of a log, in bounded memory.
 async fn last_of_log(
     cluster: &Cluster,
     namespace: &str,

@@ -1,10 +1,10 @@
-//! Secrets are removed from objects and texts before they are shared.
+//! Removal of secrets from objects and texts before they are shared.
 
 use regex::{Captures, Regex};
 use serde_json::Value;
 use std::sync::LazyLock;
 
-/// What stands where a secret was.
+/// Placeholder for a secret.
 pub const REDACTED: &str = "REDACTED";
 
 /// Words in the name of a variable or a flag that make its value a secret.
@@ -45,7 +45,7 @@ pub fn is_secret(name: &str) -> bool {
     words.iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
-/// An object without its secrets: values of variables by their names, arguments by their flags, and all texts.
+/// Returns an object without its secrets: values of variables by their names, arguments by their flags, and all texts.
 #[must_use]
 pub fn object(value: &Value) -> Value {
     match value {
@@ -57,7 +57,7 @@ pub fn object(value: &Value) -> Value {
                 let hidden = is_copy || (key == "value" && is_variable);
                 let value = match value {
                     Value::String(_) if hidden => REDACTED.into(),
-                    // The settings of a program, and Kubernetes' own: the name of a key, or a word.
+                    // Settings of a program, and Kubernetes' own ones: the name of a key, or a word.
                     Value::Object(map) if key == "data" => data(map),
                     Value::Object(map) if key == "binaryData" => sizes(map),
                     other => object(other),
@@ -79,7 +79,7 @@ pub fn object(value: &Value) -> Value {
     }
 }
 
-/// Of a ConfigMap: each value by its key, and as a text.
+/// Redacts the data of a ConfigMap: each value by its key, and as a text.
 fn data(map: &serde_json::Map<String, Value>) -> Value {
     let redacted = map.iter().map(|(key, value)| {
         let value = if value.is_string() && is_secret(key) { REDACTED.into() } else { object(value) };
@@ -93,7 +93,7 @@ fn sizes(map: &serde_json::Map<String, Value>) -> Value {
     map.iter().map(|(key, value)| (key.clone(), Value::from(format!("{} bytes", length(value))))).collect()
 }
 
-/// `scheme://user:password@` and, of HTTP, `https://token@`.
+/// `scheme://user:password@`, and `https://token@` for HTTP.
 static USERS: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)\b(https?://)[^\s/@]+@|\b([a-z][a-z0-9+.-]*://)[^\s/@:]*:[^\s/@]+@"));
 /// Signatures and tokens in the query of an address.
@@ -119,7 +119,7 @@ fn regex(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a valid expression")
 }
 
-/// A text without credentials in addresses, bearer tokens, known tokens and assignments to secret names.
+/// Returns a text without credentials in addresses, bearer tokens, known tokens and assignments to secret names.
 #[must_use]
 pub fn text(words: &str) -> String {
     let words = USERS.replace_all(words, |found: &Captures<'_>| {

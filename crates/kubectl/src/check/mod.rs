@@ -27,18 +27,18 @@ pub(super) const OPERATOR: &str = "app.kubernetes.io/name=trainingjob-operator";
 const LEASE: &str = "trainingjob-operator";
 /// Annotation that makes a StorageClass the default.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
-/// A lease that is older than this many times its duration belongs to no living leader.
+/// A lease older than this many times its duration belongs to no living leader.
 const STALE: i64 = 2;
 /// Pages of 500 objects that are read at most.
 const PAGES: usize = 20;
 
-/// How one check ended.
+/// The result of one check.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// As it should be.
+    /// All is as it should be.
     Ok,
-    /// Something has to be done.
+    /// The user has to do something.
     Failed,
     /// It could not be read, or does not apply.
     NotChecked,
@@ -50,11 +50,11 @@ pub enum Outcome {
 pub struct Line {
     /// What was checked.
     pub subject: &'static str,
-    /// How it ended.
+    /// The result.
     pub outcome: Outcome,
     /// What was found.
     pub says: String,
-    /// What to do, if something has to be done.
+    /// What the user has to do, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -79,10 +79,10 @@ pub fn has_failed(lines: &[Line]) -> bool {
     lines.iter().any(|line| line.outcome == Outcome::Failed)
 }
 
-/// What was read, or why not.
+/// What was read, or why it could not be read.
 type Read<T> = Result<T, String>;
 
-/// All that is judged.
+/// Everything that is judged.
 pub struct Seen {
     /// When it was read.
     pub now: Timestamp,
@@ -96,9 +96,9 @@ pub struct Seen {
     pub pods: Read<Vec<Pod>>,
     /// The lease of the only operator.
     pub lease: Read<Option<Lease>>,
-    /// What the caller may not do.
+    /// Rights that the caller lacks.
     pub mine: Read<Rights>,
-    /// What the operator may not do.
+    /// Rights that the operator lacks.
     pub operators_rights: Read<Rights>,
     /// Version of the API server.
     pub server: (String, String),
@@ -110,7 +110,7 @@ pub struct Seen {
     pub jobs: Read<Vec<TrainingJob>>,
 }
 
-/// Reads what is judged.
+/// Reads everything that is judged.
 ///
 /// # Errors
 /// If the API server does not answer.
@@ -165,7 +165,7 @@ fn text<T>(read: anyhow::Result<T>) -> Read<T> {
     read.map_err(|error| format!("{error:#}"))
 }
 
-/// Judges what was read, a line for each check.
+/// Judges what was read, with one line for each check.
 #[must_use]
 pub fn judge(seen: &Seen) -> Vec<Line> {
     let mut lines = vec![kinds(seen), operator(seen), version(seen), lease(seen), mine(seen), operators_rights(seen)];
@@ -173,7 +173,7 @@ pub fn judge(seen: &Seen) -> Vec<Line> {
     lines
 }
 
-/// How the lines look on a terminal.
+/// Renders the lines for a terminal.
 #[must_use]
 pub fn render(lines: &[Line], look: Look) -> String {
     let mut screen = Screen::new(look);
@@ -220,7 +220,7 @@ fn kinds(seen: &Seen) -> Line {
     }
 }
 
-/// The fields that only one of the two has.
+/// Returns the fields that only one of the two has.
 fn difference(our: &CustomResourceDefinition, found: &CustomResourceDefinition) -> Option<String> {
     let (ours, theirs) = (fields(our), fields(found));
     let only = |all: &BTreeSet<String>, other: &BTreeSet<String>| all.difference(other).next().cloned();
@@ -273,7 +273,7 @@ fn operator(seen: &Seen) -> Line {
         };
         return Line::failed(subject, says, remedy);
     }
-    // While a changed Deployment is rolled out, a replica of before may still be ready.
+    // While a changed Deployment is rolled out, an old replica may still be ready.
     if let Some((pod, reason, words)) = seen.pods.iter().flatten().find_map(broken) {
         let place = pod.namespace().unwrap_or_default();
         let says = format!("pod {place}/{} does not run ({reason}){words}", pod.name_any());
@@ -286,7 +286,7 @@ fn operator(seen: &Seen) -> Line {
     Line::ok(subject, format!("{} is ready", all.iter().map(named).collect::<Vec<_>>().join(" and ")))
 }
 
-/// A pod whose container is not started, with the reason and its last words.
+/// Returns a pod whose container is not started, with the reason and its last words.
 fn broken(pod: &Pod) -> Option<(&Pod, String, String)> {
     let status = pod.status.as_ref()?;
     let mut containers = status.container_statuses.iter().flatten();

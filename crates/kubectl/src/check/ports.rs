@@ -1,4 +1,4 @@
-//! Two short pods on two nodes that connect to each other.
+//! Two short-lived pods on two nodes that connect to each other.
 
 use super::{Line, Seen, container, only_operator};
 use crate::checkpoints::signals::Signals;
@@ -22,7 +22,7 @@ const TRIED: u32 = 15;
 const LOOK: Duration = Duration::from_millis(500);
 const SUBJECT: &str = "ports";
 
-/// Runs the two pods, and removes them. The error is the exit code after a signal.
+/// Runs the two pods, and deletes them. The error is the exit code after a signal.
 ///
 /// # Errors
 /// If a signal ended it.
@@ -100,7 +100,7 @@ async fn tried(cluster: &Cluster, namespace: &str, names: &[String; 2], image: &
     Ok(Line::failed(SUBJECT, format!("a pod does not reach another one ({place}): {}", why.join("; ")), remedy))
 }
 
-/// Whether a policy holds for pods of every kind.
+/// Whether a policy applies to pods of every kind.
 fn selects_all(policy: &NetworkPolicy) -> bool {
     let selector = policy.spec.as_ref().and_then(|spec| spec.pod_selector.clone()).unwrap_or_default();
     selector.match_labels.is_none_or(|labels| labels.is_empty())
@@ -134,7 +134,7 @@ async fn until(cluster: &Cluster, namespace: &str, name: &str, wanted: &str) -> 
     }
 }
 
-/// A pod that any Pod Security level admits. With `apart` it prefers another node.
+/// Returns a pod that any Pod Security level admits. With `apart` it prefers another node.
 fn pod(name: &str, image: &str, args: &[&str], apart: Option<&str>) -> anyhow::Result<Pod> {
     let affinity = apart.map(|node| {
         json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{

@@ -1,4 +1,4 @@
-//! What the caller and the operator may do, as the API server answers it.
+//! Rights of the caller and the operator, according to the API server.
 
 use crate::cluster::Cluster;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use kube::api::PostParams;
 use std::fmt;
 
-/// Questions that are asked at one time.
+/// Number of questions that are asked at one time.
 const AT_ONCE: usize = 8;
 
 /// A verb on a resource.
@@ -23,17 +23,17 @@ pub struct Right {
     subresource: Option<String>,
 }
 
-/// Rights that were asked for.
+/// Rights that were checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Those that are granted.
+    /// The granted rights.
     pub granted: Vec<Right>,
-    /// Those that are not.
+    /// The denied rights.
     pub denied: Vec<Right>,
 }
 
 impl Rights {
-    /// Whether they allow all that only reads, and nothing that changes something, as the role `view` does.
+    /// Whether they allow all reads and no changes, as the role `view` does.
     pub fn are_of_a_viewer(&self) -> bool {
         self.denied.iter().all(Right::changes) && !self.granted.iter().any(Right::changes)
     }
@@ -75,7 +75,7 @@ impl Right {
     }
 }
 
-/// What the commands of the plugin need.
+/// Rights that the commands of the plugin need.
 const MINE: [(&str, &str, &[&str]); 9] = [
     (api::GROUP, "trainingjobs", &["get", "list", "create", "patch", "delete"]),
     (api::GROUP, "tuningjobs", &["get", "list", "patch"]),
@@ -91,10 +91,10 @@ const MINE: [(&str, &str, &[&str]); 9] = [
 /// The operator's rules, as `deploy/cluster` installs them.
 const OPERATOR: &str = include_str!("../../../../deploy/cluster/rights.yaml");
 
-/// Asks what the caller may not do.
+/// Checks which rights the caller lacks.
 ///
 /// # Errors
-/// If the API server does not answer that.
+/// If the API server does not answer.
 pub async fn mine(cluster: &Cluster, namespace: &str) -> anyhow::Result<Rights> {
     let all =
         MINE.iter().flat_map(|(group, resource, verbs)| verbs.iter().map(|verb| Right::new(verb, group, resource)));
@@ -115,10 +115,10 @@ pub async fn mine(cluster: &Cluster, namespace: &str) -> anyhow::Result<Rights> 
     .await
 }
 
-/// Asks what this operator may not do in the namespace.
+/// Checks which rights this operator lacks in the namespace.
 ///
 /// # Errors
-/// If the caller may not ask that.
+/// If the caller has no right to ask that.
 pub async fn of_operator(cluster: &Cluster, operator: &Deployment, namespace: &str) -> anyhow::Result<Rights> {
     let pod = operator.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     let account = pod.and_then(|pod| pod.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
@@ -161,7 +161,7 @@ where
     Ok(Rights { granted, denied })
 }
 
-/// The rights in the operator's rules.
+/// Returns the rights in the operator's rules.
 fn operators() -> Vec<Right> {
     #[derive(serde::Deserialize)]
     struct Document {

@@ -1,4 +1,4 @@
-//! Each check, with what it finds when all is well and when it is not.
+//! Each check, with its result when all is well and when it is not.
 
 use super::*;
 use serde_json::{from_value, json};
@@ -108,7 +108,7 @@ fn something_is_wrong_with_each() {
     insta::assert_snapshot!(rendered(&seen));
 }
 
-/// The replica of before stays ready until the new one is, which is never.
+/// The old replica stays ready until the new one is, which is never.
 #[test]
 fn a_rollout_that_stands_still_has_its_cause() {
     let pod = json!({
@@ -144,7 +144,7 @@ fn a_viewer_lacks_no_right_and_half_an_editor_does() {
     assert_eq!(outcome(&[], &[&read, &change, &other]), Outcome::Failed);
 }
 
-/// A user may read little: that is no failure.
+/// A user may have few rights to read. That is no failure.
 #[test]
 fn what_may_not_be_read_is_not_checked() {
     let no = || "you may not list it".to_owned();

@@ -1,4 +1,4 @@
-//! The agent in a Job of its own, which ends with the command that made it.
+//! The agent in its own Job, which is deleted at the end of the command that created it.
 
 use super::{Signals, Streams};
 use crate::cluster::Cluster;
@@ -14,16 +14,16 @@ use objects::labels;
 use protocol::role::Place;
 use std::time::{Duration, Instant};
 
-/// How long the Job is left alone between two looks.
+/// Interval between two looks at the Job.
 const AGAIN: Duration = Duration::from_millis(500);
-/// At every so many looks its events are read, too: the API server reads all of the namespace for them.
+/// Number of looks between two reads of its events. The API server reads all events of the namespace for each.
 const EVENTS: u32 = 8;
-/// How long a pod's log may be out of reach.
+/// How long a pod's log may be unreachable.
 const SILENT: Duration = Duration::from_secs(30);
-/// What the agent's errors begin with: a pod's log has both of its streams.
+/// Beginning of the agent's errors. A pod's log contains both of its streams.
 const ERROR: &[u8] = b"agent: ";
 
-/// Makes the Job, shows what its agent prints and returns its exit code. In whatever way that ends, the Job is deleted.
+/// Creates the Job, shows what its agent prints and returns its exit code. The Job is deleted in any case.
 pub(super) async fn run(
     cluster: &Cluster,
     job: &Job,
@@ -58,7 +58,7 @@ pub(super) async fn run(
     done
 }
 
-/// A Job that was made for one question.
+/// A Job that was created for one command.
 struct Errand<'a> {
     cluster: &'a Cluster,
     namespace: &'a str,
@@ -78,7 +78,7 @@ impl Errand<'_> {
         Ok(u8::try_from(ended.exit_code).unwrap_or(1))
     }
 
-    /// Waits until the agent runs or has run, and says what that waits for.
+    /// Waits until the agent runs or has run, and prints what it is waiting for.
     async fn started(&self, patience: Duration, streams: &mut Streams<'_>) -> anyhow::Result<Pod> {
         let begun = Instant::now();
         let mut events = Vec::new();
@@ -95,7 +95,7 @@ impl Errand<'_> {
                 events = self.events(pod.as_ref()).await;
             }
             let waits = waits_for(&job, pod.as_ref(), &events);
-            // Of the first moment nobody has to know.
+            // The first moments need no message.
             if waits != said && look > 2 {
                 streams.aside(&format!("waiting {waits}"));
                 said.clone_from(&waits);
@@ -112,7 +112,7 @@ impl Errand<'_> {
         unreachable!("it looks until it returns")
     }
 
-    /// Shows the log to its end, also if the connection breaks.
+    /// Shows the log to its end, even if the connection breaks.
     async fn log(&self, pod: &Pod, streams: &mut Streams<'_>) -> anyhow::Result<()> {
         let api: Api<Pod> = self.cluster.api(self.namespace);
         let source =
@@ -153,7 +153,7 @@ impl Errand<'_> {
         }
     }
 
-    /// Waits until it is known how the agent has ended.
+    /// Waits until the end of the agent is known.
     async fn ended(&self, pod: &Pod) -> anyhow::Result<ContainerStateTerminated> {
         loop {
             let now = self.pod().await?;
@@ -179,7 +179,7 @@ impl Errand<'_> {
         Ok(pods.items.into_iter().next())
     }
 
-    /// Reads what was told of the pod, else of the Job; nothing where that is not allowed.
+    /// Reads the events of the pod, else of the Job. Returns none where that is not allowed.
     async fn events(&self, pod: Option<&Pod>) -> Vec<Event> {
         let uid = pod.and_then(ResourceExt::uid).unwrap_or_else(|| self.uid.to_owned());
         let of_it = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
@@ -189,12 +189,12 @@ impl Errand<'_> {
     }
 }
 
-/// How the agent in a pod stands.
+/// The state of the agent in a pod.
 enum Agent {
     Waits,
     Runs,
     Ended(Box<ContainerStateTerminated>),
-    /// Its pod has failed, and nobody knows how it ended.
+    /// The pod has failed, and the end of its agent is unknown.
     Lost(String),
 }
 
@@ -215,19 +215,19 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Why a pod failed, in its own words.
+/// Returns why a pod failed, in the words of its status.
 fn words_of(pod: &Pod) -> String {
     let status = pod.status.as_ref();
     let reason = status.and_then(|status| status.reason.as_deref());
     said(reason.unwrap_or("it failed"), status.and_then(|status| status.message.as_deref()))
 }
 
-/// Tells whether another try would be refused, too.
+/// Returns whether another try would be refused, too.
 fn is_final(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if [401, 403].contains(&status.code))
 }
 
-/// Tells why the Job is over although no agent ran.
+/// Returns why the Job is over although no agent ran.
 fn failed(job: &Job, pod: Option<&Pod>) -> Option<String> {
     if let Some(pod) = pod.filter(|pod| phase(pod) == "Failed") {
         return Some(words_of(pod));
@@ -244,7 +244,7 @@ fn said(reason: &str, message: Option<&str>) -> String {
     }
 }
 
-/// Names what an agent waits for that does not run yet.
+/// Names what an agent that does not run yet is waiting for.
 pub(super) fn waits_for(job: &Job, pod: Option<&Pod>, events: &[Event]) -> String {
     let warning = last_of(events, "Warning").map(|event| (event, said_by(event)));
     let Some(pod) = pod else {
@@ -279,7 +279,7 @@ pub(super) fn waits_for(job: &Job, pod: Option<&Pod>, events: &[Event]) -> Strin
     }
 }
 
-/// Events that tell of a volume.
+/// Reasons of events about a volume.
 const OF_VOLUMES: [&str; 3] = ["FailedMount", "FailedAttachVolume", "FailedMapVolume"];
 
 fn last_of<'a>(events: &'a [Event], type_: &str) -> Option<&'a Event> {

@@ -1,6 +1,6 @@
-//! What can be told of a job's checkpoints, and done about them: by the job's own agent, where the checkpoints are.
+//! Lists and manages a job's checkpoints through the job's own agent, which runs where the checkpoints are.
 //!
-//! That is the first worker, while it runs; else a short Job that is made with the rights of whoever asks.
+//! It is the agent of the first worker while that runs, else that of a short Job, created with the rights of the user.
 
 mod errand;
 mod named;
@@ -55,7 +55,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns the arguments by which the agent is told of it.
+    /// Returns the agent's arguments for this command.
     #[must_use]
     pub fn args(&self, json: bool) -> Vec<String> {
         let word = match self {
@@ -80,7 +80,7 @@ impl Verb {
     }
 }
 
-/// Where the agent works that is asked.
+/// Where the agent executes a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     /// In the pod of this name, beside the program.
@@ -89,23 +89,23 @@ enum Place {
     Errand,
 }
 
-/// What the agent prints goes here.
+/// Where the agent's output is written.
 pub struct Streams<'a> {
-    /// What was asked for.
+    /// The output of the command.
     pub out: &'a mut dyn Write,
-    /// Its errors, and what is said aside.
+    /// The agent's errors, and remarks.
     pub err: &'a mut dyn Write,
 }
 
 impl Streams<'_> {
-    /// Says something that the agent has not said.
+    /// Prints a remark that does not come from the agent.
     fn aside(&mut self, text: &str) {
-        // Nobody listens any more: no reason to end.
+        // A closed output is no reason to end.
         let _ = writeln!(self.err, "{}", Style::Dim.paint(&format!("-- {text} --"), true));
     }
 }
 
-/// Has the job's agent do it, and returns its exit code. A Job that is made for it has this long to start.
+/// Has the job's agent execute the command, and returns its exit code. A Job made for it has `patience` to start.
 ///
 /// # Errors
 /// If no agent can be asked; the error says why, and what would help.
@@ -119,7 +119,7 @@ pub async fn run(
 ) -> anyhow::Result<u8> {
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
-    // From what the operator alone may write: it runs beside the job's volumes and Secrets.
+    // From the status, which only the operator may write: the image runs beside the job's volumes and Secrets.
     let agent_image = job.status.as_ref().and_then(|status| status.agent_image.clone()).unwrap_or_default();
     let plan = plan::resolve(&job, &Runtime { agent_image, ..Runtime::default() }).plan;
     let checkpoint = plan.storage.checkpoint.as_ref().ok_or_else(|| {
@@ -177,7 +177,7 @@ const LISTED_WITHIN: Duration = Duration::from_secs(300);
 /// Letters of random names: those that make no words.
 const LETTERS: [char; 10] = ['b', 'c', 'd', 'f', 'g', 'h', 'k', 'm', 'p', 'x'];
 
-/// Reads what the job's agents are to do.
+/// Reads the policy of the job's agents.
 async fn policy(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<CheckpointPolicy> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let config = names::config_name(&name);
@@ -186,7 +186,7 @@ async fn policy(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Checkpoi
     read_policy(&name, &namespace, job.uid().as_deref(), found.as_ref()).map_err(|why| anyhow!(why))
 }
 
-/// Finds the policy in the ConfigMap; the error is a sentence with the remedy.
+/// Finds the policy in the ConfigMap. The error is a sentence with the remedy.
 fn read_policy(
     name: &str,
     namespace: &str,
@@ -200,7 +200,7 @@ fn read_policy(
             names::config_name(name)
         )
     };
-    // One of an earlier job of this name is on its way out.
+    // A ConfigMap of an earlier job of this name is being deleted.
     let config =
         config.filter(|config| config.labels().get(labels::UID).map(String::as_str) == uid).ok_or_else(missing)?;
     let older = || {
@@ -227,7 +227,7 @@ fn first_worker(pods: &[ObservedPod]) -> Option<String> {
     running.max_by_key(|pod| pod.incarnation).map(|pod| pod.name.clone())
 }
 
-/// Chooses where the agent is asked; the error is a sentence with the remedy.
+/// Chooses where the agent executes the command. The error is a sentence with the remedy.
 fn place(
     plan: &Plan,
     checkpoint: &Checkpoint,
@@ -284,14 +284,14 @@ fn place(
     })
 }
 
-/// Tells whether a worker's agent knows of checkpoints: that of an older operator was not told of any.
+/// Returns whether a worker's agent manages checkpoints. The agent of an older operator lacks this argument.
 fn can_be_asked(pod: &Pod) -> bool {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut args = containers.filter(|c| c.name == TRAINING).flat_map(|c| c.args.iter().flatten());
     args.any(|arg| arg.starts_with("--checkpoints="))
 }
 
-/// A pod whose claim is missing would wait for ever.
+/// Checks that the claim exists, because a pod without its claim would wait forever.
 async fn claim_exists(cluster: &Cluster, plan: &Plan, checkpoint: &Checkpoint) -> anyhow::Result<()> {
     let (name, namespace) = (&plan.identity.name, &plan.identity.namespace);
     let claim = match &checkpoint.volume {

@@ -1,4 +1,4 @@
-//! A checkpoint by the name that `checkpoints` lists.
+//! Resolves a checkpoint by the name that `checkpoints` lists.
 
 use serde::Deserialize;
 
@@ -49,11 +49,11 @@ impl Verdict {
 /// How many names an error lists.
 const SHOWN: usize = 20;
 
-/// Finds the path or the address of the checkpoint of this name. Where each worker has a folder of its own, a copy in a store goes
-/// first, because all workers can fetch it.
+/// Finds the path or the address of the checkpoint with this name. Where each worker has its own folder, a copy in a
+/// store takes precedence, because all workers can fetch it.
 ///
 /// # Errors
-/// If there is no such checkpoint, or it can't be used. The error lists those that can.
+/// If there is no such checkpoint, or it can't be used. The error lists the usable ones.
 pub fn resolve(name: &str, all: &[Listing], shared: bool) -> Result<String, String> {
     let addressed = |listing: &Listing, line: &Line| format!("{}/{}", listing.place.trim_end_matches('/'), line.path);
     let wanted = name.trim_end_matches('/');

@@ -1,4 +1,4 @@
-//! The signals that end a program: with them, too, nothing is to be left in the cluster.
+//! The signals that end a program. In that case, too, nothing may be left in the cluster.
 
 #[cfg(unix)]
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -12,7 +12,7 @@ impl Signals {
     /// Begins to listen.
     ///
     /// # Errors
-    /// Where the system has none of them.
+    /// If the system has none of them.
     pub fn new() -> anyhow::Result<Self> {
         let listen = |kind: SignalKind| -> std::io::Result<(Signal, u8)> {
             Ok((signal(kind)?, u8::try_from(kind.as_raw_value()).unwrap_or(0)))
@@ -20,7 +20,7 @@ impl Signals {
         Ok(Self([listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?]))
     }
 
-    /// Waits for one, and returns the exit code that tells of it.
+    /// Waits for a signal, and returns the exit code for it.
     pub async fn next(&mut self) -> u8 {
         let [(int, a), (term, b), (hup, c)] = &mut self.0;
         let number = tokio::select! {
@@ -32,7 +32,7 @@ impl Signals {
     }
 }
 
-/// Ctrl-C, which is what a console of Windows has.
+/// Ctrl-C, the signal of a Windows console.
 #[cfg(windows)]
 pub struct Signals(tokio::signal::windows::CtrlC);
 
@@ -41,12 +41,12 @@ impl Signals {
     /// Begins to listen.
     ///
     /// # Errors
-    /// Where there is no console.
+    /// If there is no console.
     pub fn new() -> anyhow::Result<Self> {
         Ok(Self(tokio::signal::windows::ctrl_c()?))
     }
 
-    /// Waits for it, and returns the exit code that a shell expects of a program that it ended.
+    /// Waits for Ctrl-C, and returns the exit code that a shell expects of a program that it ended.
     pub async fn next(&mut self) -> u8 {
         self.0.recv().await;
         130

@@ -1,4 +1,4 @@
-//! Where the agent is asked, the Job that is made for it, and what is told meanwhile.
+//! Where the agent runs, the Job that is created for it, and the messages meanwhile.
 
 use super::errand::{self, waits_for};
 use super::worker::exit_code;
@@ -65,7 +65,7 @@ fn a_job_for_an_errand() {
     assert_eq!(objects::errand(&plan_of("x", &json!({ "enabled": false })), "n".into(), &[]), None);
 }
 
-/// As another user it could not read what the program writes; and in some namespaces pods must not do more than the program.
+/// Another user could not read the program's files. In some namespaces pods must not have more rights than the program.
 #[test]
 fn an_errand_runs_as_the_program_does() {
     let contexts = |template: Value| {
@@ -121,7 +121,7 @@ fn the_first_worker_is_asked_if_it_can_be() {
     let there = Ok(Place::Worker("x-training-0-abcde".into()));
     assert_eq!(chosen(&json!({}), Some(&pod), State::Running, &Verb::List), there);
     assert_eq!(chosen(&claim(), Some(&pod), State::Running, &restore()), there);
-    // Its agent is from before.
+    // Its agent is from an older operator.
     let old = worker(&["run", "--attempt=1", "--", "train"]);
     assert_eq!(chosen(&claim(), Some(&old), State::Running, &Verb::List), Ok(Place::Errand));
     let why = chosen(&json!({}), Some(&old), State::Running, &Verb::List).unwrap_err();
@@ -145,7 +145,7 @@ fn else_a_job_if_something_outlives_the_pods() {
     }
 }
 
-/// The image comes from the status, and nothing that others may write takes its place.
+/// The image comes from the status. No field that others may write replaces it.
 #[test]
 fn no_job_is_made_with_an_image_that_the_operator_has_not_named() {
     for checkpoint in [claim(), json!({ "backup": { "destination": "s3://copies/x" } })] {
@@ -271,7 +271,7 @@ fn what_an_agent_waits_for() {
 
 // ---- the life of a Job
 
-/// What the API server was asked for, and how the pod stood when it was listed for the n-th time.
+/// The requests to the API server, and the pod as it was listed the n-th time.
 struct Told {
     asked: Mutex<Vec<String>>,
     pods: Vec<Value>,
@@ -321,7 +321,7 @@ fn with_agent(state: Value) -> Value {
     serde_json::to_value(a_pod(status)).unwrap()
 }
 
-/// Runs the Job, and returns how it ended, what came out, what was said aside, and the requests.
+/// Runs the Job. Returns its result, its output, the remarks, and the requests.
 async fn errand(
     pods: Vec<Value>,
     log: Option<&'static str>,

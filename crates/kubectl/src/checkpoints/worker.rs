@@ -10,7 +10,7 @@ use objects::AGENT_PATH;
 use plan::template::TRAINING;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How much of what the agent prints is taken at one time, in bytes.
+/// Bytes of the agent's output that are read at one time.
 const CHUNK: usize = 16 * 1024;
 
 /// Runs the agent in the container `training`, and returns its exit code.
@@ -23,7 +23,7 @@ pub(crate) async fn ask(
 ) -> anyhow::Result<u8> {
     let what = format!("run the agent in pod {pod} in namespace {namespace}");
     let command: Vec<&str> = std::iter::once(AGENT_PATH).chain(args.iter().map(String::as_str)).collect();
-    // Nothing is written to its input. That ends with the connection, by which an agent notices that nobody waits for it.
+    // Nothing is written to its stdin, which ends with the connection. Thus the agent notices that its client is gone.
     let params = AttachParams::default().container(TRAINING).stdin(true);
     let pods = cluster.api::<Pod>(namespace);
     let mut process = cluster.ask(&what, pods.exec(pod, command, &params)).await?;
@@ -44,7 +44,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// Copies both until both have ended.
+/// Copies both streams until both have ended.
 async fn copy(
     mut stdout: impl AsyncRead + Unpin,
     mut stderr: impl AsyncRead + Unpin,
@@ -70,7 +70,7 @@ async fn copy(
     Ok(())
 }
 
-/// Reads how a program ended that was run in a container; the error says why it was not run.
+/// Returns the exit code of a program that was run in a container. The error says why the program was not run.
 pub(super) fn exit_code(status: &Status) -> Result<u8, String> {
     if status.status.as_deref() == Some("Success") {
         return Ok(0);

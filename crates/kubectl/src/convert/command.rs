@@ -3,15 +3,15 @@
 /// What starts the processes of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Launcher {
-    /// Nobody: the command is the program.
+    /// None, because the command is the program.
     None,
-    /// torchrun, or what takes its options.
+    /// torchrun, or a launcher that takes its options.
     Torch,
-    /// mpirun, which also starts those of the other workers.
+    /// mpirun, which also starts the processes of the other workers.
     Mpi,
 }
 
-/// A command as far as it can be read.
+/// A command, as far as it can be parsed.
 pub(super) struct Started {
     pub launcher: Launcher,
     /// Words of the launcher's own command line.
@@ -19,28 +19,28 @@ pub(super) struct Started {
 }
 
 const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];
-/// Words before a command that leave it the same.
+/// Words before a command that do not change it.
 const BEFORE: [&str; 4] = ["exec", "env", "nohup", "time"];
 const TORCH_MODULES: [&str; 4] =
     ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"];
 
-/// Reads a command with its arguments; of a shell's script each of its commands.
+/// Parses a command with its arguments. In a shell script it parses each command.
 pub(super) fn started(command: &[String]) -> Started {
     let commands = commands(command);
     let found = commands.into_iter().map(|words| (launcher(&words), words)).find(|(is, _)| *is != Launcher::None);
     let (launcher, mut words) = found.unwrap_or((Launcher::None, Vec::new()));
-    // What follows is the program's.
+    // The words from here on belong to the program.
     words.truncate(words.iter().position(|word| word.ends_with(".py")).unwrap_or(words.len()));
     Started { launcher, words }
 }
 
 impl Started {
-    /// What the launcher's option for the processes of each worker says.
+    /// Returns the value of the launcher's option for the number of processes of each worker.
     pub fn procs(&self) -> Option<&str> {
         self.option(&["--nproc_per_node", "--nproc-per-node"])
     }
 
-    /// Options that say where the workers meet, which is the operator's to say. Those that are told by a variable are right.
+    /// Returns options that set where the workers meet, which the operator does. Options with a variable are correct.
     pub fn meeting(&self) -> Vec<&str> {
         const OPTIONS: [&str; 5] = ["--master_addr", "--node_rank", "--master_port", "--nnodes", "--standalone"];
         let names = |word: &str| {
@@ -64,13 +64,13 @@ impl Started {
     }
 }
 
-/// The simple commands of a command line.
+/// Splits a command line into simple commands.
 fn commands(command: &[String]) -> Vec<Vec<String>> {
     let is_shell = command.first().is_some_and(|first| SHELLS.contains(&base(first)));
     let script = command.iter().skip(1).position(|word| word.starts_with('-') && word.ends_with('c'));
     match (is_shell, script.and_then(|at| command.get(at + 2))) {
         (true, Some(script)) => {
-            // A variable is no subshell, and no group.
+            // A variable is neither a subshell nor a group.
             let variable = text::constant(r"\$[({]([A-Za-z_][A-Za-z0-9_]*)[^)}]*[)}]");
             let script = variable.replace_all(script, "$$$1").replace("\\\n", " ");
             let commands = script.split(['\n', ';', '&', '|', '(', ')', '{', '}']);
@@ -104,7 +104,7 @@ fn is_assignment(word: &str) -> bool {
     })
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 fn base(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }

@@ -1,9 +1,9 @@
-//! An object as it was written, of which each field is taken out once: what is left over has no place here, and is told.
+//! An object as it was written. Each field is taken out once, and a note reports each field that is left over.
 
 use super::notes::Notes;
 use serde_json::{Map, Value};
 
-/// What can't be read at all.
+/// Input that can't be read at all.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Bad(pub String);
@@ -16,7 +16,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// What is null is not written.
+    /// A null value counts as not written.
     pub fn new(path: impl Into<String>, value: Value) -> Result<Self, Bad> {
         let path = path.into();
         match value {
@@ -26,7 +26,7 @@ impl Fields {
         }
     }
 
-    /// The path of a field of it.
+    /// Returns the path of a field of the object.
     pub fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
@@ -43,7 +43,7 @@ impl Fields {
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
-    /// An object; one without fields if it is not written.
+    /// Takes an object. An absent one counts as an object without fields.
     pub fn object(&mut self, key: &str) -> Result<Self, Bad> {
         let path = self.at(key);
         Self::new(path, self.take(key).unwrap_or_default())
@@ -57,7 +57,7 @@ impl Fields {
         }
     }
 
-    /// A list of objects, each with its path.
+    /// Takes a list of objects, each with its path.
     pub fn objects(&mut self, key: &str) -> Result<Vec<Self>, Bad> {
         let path = self.at(key);
         self.list(key)?.into_iter().enumerate().map(|(i, item)| Self::new(format!("{path}[{i}]"), item)).collect()
@@ -89,26 +89,26 @@ impl Fields {
         }
     }
 
-    /// Puts an object back that was taken.
+    /// Puts back an object that was taken.
     pub fn put(&mut self, key: &str, object: Self) {
         if !object.is_empty() {
             self.map.insert(key.to_owned(), Value::Object(object.map));
         }
     }
 
-    /// Tells of a field, if it is there, that it has no place here, and why.
+    /// Takes a field, if it is there, and reports why it has no place here.
     pub fn lose(&mut self, key: &str, notes: &mut Notes, says: &str) {
         if self.take(key).is_some() {
             notes.lost(self.at(key), says);
         }
     }
 
-    /// What has not been taken.
+    /// Returns the fields that have not been taken.
     pub fn rest(self) -> Map<String, Value> {
         self.map
     }
 
-    /// Tells of all that has not been taken.
+    /// Reports all fields that have not been taken.
     pub fn left(self, notes: &mut Notes) {
         for (key, value) in &self.map {
             if !is_nothing(value) {
@@ -118,7 +118,7 @@ impl Fields {
     }
 }
 
-/// Whether nothing is said by it.
+/// Whether a value has no content.
 pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! What is common to all kinds that come to one gang: equal workers, and the roles beside them.
+//! Code for all kinds that are converted to one gang: equal workers, and the roles beside them.
 
 use super::command::{Launcher, started};
 use super::fields::{Bad, Fields};
@@ -17,12 +17,12 @@ pub(super) struct Role {
     pub path: String,
     pub replicas: i64,
     pub restart_policy: Option<String>,
-    /// What they run; none if that was not written.
+    /// What they run. `None` if the job does not say it.
     pub pod: Option<Pod>,
 }
 
 impl Role {
-    /// Reads one of `xReplicaSpecs`; those of which there are none count as not written.
+    /// Reads one of `xReplicaSpecs`. A role without pods counts as not written.
     pub fn read(specs: &mut Fields, name: &str, container: &str, notes: &mut Notes) -> Result<Option<Self>, Bad> {
         if !specs.has(name) {
             return Ok(None);
@@ -45,9 +45,9 @@ impl Role {
 /// Pods that stay a role of their own beside the workers.
 #[derive(Clone, Debug)]
 pub(super) struct Beside {
-    /// What they are called here.
+    /// Their name in the TrainingJob.
     pub name: String,
-    /// What they were.
+    /// The original role.
     pub role: Role,
     /// Whether the job is complete when they are.
     pub leads: bool,
@@ -58,7 +58,7 @@ impl Beside {
         Self { name: name.to_owned(), role, leads: false }
     }
 
-    /// It may be one pod alone.
+    /// Reduces the role to one pod.
     pub fn one(&mut self, ours: &mut Ours) {
         if self.role.replicas != 1 {
             let says = format!("{} pods: the {} is one here", self.role.replicas, self.name);
@@ -68,7 +68,7 @@ impl Beside {
     }
 }
 
-/// Makes equal workers of all these roles; what they run is what the first one runs.
+/// Makes equal workers of all these roles. They run what the first role runs.
 pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
     let field = roles.first().map(|role| format!("{}.replicas", role.path)).unwrap_or_default();
     ours.workers(&field, roles.iter().fold(0, |all, role| all.saturating_add(role.replicas)));
@@ -87,8 +87,8 @@ pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
     pod.clone()
 }
 
-/// Writes what the workers run into the spec, and the roles beside them. Where these differ in what a role has no field for, it
-/// goes into the `podTemplate` of each, which a role of its own does not share.
+/// Writes the workers and the roles beside them into the spec. Differences that a role has no field for go into the
+/// `podTemplate` of each. A role with its own `podTemplate` does not share that of the workers.
 #[expect(clippy::expect_used, reason = "made as one a line before")]
 pub(super) fn with_roles(ours: &mut Ours, mut workers: Pod, beside: &[Beside]) -> Result<Pod, Bad> {
     let mut pods: Vec<Pod> = beside.iter().map(|beside| beside.role.pod.clone().unwrap_or_default()).collect();
@@ -102,7 +102,7 @@ pub(super) fn with_roles(ours: &mut Ours, mut workers: Pod, beside: &[Beside]) -
     Ok(workers)
 }
 
-/// Fields that a role has from the workers alone, with their place in a template: what stands together moves together.
+/// Fields that a role has only from the workers, with their place in a template. Fields in one row move together.
 const SHARED: [&[(&str, &str)]; 9] = [
     &[("volumes", "volumes"), ("volumeMounts", "training.volumeMounts")],
     &[("envFrom", "training.envFrom")],
@@ -115,7 +115,7 @@ const SHARED: [&[(&str, &str)]; 9] = [
     &[("scheduling.schedulerName", "schedulerName")],
 ];
 
-/// Moves what these pods do not have in common into their templates.
+/// Moves the fields in which these pods differ into their templates.
 fn apart(pods: &mut [&mut Pod]) {
     for together in SHARED {
         let is_common = |(field, _): &(&str, &str)| {
@@ -149,7 +149,7 @@ fn into_template(pod: &mut Pod, place: &str, value: Value) {
     containers[0][field] = value;
 }
 
-/// An entry of `roles`: what it does not say is as for the workers.
+/// Converts one entry of `roles`. Fields that it does not set are as for the workers.
 fn role(ours: &mut Ours, beside: &Beside, pod: &Pod, workers: &Pod) -> Result<Map<String, Value>, Bad> {
     const MOST: i64 = 4096;
     let (path, replicas) = (&beside.role.path, beside.role.replicas);
@@ -162,7 +162,7 @@ fn role(ours: &mut Ours, beside: &Beside, pod: &Pod, workers: &Pod) -> Result<Ma
     own.extend(beside.leads.then(|| ("leader".to_owned(), json!(true))));
     let field = |name: &str| pod.fields.get(name).cloned();
     match field("image") {
-        // Its whole template has been told of.
+        // The missing template has been reported already.
         None if beside.role.pod.is_none() => ours.set("suspend", true),
         None => ours.notes.lost(format!("{path}.template"), "has no image: the workers' would run"),
         image if image.as_ref() == workers.fields.get("image") => {}
@@ -189,7 +189,7 @@ fn role(ours: &mut Ours, beside: &Beside, pod: &Pod, workers: &Pod) -> Result<Ma
     own.extend((pod.gpus > 0).then(|| ("gpusPerReplica".to_owned(), json!(pod.gpus))));
     let (resources, without_gpus) = (resources(pod, |_| true), resources(workers, |name| !is_gpu(name)));
     if resources.is_empty() && !without_gpus.is_empty() {
-        // Else it would have the workers'.
+        // Otherwise the role would have the workers' resources.
         own.insert("resources".into(), json!({ "requests": { "cpu": "0" } }));
     } else if resources != without_gpus {
         own.insert("resources".into(), Value::Object(resources));
@@ -200,7 +200,7 @@ fn role(ours: &mut Ours, beside: &Beside, pod: &Pod, workers: &Pod) -> Result<Ma
     Ok(own)
 }
 
-/// Requests and limits of those resources that are meant.
+/// Returns requests and limits of the resources that `is_meant` selects.
 fn resources(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Map<String, Value> {
     let of = |list: &str| {
         let amounts = pod.fields.get(&format!("resources.{list}")).and_then(Value::as_object);
@@ -219,7 +219,7 @@ fn count_gpus(pod: &Pod) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Writes whose programs they are. Those that have no default image need one.
+/// Writes the framework. A framework without a default image needs an image.
 pub(super) fn framework(ours: &mut Ours, framework: &str) {
     ours.set("framework", framework);
     if ours.get("image").is_some() {
@@ -251,7 +251,7 @@ pub(super) fn run(ours: &mut Ours, pod: &Pod) -> Result<(), Bad> {
     Ok(())
 }
 
-/// The port of the rendezvous, where a port of this name says it.
+/// Sets the port of the rendezvous from the container's port of this name.
 pub(super) fn port(ours: &mut Ours, pod: &Pod, name: &str) {
     let Some(port) = pod.ports.iter().find(|(is, _)| is.as_deref() == Some(name)).map(|(_, port)| *port) else {
         return;
@@ -263,11 +263,11 @@ pub(super) fn port(ours: &mut Ours, pod: &Pod, name: &str) {
     }
 }
 
-/// Who starts the processes, and how many. PyTorch and what runs like it; `asked` is what the job itself says.
+/// Sets the launcher's processes, for PyTorch and similar programs. `asked` is the value that the job itself gives.
 pub(super) fn processes(ours: &mut Ours, asked: Option<(String, Value)>, gpus: i64) {
     let line: Vec<String> = ours.words("command").into_iter().chain(ours.words("args")).collect();
     let started = started(&line);
-    // A shell's script stands in the command.
+    // A shell script is in the command.
     let written_in = if ours.get("args").is_some() { "spec.args" } else { "spec.command" };
     for option in started.meeting() {
         ours.notes
@@ -285,7 +285,7 @@ pub(super) fn processes(ours: &mut Ours, asked: Option<(String, Value)>, gpus: i
     }
 }
 
-/// A program that starts no others is one process, and WORLD_SIZE counts it once, whatever GPUs it has.
+/// Sets one process, for a program that starts no others. WORLD_SIZE counts it once, whatever GPUs it has.
 fn alone(ours: &mut Ours, gpus: i64) {
     ours.set("procsPerWorker", 1);
     if gpus > 1 {
@@ -299,7 +299,7 @@ fn alone(ours: &mut Ours, gpus: i64) {
 fn procs(ours: &mut Ours, field: &str, value: &Value, launcher: Launcher, gpus: i64) {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     match text.as_str() {
-        // There `auto` counts as 1 for WORLD_SIZE.
+        // The original counts `auto` as 1 for WORLD_SIZE.
         "auto" | "gpu" | "cpu" if launcher == Launcher::None => alone(ours, gpus),
         "auto" => {
             ours.set("procsPerWorker", "auto");
@@ -326,7 +326,7 @@ fn procs(ours: &mut Ours, field: &str, value: &Value, launcher: Launcher, gpus: 
     }
 }
 
-/// The restart policy of the gang: theirs restarts one container, ours all workers together.
+/// Sets the restart policy of the gang. The original restarts one container, and the operator all workers together.
 pub(super) fn restarts(ours: &mut Ours, field: &str, policy: &str) {
     let ours_is = match policy {
         "Always" | "OnFailure" | "Never" => policy,
@@ -346,7 +346,7 @@ pub(super) fn restarts(ours: &mut Ours, field: &str, policy: &str) {
     ours.set("failurePolicy.restartPolicy", ours_is);
 }
 
-/// How many restarts there may be.
+/// Sets the maximum number of restarts.
 pub(super) fn backoff(ours: &mut Ours, field: &str, limit: Option<i64>) {
     const MOST: i64 = 1000;
     if limit.is_none_or(|limit| limit > MOST) {
@@ -359,7 +359,7 @@ pub(super) fn backoff(ours: &mut Ours, field: &str, limit: Option<i64>) {
     ours.set("failurePolicy.backoffLimit", limit.unwrap_or(MOST).clamp(0, MOST));
 }
 
-/// Fields of the same meaning in several kinds.
+/// Converts fields that have the same meaning in several kinds.
 pub(super) fn lifetime(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
     if let Some(seconds) = theirs.number("activeDeadlineSeconds")? {
         ours.seconds("failurePolicy.activeDeadlineSeconds", &theirs.at("activeDeadlineSeconds"), 1, seconds);
@@ -373,7 +373,7 @@ pub(super) fn lifetime(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> 
     managed(ours, theirs)
 }
 
-/// Who runs it, if that is not who does by default.
+/// Reports a controller that is not one of the defaults.
 pub(super) fn managed(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
     const DEFAULTS: [&str; 4] = [
         "kubeflow.org/training-operator",
@@ -388,7 +388,7 @@ pub(super) fn managed(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Whether it is to wait.
+/// Copies whether the job is suspended.
 pub(super) fn suspend(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
     if theirs.flag("suspend")? == Some(true) {
         ours.set("suspend", true);

@@ -10,7 +10,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Worker"], ours, &mut spec)?;
     kubeflow::workers(&KIND, ours, &roles)?;
     gang::framework(ours, "jax");
-    // As its programs call them.
+    // The names that its programs use.
     for (name, value) in [
         ("COORDINATOR_ADDRESS", "$(MASTER_ADDR)"),
         ("COORDINATOR_PORT", "$(MASTER_PORT)"),

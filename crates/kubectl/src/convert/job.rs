@@ -1,4 +1,4 @@
-//! A plain Job, and the one within a JobSet or a runtime.
+//! A plain Job, and the Job within a JobSet or a runtime.
 
 use super::fields::{Bad, Fields};
 use super::gang;
@@ -20,8 +20,8 @@ pub(super) fn convert(ours: &mut Ours, spec: Fields) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Reads the spec of a Job: how many pods it has, and what they run. Without a limit of its own it has this one; none means
-/// that restarts are somebody else's.
+/// Reads the spec of a Job: how many pods it has, and what they run. `limit` applies if the Job has no limit of its
+/// own. `None` means that another object is responsible for restarts.
 pub(super) fn job(
     ours: &mut Ours,
     mut spec: Fields,
@@ -59,7 +59,7 @@ pub(super) fn job(
         }
         gang::lifetime(ours, &mut spec)?;
     }
-    // What an API server has made of it.
+    // The API server has filled these in.
     for field in ["selector", "manualSelector"] {
         spec.take(field);
     }

@@ -1,4 +1,4 @@
-//! A JobSet: of one Job, or of several, of which one becomes the workers and each other one a role.
+//! A JobSet of one or several Jobs. One Job becomes the workers, and each other one a role.
 
 use super::fields::{Bad, Fields};
 use super::gang::{self, Beside, Role};
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// The label by which a runtime names the Job that trains.
 pub(super) const STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 
-/// As many roles a job may have beside the workers.
+/// Maximum number of roles beside the workers.
 const MOST_ROLES: usize = 7;
 
 /// The host names of its pods, as they may stand in a command.
@@ -30,7 +30,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
         roles.push(replicated(ours, job, &[])?);
     }
     let workers = roles.remove(0);
-    // The Jobs of which there are none.
+    // Jobs without pods are left out.
     roles.retain(|role| role.replicas > 0);
     if roles.len() > MOST_ROLES {
         let says =
@@ -49,7 +49,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
         ours.notes.note(workers.path.clone(), format!("{} are the workers here, the others roles", workers.name));
         ours.workers(&workers.path, workers.replicas);
         gang::with_roles(ours, workers.pod.unwrap_or_default(), &beside)?;
-        // The only one that has roles of any name.
+        // Only this framework has roles of any name.
         gang::framework(ours, "none");
         let startup = spec.object("startupPolicy")?.text("startupPolicyOrder")?;
         if startup.is_some_and(|order| order == "InOrder") {
@@ -75,7 +75,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Which of them trains: that of this name, else the only one that decides on success, else the one with the most pods.
+/// Picks the training Job: by its name, else the only one that decides on success, else the one with the most pods.
 fn workers(jobs: &[Fields], deciding: &[Value]) -> usize {
     let name = |job: &Fields| job.clone().text("name").ok().flatten().unwrap_or_default();
     let pods = |job: &Fields| {
@@ -91,7 +91,7 @@ fn workers(jobs: &[Fields], deciding: &[Value]) -> usize {
     named.or(decides).or(first_of_the_most).unwrap_or(0)
 }
 
-/// One that waits for the end of another prepares something, and is no part of a gang.
+/// Suspends a job in which one Job waits for the end of another. Such Jobs prepare something, and are not of a gang.
 fn order(ours: &mut Ours, job: &Fields) {
     let waits = job.clone().objects("dependsOn").unwrap_or_default();
     let for_the_end = |mut on: Fields| on.text("status").ok().flatten().is_some_and(|status| status == "Complete");
@@ -100,7 +100,7 @@ fn order(ours: &mut Ours, job: &Fields) {
     }
 }
 
-/// The other Jobs, each by a name that a role may have.
+/// Converts the other Jobs, each with a name that a role may have.
 fn beside(ours: &mut Ours, roles: Vec<Role>) -> Vec<Beside> {
     const TAKEN: [&str; 5] = ["worker", "training", "upkeep", "checkpoints", "tensorboard"];
     let mut all: Vec<Beside> = Vec::new();
@@ -127,7 +127,7 @@ fn beside(ours: &mut Ours, roles: Vec<Role>) -> Vec<Beside> {
     all
 }
 
-/// Who has to complete: here the workers, or roles and not they.
+/// Sets which pods have to complete: the workers, or roles instead of them.
 fn success(ours: &mut Ours, mut policy: Fields, workers: &str, beside: &mut [Beside]) -> Result<(), Bad> {
     let any = policy.text("operator")?.is_some_and(|operator| operator == "Any");
     let named: Vec<String> =
@@ -154,7 +154,7 @@ fn success(ours: &mut Ours, mut policy: Fields, workers: &str, beside: &mut [Bes
     Ok(())
 }
 
-/// What says how several Jobs go together: nothing, where there is one.
+/// Reads how several Jobs belong together. With one Job this has no meaning.
 pub(super) fn policies(ours: &mut Ours, spec: &mut Fields) -> Result<(), Bad> {
     let mut network = spec.object("network")?;
     for field in ["enableDNSHostnames", "publishNotReadyAddresses"] {
@@ -173,7 +173,7 @@ pub(super) fn policies(ours: &mut Ours, spec: &mut Fields) -> Result<(), Bad> {
     gang::managed(ours, spec)
 }
 
-/// One entry of `replicatedJobs`, all pods of all its Jobs.
+/// Converts one entry of `replicatedJobs` with all pods of all its Jobs.
 pub(super) fn replicated(ours: &mut Ours, mut entry: Fields, containers: &[&str]) -> Result<Role, Bad> {
     let (name, path) = (entry.text("name")?.unwrap_or_default(), entry.path.clone());
     let jobs = entry.number("replicas")?.unwrap_or(1);

@@ -1,4 +1,4 @@
-//! What the kinds of kubeflow.org/v1 have in common.
+//! Code that the kinds of kubeflow.org/v1 share.
 
 use super::fields::{Bad, Fields};
 use super::gang::{self, Beside, Role};
@@ -13,11 +13,11 @@ pub(super) struct Kind {
     pub container: &'static str,
     /// The name of the port at which the workers meet.
     pub port: &'static str,
-    /// The restart policy that counts where none is written.
+    /// The restart policy if none is written.
     pub restart: &'static str,
 }
 
-/// Reads the roles of these names, in their order, and tells of all others that they have no place here.
+/// Reads the roles of these names, in their order. Reports that all others have no place here.
 pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fields) -> Result<Vec<Role>, Bad> {
     let mut specs = spec.object(kind.roles)?;
     if specs.is_empty() {
@@ -39,12 +39,12 @@ pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fie
     Ok(roles)
 }
 
-/// Makes equal workers of the roles, restarts included; the pod is what they run.
+/// Makes equal workers of the roles, with their restart policy. Returns the pod that they run.
 pub(super) fn workers(kind: &Kind, ours: &mut Ours, roles: &[Role]) -> Result<super::pod::Pod, Bad> {
     gang(kind, ours, roles, &[])
 }
 
-/// As [`workers`], with others beside them.
+/// Like [`workers`], with other roles beside them.
 pub(super) fn gang(kind: &Kind, ours: &mut Ours, workers: &[Role], beside: &[Beside]) -> Result<super::pod::Pod, Bad> {
     let pod = gang::equal(ours, workers);
     let pod = gang::with_roles(ours, pod, beside)?;
@@ -63,7 +63,7 @@ pub(super) fn gang(kind: &Kind, ours: &mut Ours, workers: &[Role], beside: &[Bes
     Ok(pod)
 }
 
-/// `runPolicy`, and what is left of the spec.
+/// Converts `runPolicy` and the rest of the spec.
 pub(super) fn policy(ours: &mut Ours, mut spec: Fields, roles: &[Role]) -> Result<(), Bad> {
     let mut policy = spec.object("runPolicy")?;
     gang::lifetime(ours, &mut policy)?;
@@ -74,7 +74,7 @@ pub(super) fn policy(ours: &mut Ours, mut spec: Fields, roles: &[Role]) -> Resul
         gang::backoff(ours, &policy.at("backoffLimit"), limit);
     }
     match policy.text("cleanPodPolicy")?.as_deref() {
-        // When the job is complete, no program runs any more.
+        // No program runs any more when the job is complete.
         None | Some("None" | "Running") => {}
         Some(other) => {
             let says = format!(

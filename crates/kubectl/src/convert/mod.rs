@@ -1,7 +1,7 @@
-//! `convert`: other people's training jobs as TrainingJobs.
+//! `convert`: converts training jobs of other projects to TrainingJobs.
 //!
-//! Pure: text in, text out. Each kind has a file of its own, which takes every field that it knows out of the object
-//! ([`fields`]); what is left has no place here, and is told. [`pod`] and [`gang`] are common to all.
+//! Pure: text in, text out. Each kind has its own file, which takes every field that it knows out of the object
+//! ([`fields`]). Fields left over have no place here and are reported. All kinds share [`pod`] and [`gang`].
 
 mod command;
 mod fields;
@@ -34,10 +34,10 @@ use ours::Ours;
 use serde::Serialize;
 use serde_json::Value;
 
-/// What stands where ours asks for a name that theirs does not have.
+/// Placeholder for a name that a TrainingJob requires and the original does not have.
 pub(super) const UNNAMED: &str = "unnamed";
 
-/// What a person says that theirs does not.
+/// Values from the user that the original does not have.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
     /// Our field `model`.
@@ -48,24 +48,24 @@ pub struct Answers {
     pub oci_namespace: Option<String>,
 }
 
-/// What came out of a file.
+/// The result of converting a file.
 #[derive(Debug)]
 pub struct Converted {
     /// YAML with comments.
     pub text: String,
-    /// Whether a job does not mean what it meant.
+    /// Whether a converted job differs in meaning from its original.
     pub lost: bool,
-    /// Each TrainingJob with what is told about it.
+    /// Each TrainingJob with its notes.
     pub jobs: Vec<(Value, Notes)>,
 }
 
-/// Makes TrainingJobs of all jobs in a file.
+/// Converts all jobs in a file to TrainingJobs.
 ///
 /// # Errors
-/// If it is no YAML, has no job of a kind that is known, or one that can't be read.
+/// If the file is not YAML, has no job of a known kind, or has a job that can't be read.
 ///
 /// # Panics
-/// Never: what comes out is plain data.
+/// Never, because the result is plain data.
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
     let mut objects = Vec::new();
@@ -102,13 +102,13 @@ pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
     Ok(converted)
 }
 
-/// Kinds that jobs name, and that stand in the same file.
+/// Kinds that jobs refer to, and that may be in the same file.
 const BESIDE: [&str; 4] = ["ClusterTrainingRuntime", "TrainingRuntime", "ClusterBaseModel", "BaseModel"];
 
 /// Converts the spec of one kind.
 type Convert = fn(&mut Ours, Fields, &[Fields]) -> Result<(), Bad>;
 
-/// The kinds that are known, by the group of their API.
+/// The known kinds, by the group of their API.
 const KINDS: [(&str, &str, Convert); 11] = [
     ("ome.io", "TrainingJob", ome::convert),
     ("trainer.kubeflow.org", "TrainJob", trainjob::convert),
@@ -123,7 +123,7 @@ const KINDS: [(&str, &str, Convert); 11] = [
     ("jobset.x-k8s.io", "JobSet", |ours, spec, _| jobset::convert(ours, spec)),
 ];
 
-/// Converts one object; none if it is no job.
+/// Converts one object. Returns `None` if it is not a job.
 fn one(
     version: &str,
     kind: &str,
@@ -149,14 +149,14 @@ fn one(
     Ok(Some(ours))
 }
 
-/// API version and kind.
+/// Returns API version and kind.
 fn what(object: &Fields) -> (String, String) {
     let mut object = object.clone();
     let mut text = |key| object.text(key).ok().flatten().unwrap_or_default();
     (text("apiVersion"), text("kind"))
 }
 
-/// The items of a list, or the object itself.
+/// Adds the items of a list, or the object itself.
 fn flatten(value: Value, into: &mut Vec<Fields>) -> Result<(), Bad> {
     let mut object = Fields::new("", value)?;
     if object.has("items") && what(&object).1.ends_with("List") {
@@ -169,12 +169,12 @@ fn flatten(value: Value, into: &mut Vec<Fields>) -> Result<(), Bad> {
     Ok(())
 }
 
-/// The documents of a file.
+/// Parses the documents of a file.
 pub(super) fn documents(text: &str) -> Result<Vec<Value>, Bad> {
     serde_saphyr::from_multiple(text).map_err(|error| Bad(format!("this is no YAML: {error}")))
 }
 
-/// An object as YAML.
+/// Formats an object as YAML.
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
 pub(super) fn yaml(value: &impl Serialize) -> String {
     serde_saphyr::to_string(value).expect("plain data is YAML")

@@ -1,4 +1,4 @@
-//! Kubeflow's MPIJob: what its launcher runs runs on the first worker here.
+//! Kubeflow's MPIJob. The first worker runs here what the launcher runs there.
 
 use super::fields::{Bad, Fields};
 use super::kubeflow::{self, Kind};

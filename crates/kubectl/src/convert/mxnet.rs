@@ -26,7 +26,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
         gang::framework(ours, "none");
         ours.hold("spec.mxReplicaSpecs", "has no Worker or no Server, and framework mxnet needs both");
     }
-    // As its programs call it.
+    // The name that its programs use.
     ours.add_env("DMLC_WORKER_ID", "$(NODE_RANK)");
     if spec.text("jobMode")?.is_some_and(|mode| mode != "MXTrain" && !mode.is_empty()) {
         ours.hold("spec.jobMode", "is a tuning of TVM's, which has no place here");

@@ -1,29 +1,29 @@
-//! What is told about a conversion.
+//! Notes about a conversion.
 
 use serde::Serialize;
 
-/// One thing that is told.
+/// A note about one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
     /// The field as it was written.
     pub field: String,
-    /// What became of it.
+    /// What the conversion did with it.
     pub says: String,
-    /// Whether the converted job does not mean what the other one meant.
+    /// Whether the converted job differs in meaning from the original.
     pub lost: bool,
 }
 
-/// All that is told, in the order of its finding.
+/// All notes, in the order in which they were made.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Notes(pub Vec<Note>);
 
 impl Notes {
-    /// Tells that something has another meaning now, or none.
+    /// Adds a note that a field has another meaning now, or none.
     pub(super) fn lost(&mut self, field: impl Into<String>, says: impl Into<String>) {
         self.push(field.into(), says.into(), true);
     }
 
-    /// Tells what is good to know, where no meaning was lost.
+    /// Adds a note without a loss of meaning.
     pub(super) fn note(&mut self, field: impl Into<String>, says: impl Into<String>) {
         self.push(field.into(), says.into(), false);
     }

@@ -34,7 +34,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
     parameters(ours, &mut datasets, "DATASET")?;
     datasets.left(&mut ours.notes);
 
-    // The block is one of ours, word for word.
+    // The block has the same form in a TrainingJob, word for word.
     if let Some(tuning) = spec.take("hyperParameterTuningConfig") {
         let field = spec.at("hyperParameterTuningConfig");
         if tuning
@@ -57,7 +57,7 @@ search: add this block to the result with them";
     Ok(())
 }
 
-/// The address of a BaseModel that is in the file, or else its name.
+/// Sets the address of a BaseModel that is in the file, or else its name.
 fn base_model(ours: &mut Ours, field: &str, name: &str, beside: &[Fields]) -> Result<(), Bad> {
     let found = beside.iter().find(|object| {
         let mut object = (*object).clone();
@@ -94,7 +94,7 @@ fn base_model(ours: &mut Ours, field: &str, name: &str, beside: &[Fields]) -> Re
     Ok(())
 }
 
-/// Oracle's address with its namespace. OME's `oci://` is never a registry.
+/// Returns Oracle's address with its namespace. In OME `oci://` is never a registry.
 fn oracle(ours: &mut Ours, field: &str, uri: &str) -> String {
     let Some(rest) = uri.strip_prefix("oci://").filter(|rest| !rest.starts_with("n/")) else { return uri.to_owned() };
     let Some(namespace) = &ours.oci_namespace else {
@@ -116,7 +116,7 @@ fn secret(ours: &mut Ours, storage: &mut Fields) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Parameters of a storage: the region is the client's, and the others are variables of the program.
+/// Converts the parameters of a storage. The region is the client's, and the others are variables of the program.
 fn parameters(ours: &mut Ours, storage: &mut Fields, of: &str) -> Result<(), Bad> {
     let parameters = storage.object("parameters")?;
     for (name, value) in parameters.clone().rest() {

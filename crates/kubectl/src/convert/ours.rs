@@ -1,4 +1,4 @@
-//! The TrainingJob that comes out, and how it is written.
+//! The resulting TrainingJob, and how it is written.
 
 use super::fields::{Bad, Fields, is_nothing};
 use super::notes::Notes;
@@ -8,31 +8,31 @@ use regex::Regex;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
-/// The TrainingJob that comes out, with what is told about it.
+/// The resulting TrainingJob, with its notes.
 #[derive(Debug)]
 pub(super) struct Ours {
-    /// Kind and name of the other one.
+    /// Kind and name of the original.
     pub from: String,
     pub name: String,
-    /// What the API server's own letters follow in place of a name: `-` or nothing.
+    /// What precedes the letters that the API server appends to a generated name: `-` or nothing.
     generated: Option<&'static str>,
     metadata: Map<String, Value>,
     pub spec: Map<String, Value>,
     pub notes: Notes,
-    /// The namespace of Oracle Object Storage, if a person names it.
+    /// The namespace of Oracle Object Storage, if the user gives it.
     pub oci_namespace: Option<String>,
 }
 
-/// Labels and annotations that belong to the object as it was stored.
+/// Annotations of the object as it was stored.
 const STORED: [&str; 1] = ["kubectl.kubernetes.io/last-applied-configuration"];
-/// What an API server adds to metadata.
+/// Metadata that an API server adds.
 const SERVER: [&str; 6] = ["uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"];
 const QUEUE: &str = plan::labels::QUEUE;
-/// Letters that an API server adds to `generateName`.
+/// Number of letters that an API server adds to `generateName`.
 const GENERATED: usize = 5;
 
 impl Ours {
-    /// One of the name of theirs, with its labels and annotations.
+    /// Begins a TrainingJob with the name, labels and annotations of the original.
     pub fn new(kind: &str, theirs: &mut Fields) -> Result<Self, Bad> {
         let mut metadata = theirs.object("metadata")?;
         theirs.take("apiVersion");
@@ -75,7 +75,7 @@ impl Ours {
         Ok(ours)
     }
 
-    /// Kueue's labels among these.
+    /// Reads Kueue's labels.
     pub fn queue_label(&mut self, labels: &mut Fields) -> Result<(), Bad> {
         if let Some(queue) = labels.text(QUEUE)? {
             self.set("scheduling.queue", queue);
@@ -88,12 +88,12 @@ impl Ours {
         Ok(())
     }
 
-    /// Writes a field of the spec, by its path from there.
+    /// Sets a field of the spec by its path.
     pub fn set(&mut self, path: &str, value: impl Into<Value>) {
         self.set_key(&path.split('.').collect::<Vec<_>>(), value);
     }
 
-    /// Writes a field of the spec, by the keys that lead there.
+    /// Sets a field of the spec by the keys that lead to it.
     #[expect(clippy::expect_used, reason = "made as one a line before")]
     pub fn set_key(&mut self, path: &[&str], value: impl Into<Value>) {
         let Some((field, parents)) = path.split_last() else { return };
@@ -108,20 +108,20 @@ impl Ours {
         object.insert((*field).to_owned(), value.into());
     }
 
-    /// What is written in a field of the spec.
+    /// Returns the value of a field of the spec.
     pub fn get(&self, path: &str) -> Option<&Value> {
         let mut steps = path.split('.');
         let first = self.spec.get(steps.next()?)?;
         steps.try_fold(first, |value, step| value.get(step))
     }
 
-    /// Lines of text of the field, a list.
+    /// Returns the strings in a list of the spec.
     pub fn words(&self, field: &str) -> Vec<String> {
         let items = self.get(field).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
-    /// Writes how many workers there are.
+    /// Sets the number of workers.
     pub fn workers(&mut self, field: &str, number: i64) {
         const MOST: i64 = 4096;
         if !(1..=MOST).contains(&number) {
@@ -130,7 +130,7 @@ impl Ours {
         self.set("numWorkers", number.clamp(1, MOST));
     }
 
-    /// Writes a number of seconds, if it is one from `least` on.
+    /// Sets a number of seconds, if it is at least `least`.
     pub fn seconds(&mut self, to: &str, field: &str, least: i64, seconds: i64) {
         if (least..=i64::from(i32::MAX)).contains(&seconds) {
             self.set(to, seconds);
@@ -147,7 +147,7 @@ impl Ours {
         }
     }
 
-    /// The host name of a worker. A job that names it needs a name itself.
+    /// Returns the host name of a worker. A job that refers to it needs a fixed name.
     pub fn host(&mut self, index: i64) -> String {
         if self.generated.take().is_some() {
             self.notes.0.retain(|note| note.field != "metadata.generateName");
@@ -158,20 +158,20 @@ impl Ours {
         names::worker_host(&self.name, u32::try_from(index).unwrap_or(u32::MAX))
     }
 
-    /// The job must not start as it stands.
+    /// Suspends the job, which must not start as it is.
     pub fn hold(&mut self, field: &str, why: &str) {
         self.set("suspend", true);
         self.notes.lost(field, format!("{why}; the job is suspended, and would not do what this one did"));
     }
 
-    /// Fills in what every job of ours needs, and looks at what came out.
+    /// Fills in fields that every TrainingJob needs, and validates the result.
     pub fn finish(&mut self, answers: &super::Answers) -> Result<(), Bad> {
         for (field, answer) in [("model", &answers.model), ("dataset", &answers.dataset)] {
             if let Some(answer) = answer {
                 self.set(field, answer.as_str());
             }
         }
-        // A result that is published is on the volume of the checkpoints first.
+        // A result is on the volume of the checkpoints before it is published.
         if self.get("checkpoint.storage").is_none() {
             self.set("checkpoint.enabled", false);
             self.notes.note(
@@ -190,7 +190,7 @@ impl Ours {
         Ok(())
     }
 
-    /// A name is part of the pods' host names.
+    /// Shortens the name, because it is part of the pods' host names.
     fn shorten(&mut self) {
         let most = self.get("elastic.maxWorkers").or(self.get("numWorkers")).and_then(Value::as_i64).unwrap_or(1);
         let digits = |pods: i64| (pods - 1).max(0).to_string().len();
@@ -209,7 +209,7 @@ impl Ours {
         }
     }
 
-    /// What the operator would say.
+    /// Reports what the operator would reject.
     fn look(&mut self, spec: TrainingJobSpec) {
         let mut job = api::TrainingJob::new(&self.name, spec);
         job.metadata.uid = Some("00000000-0000-0000-0000-000000000000".into());
@@ -218,7 +218,7 @@ impl Ours {
         }
     }
 
-    /// The old pods' host names, and labels of theirs, in what is left.
+    /// Reports host names and labels of the old pods in the converted spec.
     #[expect(clippy::expect_used, reason = "a constant")]
     pub fn old_names(&mut self, old: &str, pods: &str) {
         let host = Regex::new(&format!("(?:^|[^-.a-z0-9])({}-{pods}[0-9]+)(?:$|[^-a-z0-9])", regex::escape(old)));
@@ -252,7 +252,7 @@ impl Ours {
         }
     }
 
-    /// As YAML, with all that is told before it.
+    /// Formats it as YAML, after all of its notes.
     pub fn written(&self) -> String {
         let mut text = format!("# Converted from {}.\n", comment(&self.from));
         for note in &self.notes.0 {
@@ -262,7 +262,7 @@ impl Ours {
         text + &super::yaml(&self.document())
     }
 
-    /// As an object.
+    /// Returns it as an object.
     pub fn document(&self) -> Ordered {
         let (key, name) = match self.generated {
             None => ("name", self.name.clone()),
@@ -280,7 +280,7 @@ impl Ours {
     }
 }
 
-/// The fields that a person looks for first.
+/// The fields that users look for first.
 const FIRST: [&str; 18] = [
     "name",
     "replicas",
@@ -337,7 +337,7 @@ impl Serialize for Ordered {
     }
 }
 
-/// A name that can be part of host names.
+/// Returns a name that can be part of host names.
 fn usable(name: &str) -> String {
     let is_usable = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -356,13 +356,13 @@ fn usable(name: &str) -> String {
     }
 }
 
-/// Text that stays on its line, whoever wrote it.
+/// Returns the text on one line, whatever its source.
 pub(crate) fn comment(text: &str) -> String {
     let visible: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     visible.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Every text within a value, keys of objects included.
+/// Calls `look` for every text within a value, including the keys of objects.
 fn each_text(value: &Value, look: &mut impl FnMut(&str)) {
     match value {
         Value::String(text) => look(text),

@@ -10,7 +10,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     let roles = kubeflow::roles(&KIND, &["Master", "Worker"], ours, &mut spec)?;
     kubeflow::workers(&KIND, ours, &roles)?;
     gang::framework(ours, "paddle");
-    // There the Master's pods are servers, and no ranks.
+    // The original's Master pods are servers, not ranks.
     if let Some(servers) = roles.iter().find(|role| role.name == "Master") {
         ours.hold(
             &servers.path,

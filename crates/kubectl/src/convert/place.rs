@@ -4,13 +4,13 @@ use super::ours::Ours;
 use address::{Address, ContentKind};
 use serde_json::{Value, json};
 
-/// The claim that is named as the cache, which theirs does not have: each of their jobs has a volume of its own.
+/// Claim named as the cache. The original has none, because each of its jobs has its own volume.
 const CACHE: &str = "cache";
 
-/// Size of the claim that has a result until it is published, which theirs does not have.
+/// Size of the claim that holds a result until it is published. The original has none.
 const VOLUME: &str = "50Gi";
 
-/// A dataset or a model: a claim is mounted, an address that can be fetched is, and a name is passed to the program.
+/// Sets a dataset or a model: a claim to mount, an address to fetch, or a name to pass to the program.
 pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
     if let Some(claim) = claim(uri) {
         ours.set(to, claim);
@@ -43,7 +43,7 @@ pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
     }
 }
 
-/// The Secret with which a dataset or a model is fetched.
+/// Sets the Secret with which a dataset or a model is fetched.
 pub(super) fn credentials(ours: &mut Ours, field: &str, secret: &str) {
     match ours.get("credentialsSecret").and_then(Value::as_str).map(str::to_owned) {
         Some(other) if other != secret => {
@@ -59,7 +59,7 @@ pub(super) fn credentials(ours: &mut Ours, field: &str, secret: &str) {
     }
 }
 
-/// The place of the results.
+/// Sets the place of the results.
 pub(super) fn output(ours: &mut Ours, field: &str, uri: &str) {
     match claim(uri) {
         Some(claim) => {
@@ -81,7 +81,7 @@ pub(super) fn output(ours: &mut Ours, field: &str, uri: &str) {
     }
 }
 
-/// The address of a claim, if it is one of ours.
+/// Parses the address of a claim, if it has our form.
 fn claim(uri: &str) -> Option<String> {
     let rest = uri.strip_prefix("pvc://")?;
     let parts: Vec<&str> = rest.split('/').filter(|part| !part.is_empty() && *part != ".").collect();

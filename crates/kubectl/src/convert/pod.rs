@@ -1,4 +1,4 @@
-//! A pod template: what has a field of ours goes there, the rest into `podTemplate`.
+//! A pod template. Fields that the spec has go there, and the rest into `podTemplate`.
 
 use super::fields::{Bad, Fields, is_nothing};
 use super::notes::Notes;
@@ -9,10 +9,10 @@ use plan::template::{AGENT, TRAINING};
 use plan::{is_extended, is_gpu, is_reserved};
 use serde_json::{Map, Value, json};
 
-/// A pod template in our words.
+/// A pod template as fields of a TrainingJob.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pod {
-    /// Fields of our spec, by their path from there.
+    /// Fields of the TrainingJob's spec, by their path.
     pub fields: Map<String, Value>,
     /// The pod's own restart policy.
     pub restart_policy: Option<String>,
@@ -23,7 +23,7 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    /// Counts the GPUs, of whatever vendor, by the limits.
+    /// Counts the GPUs of every vendor, by the limits.
     pub fn count_gpus(&mut self) {
         let limits = self.fields.get("resources.limits").and_then(Value::as_object).into_iter().flatten();
         let counts = limits.filter(|(name, _)| is_gpu(name)).filter_map(|(_, amount)| Amount::parse(amount.as_str()?));
@@ -31,7 +31,7 @@ impl Pod {
     }
 }
 
-/// Fields of a pod that a worker's must not have, and why.
+/// Fields that a worker's pod must not have, with the reason.
 const REFUSED: [(&str, &str); 6] = [
     ("hostname", "is how the workers find each other, and set by the operator"),
     ("hostnameOverride", "is how the workers find each other, and set by the operator"),
@@ -41,10 +41,10 @@ const REFUSED: [(&str, &str); 6] = [
     ("resources", "of a whole pod have no field here: resources are those of the container"),
 ];
 
-/// Fields of the container that are the agent's.
+/// Fields of the container that the agent sets.
 const AGENTS: [&str; 4] = ["terminationMessagePath", "terminationMessagePolicy", "restartPolicy", "restartPolicyRules"];
 
-/// What an API server fills in of these.
+/// Values that an API server fills in for these.
 const TOLD_BY_THE_SERVER: [(&str, &str); 2] =
     [("terminationMessagePath", "/dev/termination-log"), ("terminationMessagePolicy", "File")];
 
@@ -108,7 +108,7 @@ pub(super) fn pod(mut template: Fields, names: &[&str], notes: &mut Notes) -> Re
     Ok(pod)
 }
 
-/// Labels and annotations, as far as they may be set.
+/// Copies labels and annotations that may be set.
 fn metadata(mut theirs: Fields, overlay: &mut Map<String, Value>, notes: &mut Notes) -> Result<(), Bad> {
     let mut metadata = Map::new();
     for list in ["labels", "annotations"] {
@@ -130,7 +130,7 @@ fn metadata(mut theirs: Fields, overlay: &mut Map<String, Value>, notes: &mut No
     Ok(())
 }
 
-/// The container of the program; what has no field of ours is left for `podTemplate`.
+/// Converts the program's container. Fields that the spec does not have are left for `podTemplate`.
 fn container(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<Map<String, Value>, Bad> {
     theirs.take("name");
     for (field, ours) in [
@@ -168,7 +168,7 @@ fn container(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<Map
     Ok(theirs.rest())
 }
 
-/// Variables; the last of a name counts, and those of the gang are the operator's.
+/// Converts variables. The last one of a name counts. Variables of the gang are the operator's.
 fn env(path: &str, theirs: Vec<Fields>, notes: &mut Notes) -> Result<Vec<Value>, Bad> {
     let mut all: Vec<Value> = Vec::new();
     for mut variable in theirs {
@@ -210,7 +210,7 @@ fn is_ours(name: &str, field: &str) -> bool {
     .contains(&(name, field))
 }
 
-/// Requests and limits as text, devices in both, GPUs counted.
+/// Formats requests and limits as text, with devices in both, and counts the GPUs.
 fn resources(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<(), Bad> {
     let limits_path = theirs.at("limits");
     let requests = amounts(theirs.object("requests")?)?;
@@ -241,7 +241,7 @@ fn amounts(theirs: Fields) -> Result<Map<String, Value>, Bad> {
     theirs.rest().into_iter().map(text).collect()
 }
 
-/// A container beside the program's, which must not have the name of one of ours.
+/// Renames a container beside the program's that has the name of one of ours.
 fn renamed(theirs: Fields, notes: &mut Notes) -> Value {
     let path = theirs.at("name");
     let mut container = theirs.rest();
@@ -253,7 +253,7 @@ fn renamed(theirs: Fields, notes: &mut Notes) -> Value {
     Value::Object(container)
 }
 
-/// Leaves out the volumes and mounts that are in the operator's way.
+/// Leaves out volumes and mounts that conflict with the operator's.
 fn volumes(fields: &mut Map<String, Value>, notes: &mut Notes) {
     let mut known: Vec<Value> = Vec::new();
     if let Some(Value::Array(volumes)) = fields.get_mut("volumes") {

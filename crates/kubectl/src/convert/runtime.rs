@@ -1,4 +1,4 @@
-//! A training runtime, and what a job of the Trainer or of OME puts over it.
+//! A training runtime, and the values with which a job of the Trainer or of OME overrides it.
 
 use super::command::Launcher;
 use super::fields::{Bad, Fields};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 const CONTAINERS: [&str; 2] = ["node", "trainer"];
 
-/// Makes the workers: the runtime's, with `trainer` of the job over it.
+/// Makes the workers from the runtime, overridden by the job's `trainer`.
 pub(super) fn workers(
     ours: &mut Ours,
     reference: &mut Fields,
@@ -41,7 +41,7 @@ pub(super) fn workers(
         let line: Vec<String> = ours.words("command").into_iter().chain(ours.words("args")).collect();
         let mut asked = asked.or(runtime.procs);
         if ours.get("command").is_some() && command::started(&line).launcher == Launcher::None {
-            // There the number is torchrun's alone; here WORLD_SIZE would count processes that nobody starts.
+            // The original number is only for torchrun. Here WORLD_SIZE would count processes that never start.
             if let Some((field, procs)) = asked.take().filter(|(_, procs)| *procs != 1 && *procs != "1") {
                 let says =
                     format!("{procs} is for torchrun, which the command does not start: each worker is one process");
@@ -55,7 +55,7 @@ pub(super) fn workers(
         let says = format!("{procs}: a worker of {} is one process here, which has all GPUs", runtime.framework);
         ours.notes.lost(field, says);
     }
-    // A JobSet's, unless the runtime has said otherwise.
+    // The default of a JobSet, unless the runtime sets another one.
     if ours.get("failurePolicy.backoffLimit").is_none() {
         ours.set("failurePolicy.restartPolicy", "Never");
         ours.set("failurePolicy.backoffLimit", 0);
@@ -64,7 +64,7 @@ pub(super) fn workers(
     Ok(())
 }
 
-/// Processes of each worker, by the number of slots that mpirun gives it.
+/// Sets the processes of each worker to the number of slots that mpirun gives it.
 fn mpi(ours: &mut Ours, asked: Option<(String, Value)>) {
     ours.set("networking.backend", "mpi");
     let Some((field, slots)) = asked else { return ours.set("procsPerWorker", 1) };
@@ -109,7 +109,7 @@ impl Runtime {
             let mut mpi = policy.object("mpi")?;
             it.framework = "mpi";
             it.procs = mpi.take("numProcPerNode").map(|procs| (mpi.at("numProcPerNode"), procs));
-            // mpirun reaches the workers by their agents, and every MPI finds in its environment what it needs.
+            // mpirun reaches the workers through their agents, and every MPI finds what it needs in its environment.
             for field in ["mpiImplementation", "sshAuthMountPath", "runLauncherAsNode"] {
                 mpi.take(field);
             }
@@ -124,7 +124,7 @@ impl Runtime {
             if group.has(scheduler) {
                 ours.set("scheduling.gang", scheduler);
                 let mut settings = group.object(scheduler)?;
-                // What an API server fills in.
+                // The API server fills this in.
                 if settings.clone().number("scheduleTimeoutSeconds")? == Some(60) {
                     settings.take("scheduleTimeoutSeconds");
                 }
@@ -180,7 +180,7 @@ fn is_trainer(entry: &Fields) -> bool {
     step.map_or(name.is_some_and(|name| CONTAINERS.contains(&name.as_str())), |step| step == "trainer")
 }
 
-/// Puts `trainer` over the runtime's pod: what is written wins, variables by name, resources by key. Returns its processes.
+/// Overrides the runtime's pod with `trainer`, variables by name and resources by key. Returns its processes.
 fn over(ours: &mut Ours, runtime: &mut Runtime, mut trainer: Fields) -> Result<Option<(String, Value)>, Bad> {
     let asked = trainer.take("numProcPerNode").map(|procs| (trainer.at("numProcPerNode"), procs));
     if let Some(nodes) = trainer.number("numNodes")? {
@@ -197,7 +197,7 @@ fn over(ours: &mut Ours, runtime: &mut Runtime, mut trainer: Fields) -> Result<O
     let mut notes = Notes::default();
     let over = pod::pod(Fields::new(path, template)?, &[], &mut notes)?;
     for note in notes.0 {
-        // As it was written.
+        // The note names the field as it was written.
         let field = note.field.replacen(".spec.containers[0].resources", ".resourcesPerNode", 1);
         let field = field.replacen(".spec.containers[0]", "", 1);
         if note.lost { ours.notes.lost(field, note.says) } else { ours.notes.note(field, note.says) }

@@ -35,7 +35,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     kubeflow::policy(ours, spec, &roles)
 }
 
-/// The workers, and who is beside them.
+/// Splits the roles into the workers and the roles beside them.
 fn gang(ours: &mut Ours, roles: &[Role]) -> (Vec<Role>, Vec<Beside>) {
     let of = |name: &str| roles.iter().find(|role| role.name == name).cloned();
     let (mut worker, servers) = (of("Worker"), of("PS"));

@@ -41,7 +41,7 @@ fn every_kind() {
     }
 }
 
-/// The text says what was made, to the last type: `"2"` is no number.
+/// The text has exactly the converted values, including their types: `"2"` stays text.
 #[test]
 fn what_is_written_is_what_was_made() {
     for (name, text) in fixtures() {
@@ -55,7 +55,7 @@ fn what_is_written_is_what_was_made() {
     }
 }
 
-/// What OME's documentation shows is whole, if a person says in which namespace of Oracle's its buckets are.
+/// Jobs of OME's documentation lose nothing if the user gives the namespace of Oracle's buckets.
 #[test]
 fn omes_jobs_lose_nothing_with_the_namespace() {
     let (_, text) = fixtures().into_iter().find(|(name, _)| name == "ome-blocks").unwrap();
@@ -139,7 +139,7 @@ fn no_block_of_omes_documentation_loses_anything() {
     }
 }
 
-/// A job that acts as it did is told apart from one that does not.
+/// Jobs that keep their behaviour are distinguished from jobs that do not.
 #[test]
 fn these_lose_nothing() {
     for name in [
@@ -160,27 +160,27 @@ fn these_lose_nothing() {
     }
 }
 
-/// Nothing is dropped unsaid, wherever it stands: with another field something else comes out, unless it is within what is told
-/// to be left out as a whole.
+/// Nothing is dropped silently. Another field anywhere changes the result, unless it is within a part that is reported
+/// as left out.
 #[test]
 fn an_unknown_field_is_told_wherever_it_stands() {
-    /// What is left out with words of its own, or is looked at only in part.
+    /// Parts that have a note of their own, or that are read only in part.
     const LEFT_OUT: [&str; 14] = [
         ".env[",
         ".volumeMounts[",
         ".volumes[",
         "mpiReplicaSpecs.Launcher.template",
-        // All of it is told to differ from the Master's.
+        // The whole template is reported to differ from the Master's.
         "Traps.1: spec.pytorchReplicaSpecs.Worker.template",
         "tune: runtime.metadata",
         "tune: runtime.",
         "script: ",
-        // What describes a model for others than its program.
+        // Fields that describe a model for others than its program.
         "base: metadata",
         "base: spec.modelFormat",
-        // A search of nothing.
+        // A search without parameters.
         "llama: spec.hyperParameterTuningConfig",
-        // What an API server has added.
+        // Fields that an API server has added.
         "stored: metadata.managedFields",
         "stored: spec.selector",
         "stored: status",
@@ -242,7 +242,7 @@ fn each_object(value: &Value, pointer: &str, path: &str, found: &mut Vec<(String
     }
 }
 
-/// A role has what it had, whatever the workers have: what plan makes of both shows it.
+/// A role keeps its values, whatever the workers have. The plan of both shows that.
 #[test]
 fn a_role_has_what_it_had() {
     let text = fixtures().into_iter().find(|(is, _)| is == "tensorflow-roles").unwrap().1;
@@ -281,7 +281,7 @@ fn a_role_has_what_it_had() {
     assert_eq!((env(&worker), env(&evaluator)), (vec!["A".to_owned()], vec!["A".to_owned(), "B".to_owned()]));
 }
 
-/// Which of several Jobs are the workers, what the others are called, and who decides.
+/// Which of several Jobs becomes the workers, how the others are named, and which one decides.
 #[test]
 fn a_jobset_becomes_one_gang() {
     let set = |jobs: &[(&str, i64)], more: Value| {
@@ -308,13 +308,13 @@ fn a_jobset_becomes_one_gang() {
     let driven = [("driver", 1), ("workers", 1)];
     assert_eq!(of(&driven, target(&["driver"])), ("workers".into(), owned(&["driver"]), owned(&["driver"]), false));
     assert_eq!(of(&driven, target(&["workers"])), ("workers".into(), owned(&["driver"]), owned(&[]), false));
-    // All have to complete there.
+    // In the original all have to complete.
     assert_eq!(of(&driven, json!({})), ("workers".into(), owned(&["driver"]), owned(&[]), true));
     let any = json!({ "successPolicy": { "operator": "Any", "targetReplicatedJobs": ["driver"] } });
     assert_eq!(of(&driven, any), ("workers".into(), owned(&["driver"]), owned(&["driver"]), false));
     let any = json!({ "successPolicy": { "operator": "Any", "targetReplicatedJobs": ["a", "b"] } });
     assert!(of(&[("a", 1), ("b", 1), ("workers", 2)], any).3);
-    // Without a name that says it the one that decides, else those of which there are the most.
+    // Without a known name the deciding Job becomes the workers, else the one with the most pods.
     assert_eq!(of(&[("a", 3), ("b", 1)], target(&["b"])), ("b".into(), owned(&["a"]), owned(&[]), false));
     let several =
         [("leader", 1), ("pods", 3), ("upkeep", 1), ("a-b", 1), ("ab", 1), ("1", 1), ("a-very-long-name-of-a-job", 1)];
@@ -323,12 +323,12 @@ fn a_jobset_becomes_one_gang() {
         (workers.as_str(), roles),
         ("pods", owned(&["leader", "upkeep2", "ab", "ab2", "role", "averylongnameof"]))
     );
-    // Order of start has no place.
+    // The order of start has no equivalent.
     let (spec, notes) = set(&driven, json!({ "startupPolicy": { "startupPolicyOrder": "InOrder" } }));
     assert!(notes.0.iter().any(|note| note.field == "spec.startupPolicy" && note.lost) && spec["suspend"].is_null());
 }
 
-/// A role of one pod, whatever was written.
+/// The role has one pod, whatever number is written.
 #[test]
 fn what_a_role_may_not_have_is_told() {
     let template = json!({ "spec": { "containers": [{ "name": "tensorflow", "image": "i", "command": ["c"] }] } });
@@ -346,7 +346,7 @@ fn what_a_role_may_not_have_is_told() {
     assert_eq!((&spec["scheduling"]["queue"], notes.any_lost()), (&json!("team"), false));
 }
 
-/// WORLD_SIZE of a program that is not started by a launcher counted it once.
+/// WORLD_SIZE counted a program without a launcher once.
 #[test]
 fn processes_are_counted_as_they_were() {
     let gpus = |command: Value| json!({ "name": "pytorch", "image": "i", "command": command, "resources": { "limits": { "nvidia.com/gpu": 8 } } });
@@ -360,7 +360,7 @@ fn processes_are_counted_as_they_were() {
     assert_eq!(procs(json!(["sh", "-c", "torchrun t.py"]), json!({})), "auto");
 }
 
-/// The Trainer's number is torchrun's, and sets no WORLD_SIZE.
+/// The Trainer's number applies to torchrun, and sets no WORLD_SIZE.
 #[test]
 fn processes_that_nobody_starts_are_not_counted() {
     let procs = |command: Value| {
@@ -374,7 +374,7 @@ fn processes_that_nobody_starts_are_not_counted() {
     assert_eq!(procs(json!(["python", "t.py"])), 1);
 }
 
-/// A host name of another job, or a part of one, is no host name of this one.
+/// A host name of another job, or a part of one, is not a host name of this job.
 #[test]
 fn only_its_own_old_host_names_are_told() {
     let told = |arg: &str| {

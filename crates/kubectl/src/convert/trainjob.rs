@@ -31,7 +31,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
     Ok(())
 }
 
-/// Labels and annotations for the objects that are made.
+/// Copies labels and annotations for the objects that are created.
 pub(super) fn children(ours: &mut Ours, of: &mut Fields) -> Result<(), Bad> {
     for list in ["labels", "annotations"] {
         let mut keys = of.object(list)?;

@@ -1,4 +1,4 @@
-//! What the agents tell, step by step.
+//! The reports of the agents, step by step.
 
 use super::*;
 use protocol::hang::Stall;
@@ -41,7 +41,7 @@ fn a_job_that_is_good_enough_is_stopped_and_completed() {
     assert_eq!(reasons(&verdict), ["GoodEnough"]);
     assert_eq!(world.status.state, Some(State::Running), "its programs may still save");
 
-    // Another operator, which has not asked anybody, goes on with it; that the workers end is no failure.
+    // Another operator, which has queried no agent, continues. The end of the workers is no failure.
     world.agent = None;
     world.second = 30;
     world.see(Some(ObservedJob { deleting: true, ..job(1) }), [ended(0, 1, 143, 29), running(1, 1)]);
@@ -158,7 +158,7 @@ fn what_was_answered_before_a_queue_held_the_job_is_not_of_the_pods_after_it() {
     assert!(reasons(&world.step()).contains(&"ProgressStalled"), "these say that they told nothing for hours");
 }
 
-/// What is to be done is another thing than where nothing answers.
+/// A refused answer needs another remedy than a missing answer.
 #[test]
 fn why_an_answer_is_refused_is_told() {
     let mut world = World::to_running();
@@ -224,7 +224,7 @@ fn a_program_that_may_hang_is_told_of_once_and_until_it_steps_again() {
     assert_eq!(world.condition("ProgressStalled").1, "Progresses");
 }
 
-/// Whoever set the deadline learns what the job waited for, in the same words as before.
+/// After the deadline the failure says what the job waited for, in the same words as before.
 #[test]
 fn a_job_that_cannot_start_in_time_fails_with_what_it_waited_for() {
     let mut world = World::new();
@@ -250,7 +250,7 @@ fn a_job_that_cannot_start_in_time_fails_with_what_it_waited_for() {
     );
     assert!(verdict.actions.contains(&Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() }));
 
-    // It counts for each attempt, and not once its programs run.
+    // The deadline applies to each attempt, until its programs run.
     let mut world = World::to_running();
     world.spec.failure_policy.start_deadline_seconds = Some(60);
     world.second = 1000;

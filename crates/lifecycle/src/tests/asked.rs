@@ -1,4 +1,4 @@
-//! Restarts that somebody asks for.
+//! Requested restarts.
 
 use super::*;
 use observe::ObservedUpkeep;
@@ -18,7 +18,7 @@ fn a_gang_that_runs_is_told_once() {
     assert!(verdict.actions.contains(&Action::Ensure), "by the ConfigMap: {:?}", verdict.actions);
     assert_eq!((world.status.attempt, world.status.state), (Some(1), Some(State::Running)), "the leader ends it");
     assert!(world.step().events.is_empty());
-    // What the leader makes of it spends nothing and keeps nobody waiting.
+    // The leader's restart costs no budget and has no back-off.
     let asked = AttemptEnd {
         disruption: true,
         time: Some(at(20)),
@@ -78,13 +78,13 @@ fn a_job_that_has_failed_starts_again_with_a_new_budget() {
     assert!(why.starts_with(&world.status.restarts[0].to_string()), "it can be read: {:?}", world.status.restarts);
     assert!(verdict.actions.iter().any(|action| matches!(action, Action::DeleteJob { .. })), "{verdict:?}");
     assert!(!verdict.actions.iter().any(|action| matches!(action, Action::CreateJobs(..))), "the old one goes first");
-    // A second operator, or this one with what it saw before, comes to nothing else.
+    // A second operator, or this one with its earlier observations, decides the same.
     world.children = failed;
     assert!(world.step().events.is_empty());
     world.children = Children::default();
     let verdict = world.step();
     assert!(makes_second(&verdict, [0, 0]), "no back-off, and nothing before it: {verdict:?}");
-    // The time between the two does not count.
+    // The time between the failure and the request does not count.
     world.see(Some(job(2)), [running(0, 2), running(1, 2)]);
     world.second = 1010;
     world.step();
@@ -98,7 +98,7 @@ fn a_job_that_has_failed_starts_again_with_a_new_budget() {
     assert!(world.step().events.is_empty(), "what was heeded is not heeded again");
 }
 
-/// Also one that no attempt has failed: then the failure is filed.
+/// The same applies to a job that failed without an attempt. Its failure is recorded.
 #[test]
 fn a_refusal_is_filed_and_tried_again() {
     let mut world = World::new();
@@ -128,7 +128,7 @@ fn what_is_done_is_not_done_again() {
     assert_eq!(world.status, before);
 }
 
-/// A restored job that had ended creates nothing, whatever was requested of it before; a new request restarts one that failed.
+/// A restored job that had ended creates nothing, whatever was requested before. A new request restarts a failed job.
 #[test]
 fn a_restored_job_stays_ended() {
     let ended = |state: &str, reason: &str| {
@@ -153,7 +153,7 @@ fn a_restored_job_stays_ended() {
     }
 }
 
-/// It may still fail, or go on: what is asked for meanwhile waits until that is decided.
+/// The job may still fail or continue. A request made meanwhile waits until that is decided.
 #[test]
 fn a_failure_that_is_not_yet_judged_keeps_the_wish() {
     let mut world = World::to_running();

@@ -1,4 +1,4 @@
-//! A spec that changes while no program runs: another attempt follows, made of the new spec.
+//! A spec that changes while no program runs. Another attempt follows, made from the new spec.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn a_job_that_has_failed_starts_again_with_the_changed_spec() {
     assert_eq!(world.status.state, Some(State::Failed));
     world.second = 100;
     assert!(world.step().actions.iter().all(|action| !action.makes()), "nothing has changed");
-    // What may change at any time starts nothing.
+    // A field that may change at any time starts nothing.
     world.change(|spec| spec.ttl_seconds_after_finished = Some(10_000));
     world.step();
     assert_eq!(numbers(&world), (Some(State::Failed), Some(1), Some(1)));
@@ -40,7 +40,7 @@ fn a_job_that_has_failed_starts_again_with_the_changed_spec() {
     assert_eq!(reasons(&verdict), ["RestartRequested"]);
     world.children = Children::default();
     assert!(creates(&world.step()));
-    // And once only, also if it fails again before it has begun.
+    // The change counts only once, even if the job fails again before it has begun.
     world.see(Some(job(2)), [running(0, 2), running(1, 2)]);
     world.second = 200;
     world.step();
@@ -49,7 +49,7 @@ fn a_job_that_has_failed_starts_again_with_the_changed_spec() {
     world.second = 400;
     world.step();
     assert_eq!(world.status.state, Some(State::Failed));
-    // A restart that was requested before is none of the new attempt.
+    // A restart that was requested before the change does not restart the new attempt.
     world.asked = Some("one");
     world.change(|spec| spec.image = Some("best".into()));
     world.step();
@@ -108,13 +108,13 @@ fn a_suspended_job_resumes_with_the_changed_spec_and_ends_nothing_twice() {
 
 #[test]
 fn another_digest_of_the_same_generation_is_no_change() {
-    // A version that computes it in another way.
+    // Another version computed the digest differently.
     let mut world = World::to_running();
     let known = world.status.attempt_spec.as_mut().unwrap();
     assert_eq!(known.generation, 1);
     known.digest = "of another version".into();
     assert!(!deletes(&world.step()));
-    // Nor is a job of a version that knew none.
+    // A job of a version without a digest has not changed either.
     world.status.attempt_spec = None;
     world.change(|spec| spec.image = Some("better".into()));
     assert!(!deletes(&world.step()));

@@ -1,4 +1,4 @@
-//! What is told of checkpoints, and what is done about them while no worker runs.
+//! Reports on checkpoints, and what happens to checkpoints while no worker runs.
 
 use super::*;
 use api::{Backup, RestartFrom, Storage, StorageType};
@@ -75,7 +75,7 @@ fn what_is_wrong_is_a_condition_and_one_event_and_goes_with_its_cause() {
     told(&mut world, Checkpoints::default());
     assert_eq!(world.condition("CheckpointsHealthy").0, "True");
 
-    // Of checkpoints each is told of, of a store's many answers the first.
+    // Each bad checkpoint is reported, but only the first of a store's many answers.
     for (kind, events) in [(ProblemKind::Corrupted, 2), (ProblemKind::CopyFailing, 1)] {
         let mut count = 0;
         for message in ["one", "another"] {
@@ -98,7 +98,7 @@ fn no_gpu_is_held_until_the_checkpoint_to_begin_with_is_checked() {
     assert!(world.condition("Scheduled").0 == "False");
     world.children.upkeep = Some(upkeep(Upkeep::Check, Some(true)));
     assert_eq!(world.step().actions, [delete_upkeep()]);
-    // It may hold the volume until its pod is gone.
+    // The Job may hold the volume until its pod is gone.
     assert_eq!(world.step().actions, [delete_upkeep()]);
     world.children.upkeep = None;
     assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
@@ -155,7 +155,7 @@ fn what_the_workers_had_no_time_to_copy_is_copied_after_the_end() {
     assert_eq!((status.pending_backup, status.last_backup_path.as_deref()), (None, Some("step-10")));
 }
 
-/// Of a job that ended while no operator was there, nothing that follows wakes the next one.
+/// If a job ended while no operator ran, nothing wakes the next one.
 #[test]
 fn an_operator_that_finds_a_job_at_its_end_looks_again_for_what_is_to_be_copied() {
     for to_copy in [Some("step-10".to_owned()), None] {
@@ -204,7 +204,7 @@ fn a_job_that_goes_on_does_not_share_its_volume_with_the_upkeep() {
     assert!(matches!(world.spec.checkpoint.storage.as_ref().unwrap().type_, StorageType::Pvc));
 }
 
-/// Loses all pods, and returns what the next ones are given.
+/// Loses all pods, and returns the data that the next pods are given.
 fn past_of_new_pods(world: &mut World) -> GangPast {
     world.see(None, []);
     world.step();
@@ -256,13 +256,13 @@ fn a_requested_checkpoint_is_recorded_and_used_once() {
     assert_eq!((past.wish_used, past.request.as_deref()), (Some(at(20)), Some("one")));
 }
 
-/// With checkpoints that nobody can use the job waits without pods, spends nothing, and goes on by a word.
+/// A job without a usable checkpoint waits without pods and spends no budget, until the user decides.
 #[test]
 fn a_job_whose_checkpoints_are_all_bad_waits_for_a_word() {
     let words = || {
         let message = "none of this job's checkpoints can be used: step-1: it is corrupted".to_owned();
         let error = Some(LaunchError { kind: LaunchErrorKind::NoUsableCheckpoint, message });
-        // The leader has judged it: its gang ends, and the job does not.
+        // The leader has judged the attempt: its gang ends, and the job does not.
         let restarts = protocol::attempt::RestartHistory { judged: 1, disruptions: 1, ..Default::default() };
         let gang = Some(protocol::gang::GangEnd { restarts, ..Default::default() });
         let report = Report { version: 1, exit_code: Some(126), error, gang, ..Report::default() };
@@ -296,7 +296,7 @@ fn a_job_whose_checkpoints_are_all_bad_waits_for_a_word() {
     }
 }
 
-/// Controller finding 6: what is not copied is not deleted, however the copy fails.
+/// Controller finding 6: a checkpoint that is not copied is not deleted, however the copy fails.
 #[test]
 fn the_ttl_waits_for_a_copy_that_fails() {
     let mut world = World::to_running();
@@ -316,13 +316,13 @@ fn the_ttl_waits_for_a_copy_that_fails() {
     let (status, reason, message) = world.condition("CheckpointsHealthy");
     assert_eq!((status, reason), ("False", "BackupFailing"));
     assert!(message.contains("step-10") && message.contains("503") && message.contains("ttlSeconds"), "{message}");
-    // A spec that is refused by now copies nothing, and deletes nothing.
+    // A spec that has since been refused causes no copies and no deletions.
     world.refused = Some("by a newer operator".into());
     world.second = 5000;
     assert_eq!(world.step().actions, []);
 }
 
-/// The warning is there before any GPU is used, and only where no copy outlives the pod.
+/// The warning appears before any GPU is used, and only if no copy outlives the pod.
 #[test]
 fn checkpoints_in_an_empty_dir_are_warned_of_from_the_start() {
     let told = |checkpoint: serde_json::Value| {

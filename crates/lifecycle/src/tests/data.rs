@@ -28,7 +28,7 @@ fn no_gpu_is_held_until_the_content_is_fetched() {
     let (status, reason, message) = world.condition("Scheduled");
     assert_eq!((status, reason), ("False", "Fetching"));
     assert!(message.contains("hf://org/model@main"), "{message}");
-    // The pod's last words may be seen after its Job's end.
+    // The pod's final report may be seen after its Job's end.
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, Some(true)));
     let words = Report { version: 1, fetched: vec![fetched("model", "key")], ..Report::default() };
     world.children.upkeep_words = Some(("upkeep-1".into(), words));
@@ -41,7 +41,7 @@ fn no_gpu_is_held_until_the_content_is_fetched() {
     assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
 }
 
-/// Whatever became of the cache since, the pods that are made next find the same revision in it.
+/// Whatever happened to the cache since, the next pods find the same revision in it.
 #[test]
 fn content_is_looked_for_again_before_other_pods_are_made() {
     let mut world = World::new();
@@ -159,13 +159,13 @@ fn progress_of_a_fetch_is_reported_while_it_runs() {
     let (.., message) = world.condition("Scheduled");
     assert_eq!(message, "waiting for another job's fetch of hf://org/model@main into the same cache");
 
-    // An agent that answers no more: what was last reported is not shown as if it still held.
+    // The agent no longer answers, so its last report must not be shown as current.
     world.transfer = None;
     world.step();
     assert_eq!(world.condition("Scheduled").2, without);
     assert_eq!((world.status.data.len(), world.status.progress.as_deref()), (0, None));
 
-    // Its bytes count once.
+    // The fetched bytes count once.
     world.transfer = Some(answer(vec![half(FetchStage::Fetching)]));
     world.step();
     world.children.upkeep = Some(upkeep(Upkeep::Fetch, Some(true)));
@@ -178,7 +178,7 @@ fn progress_of_a_fetch_is_reported_while_it_runs() {
     assert_eq!(world.status.progress, None);
 }
 
-/// What is looked for again in the cache keeps its revision.
+/// Content that is looked for again in the cache keeps its revision.
 #[test]
 fn progress_of_a_later_fetch_leaves_the_revision() {
     let mut world = World::new();

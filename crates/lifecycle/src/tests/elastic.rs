@@ -23,7 +23,7 @@ fn hasten(size: u16) -> Action {
     Action::HastenPod { name: "x-training-0-abcde".into(), uid: "pod-1-0".into(), size }
 }
 
-/// The leader, whose node was told of this size.
+/// The leader, whose node has received this size.
 fn knows(size: u16) -> ObservedPod {
     ObservedPod { gang_size: Some(size), ..running(0, 1) }
 }
@@ -106,7 +106,7 @@ fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
     assert_eq!(world.step().actions, [Action::Ensure]);
     world.agent = Some(told_at(30, told(2, 2, GangPhase::Running)));
     assert_eq!(world.step().actions, [Action::Ensure, scale(2)]);
-    // They end, and neither the Job nor the gang has failed by that.
+    // These workers end, and neither the Job nor the gang has failed because of that.
     let going = |index| ObservedPod { deletion: Some(at(40)), tracked: true, ..running(index, 1) };
     world.see(Some(of(2)), [going(2), going(3)]);
     let verdict = world.step();
@@ -126,7 +126,7 @@ fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
     assert_eq!((world.status.state, world.status.workers.unwrap().succeeded), (Some(State::Completed), 2));
 }
 
-/// Its last word may be older than the attempt that runs by now.
+/// The leader's last report may be older than the attempt that runs now.
 #[test]
 fn workers_that_are_too_many_wait_for_a_word_of_the_leader_that_knows_the_size() {
     for (old, phase) in [(4, GangPhase::Gathering), (1, GangPhase::Running), (1, GangPhase::Gathering)] {
@@ -137,7 +137,7 @@ fn workers_that_are_too_many_wait_for_a_word_of_the_leader_that_knows_the_size()
         world.step();
         world.second = 11;
         assert!(!world.step().actions.contains(&scale(1)), "{phase:?} with {old}, before");
-        // It has not heard of it.
+        // The leader does not know of the new size yet.
         world.agent = Some(told_at(11, told(1, 4, phase)));
         assert!(!world.step().actions.contains(&scale(1)), "{phase:?} with four");
         world.agent = Some(told_at(11, told(1, 1, phase)));
@@ -145,7 +145,7 @@ fn workers_that_are_too_many_wait_for_a_word_of_the_leader_that_knows_the_size()
     }
 }
 
-/// Of a template's bounds the API server knows nothing.
+/// The API server does not know the bounds of a template.
 #[test]
 fn a_size_out_of_bounds_is_not_followed() {
     let mut world = runs(2);
@@ -163,7 +163,7 @@ fn a_size_out_of_bounds_is_not_followed() {
     assert_eq!(world.step().actions, [Action::Ensure, scale(4)]);
 }
 
-/// Where no agent can be asked.
+/// No agent can be queried.
 #[test]
 fn workers_that_are_too_many_go_some_time_although_nobody_says_that_they_may() {
     let mut world = runs(4);
@@ -201,7 +201,7 @@ fn a_gang_runs_without_those_that_find_no_room_and_takes_them_in_later() {
     let words = "the gang is of 3 of 4 workers by now, each of which has a node; worker 3: 0/3 nodes are available";
     assert_eq!(world.condition("Scheduled"), ("True", "Scheduled", words));
     assert_eq!(world.status.workers.unwrap().pending, 1);
-    // There is room.
+    // Room becomes free.
     world.see(Some(of(4)), [running(3, 1)]);
     assert_eq!((reasons(&world.step()), size(&world)), (vec!["Resized"], (4, 4, false)));
 }
@@ -235,8 +235,8 @@ fn the_last_worker_gives_its_room_to_one_of_the_first() {
     assert_eq!(size(&world), (3, 4, false));
 }
 
-/// Worker 0 finds no room, so that nobody leads yet, and the pod of worker 3 goes for it. That is nobody's loss, neither while
-/// another one waits in its place nor when that one is taken in.
+/// Worker 0 finds no room, so no worker leads yet, and the pod of worker 3 goes to make room. That is no loss, neither
+/// while another pod waits in its place nor when that pod is taken in.
 #[test]
 fn a_pod_that_gives_its_room_away_is_no_loss_where_nobody_leads() {
     let mut world = elastic(4);
@@ -259,7 +259,7 @@ fn a_pod_that_gives_its_room_away_is_no_loss_where_nobody_leads() {
     assert_eq!((size(&world).0, world.status.restart_count, world.status.attempt), (4, Some(0), Some(1)));
 }
 
-/// Of a leader that is gone the last answer says that the gang runs, and nobody asks while a worker has no node.
+/// The last answer of a lost leader says that the gang runs, and no agent is queried while a worker has no node.
 #[test]
 fn an_answer_that_is_old_keeps_no_gang_from_becoming_smaller() {
     for lost in [0, 3] {
@@ -300,7 +300,7 @@ fn a_gang_that_has_succeeded_is_done_without_the_others() {
     assert_eq!(world.step().actions, [scale(2)]);
 }
 
-/// On another node a worker waits that has nothing of the gang's to stop.
+/// On another node a worker waits that has no process of the gang to stop.
 #[test]
 fn a_spare_does_not_prove_that_a_lost_worker_has_stopped() {
     let mut world = runs(2);
@@ -315,7 +315,7 @@ fn a_spare_does_not_prove_that_a_lost_worker_has_stopped() {
     assert!(!verdict.actions.iter().any(|action| matches!(action, Action::ReleasePod { .. })), "{verdict:?}");
 }
 
-/// Its gang runs, and nobody waits for it.
+/// Its gang runs without waiting for it.
 #[test]
 fn a_spare_on_a_lost_node_is_replaced() {
     let mut world = runs(2);
@@ -364,8 +364,8 @@ fn any_answer() -> impl Strategy<Value = Option<AgentAnswer>> {
 }
 
 proptest! {
-    /// Whatever is seen: the gang is never larger than asked for, never made smaller than its least, the Job never larger than the
-    /// one nor smaller than the other, and a decision repeated on its own result comes to rest.
+    /// Whatever is seen, the gang is never larger than requested and never made smaller than its minimum. The Job is
+    /// never larger than the request nor smaller than the gang. A decision repeated on its own result settles.
     #[test]
     fn no_observation_makes_a_size_that_nobody_wants(
         steps in proptest::collection::vec(

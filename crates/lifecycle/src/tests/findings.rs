@@ -1,4 +1,4 @@
-//! What was seen to go wrong on clusters.
+//! Failures seen on clusters.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn queued(job: ObservedJob) -> ObservedJob {
 #[test]
 fn the_program_decides_and_not_what_runs_beside_it() {
     let mut world = World::to_running();
-    // Of worker 0 the side-car has failed, of worker 1 it goes on.
+    // The side-car of worker 0 has failed, and that of worker 1 continues.
     let done = |index, ended| ObservedPod { ended, ..super::ended(index, 1, 0, 20) };
     let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
     world.second = 21;
@@ -33,7 +33,7 @@ fn the_program_decides_and_not_what_runs_beside_it() {
     assert_eq!(world.step().actions, []);
 }
 
-/// The Job controller makes the pods of a Job that is let go, and says only then since when it is.
+/// The Job controller creates the pods of a resumed Job first, and only then reports when it was resumed.
 #[test]
 fn workers_made_before_their_job_says_that_it_goes_on_count() {
     let mut world = World::new();
@@ -49,14 +49,14 @@ fn workers_made_before_their_job_says_that_it_goes_on_count() {
     assert_eq!(world.status.state, Some(State::Running));
     assert_eq!(world.status.workers.unwrap().active, 2);
 
-    // Those that were stopped before tell nothing.
+    // Pods that were stopped before say nothing.
     let stopped = ObservedPod { uid: "old".into(), deletion: Some(at(7)), gone: true, ..early(0) };
     world.see(Some(resumed), [stopped]);
     world.step();
     assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 0));
 }
 
-/// Workers that had ended before a queue stopped the others are not made again.
+/// Workers that had ended before a queue stopped the others are not created again.
 #[test]
 fn a_gang_goes_on_without_those_that_had_ended() {
     let mut world = World::to_running();
@@ -96,7 +96,7 @@ fn time_in_a_queue_is_not_active() {
     assert!(world.status.failure_message.as_ref().unwrap().contains("activeDeadlineSeconds is 60"));
 }
 
-/// Nobody waits for ever for a pod that can't end, where no other gang is to follow.
+/// The operator does not wait forever for a pod that can't end, if no other gang follows.
 #[test]
 fn the_last_attempt_ends_though_a_pod_does_not() {
     let mut world = World::to_running();
@@ -115,7 +115,7 @@ fn the_last_attempt_ends_though_a_pod_does_not() {
     );
 }
 
-/// A node's clock that is behind leaves the back-off, one that is ahead does not make it longer.
+/// A node's clock that is behind does not remove the back-off, and one that is ahead does not lengthen it.
 #[test]
 fn a_nodes_clock_neither_takes_nor_gives_back_off() {
     for skew in [-4000, 4000] {
@@ -142,7 +142,7 @@ fn a_nodes_clock_neither_takes_nor_gives_back_off() {
     }
 }
 
-/// A job that drives itself away is not started again and again without end, nor without a pause.
+/// A job that drives itself away is not restarted endlessly, nor without a pause.
 #[test]
 fn disruptions_have_a_back_off_and_an_end() {
     let mut world = World::to_running();
@@ -218,7 +218,7 @@ fn an_agent_that_never_answered_is_told_of() {
     assert_eq!(world.step().events, [], "once");
 }
 
-/// Long before Kubernetes takes its pods away, a node that is silent is told of; it may come back.
+/// A silent node is reported long before Kubernetes takes its pods away. It may come back.
 #[test]
 fn a_node_that_does_not_answer_is_told_of() {
     let mut world = World::to_running();

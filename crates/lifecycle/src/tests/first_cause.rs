@@ -1,4 +1,4 @@
-//! Why a worker failed, and who of a gang failed first.
+//! Why a worker failed, and which worker of a gang failed first.
 
 use failure::{Disruption, FailedInit, Waiting, WorkerFacts, first_cause};
 use jiff::Timestamp;
@@ -44,7 +44,7 @@ fn ended(index: u32, exit_code: i32, second: i64) -> ObservedPod {
     }
 }
 
-/// A worker whose agent has told how its program ended: at this millisecond after second 20, with this on stderr.
+/// A worker whose agent has reported the end of its program: at this millisecond after second 20, with this on stderr.
 pub(crate) fn told(index: u32, millis: i64, stderr: &str) -> ObservedPod {
     let finished = Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap();
     let report = Report {
@@ -62,7 +62,7 @@ pub(crate) fn told(index: u32, millis: i64, stderr: &str) -> ObservedPod {
     pod
 }
 
-/// It was told to stop before its program ended, at this second.
+/// The worker was asked to stop before its program ended, at this second.
 pub(crate) fn stopped(mut pod: ObservedPod, second: i64) -> ObservedPod {
     if let Container::Terminated { report: Some(report), .. } = &mut pod.training {
         report.stopped_by = Some(15);
@@ -80,7 +80,7 @@ pub(crate) const BAD: &str = "\
 [rank1]:   File \"t.py\", line 1
 [rank1]: ValueError: label 11
 ";
-/// torchrun's closing words, of rank 3 and this exit code.
+/// torchrun's closing message, for rank 3 and this exit code.
 fn torchrun(exit_code: i32) -> String {
     format!(
         "E0101 10:00:00.000000 7 torch/distributed/elastic/api.py:1] failed (exitcode: {exit_code}) local_rank: 1 (pid: 21) of binary: python\n\
@@ -90,7 +90,7 @@ fn torchrun(exit_code: i32) -> String {
     )
 }
 
-/// What Paddle's launcher says of a process that ended with this code; what that process said went to stdout.
+/// The message of Paddle's launcher for a process that ended with this code. The output of that process went to stdout.
 fn paddle(code: i32) -> String {
     format!(
         "LAUNCH INFO 2026-11-23 08:27:00,978 Pod failed\nLAUNCH ERROR 2026-11-23 08:27:00,978 Container failed !!!\n\
@@ -113,7 +113,7 @@ fn after(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap()
 }
 
-/// It raised this at that millisecond after second 20.
+/// The program raised this at that millisecond after second 20.
 fn raised(pod: ObservedPod, class: &str, message: &str, millis: i64) -> ObservedPod {
     let exception = Exception {
         class: class.into(),
@@ -140,7 +140,7 @@ const ECC: &str =
     "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported";
 const OOM: &str = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation";
 
-/// How the first cause of these is told, without the name of the worker.
+/// The message of the first cause among these pods, without the name of the worker.
 fn cause(pods: &[ObservedPod]) -> (String, String) {
     let cause = first_cause(pods.iter()).unwrap();
     let (who, what) =
@@ -171,7 +171,7 @@ fn every_failure_has_a_reason_and_words() {
                    use less memory";
     let nan = "its loss is NaN or infinite, and failurePolicy.nanPolicy is Fail: Epoch 2/9 loss: nan";
     for (pod, reason, words) in [
-        // What Python raised, told by itself with file and line, else read off stderr.
+        // Python exceptions, which are reported by Python with file and line, or else read from stderr.
         (
             raised(plain(), "ValueError", "bad\nshape", 800),
             "PythonException",
@@ -206,7 +206,7 @@ fn every_failure_has_a_reason_and_words() {
             "NcclError",
             "1), rank 25: DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error at train.py:88",
         ),
-        // What libraries said.
+        // Messages of libraries.
         (
             said(by_signal(6), ErrorPattern::NcclTimeout, WATCHDOG, 800),
             "NcclTimeout",
@@ -240,7 +240,7 @@ fn every_failure_has_a_reason_and_words() {
             "NaNLoss",
             &format!("1): {nan}"),
         ),
-        // What was raised long before is no cause: it was caught, or the thread was not needed.
+        // An exception raised long before the end is no cause: it was caught, or the thread was not needed.
         (raised(plain(), "KeyError", "'x'", -600_000), "ExitCode", "1): exit code 1: step 3"),
         (
             raised(ended("Traceback (most recent call last):\n  x\nKeyError: 'x'\n"), "KeyError", "'x'", -600_000),
@@ -259,7 +259,7 @@ fn every_failure_has_a_reason_and_words() {
             "ExitCode",
             "1): exit code 1: step 3",
         ),
-        // Signals: of the program, of a rank, of all with the agent.
+        // Signals to the program, to a rank, or to all processes including the agent.
         (by_signal(11), "Signal", "1): ended by SIGSEGV: step 3"),
         (by_signal(9), "Signal", &format!("1): {sigkill}")),
         (ended(&torchrun(-11)), "Signal", "1), rank 3: ended by SIGSEGV"),
@@ -273,7 +273,7 @@ fn every_failure_has_a_reason_and_words() {
             "Signal",
             "1): asked to stop by SIGTERM, which Kubernetes did not send (exit code 0)",
         ),
-        // A shell says by its exit code which signal ended its program.
+        // A shell reports the signal that ended its program by its exit code.
         (exited(139, "step 3\n"), "Signal", "1): ended by SIGSEGV (exit code 139): step 3"),
         (
             exited(134, "free(): invalid pointer\nAborted (core dumped)\n"),
@@ -287,7 +287,7 @@ fn every_failure_has_a_reason_and_words() {
         (exited(130, "step 3\n"), "ExitCode", "1): exit code 130: step 3"),
         (exited(160, "step 3\n"), "ExitCode", "1): exit code 160: step 3"),
         (exited(255, "step 3\n"), "ExitCode", "1): exit code 255: step 3"),
-        // Other runtimes than Python.
+        // Runtimes other than Python.
         (
             exited(101, "thread 'main' panicked at src/main.rs:4:5:\nno labels\nnote: run with `RUST_BACKTRACE=1`\n"),
             "ExitCode",
@@ -301,7 +301,7 @@ fn every_failure_has_a_reason_and_words() {
             "Signal",
             "1): ended by SIGABRT: terminate called after throwing an instance of 'std::runtime_error': bad file",
         ),
-        // What was caught and logged before is not what the program ends for by its own word.
+        // An exception that was caught and logged before is not the cause that the program itself gives for its end.
         (
             exited(
                 9,
@@ -351,7 +351,7 @@ fn every_failure_has_a_reason_and_words() {
             "PythonException",
             "1), rank 25: RuntimeError: CUDA error: device-side assert triggered at train.py:88",
         ),
-        // Memory of the GPU, which PyTorch tells by itself and CUDA does not.
+        // Memory of the GPU, which PyTorch reports by itself and CUDA does not.
         (
             with_gpu(raised(plain(), "RuntimeError", "CUDA error: out of memory", 800)),
             "CudaOutOfMemory",
@@ -375,7 +375,7 @@ fn every_failure_has_a_reason_and_words() {
         // Exit codes.
         (plain(), "ExitCode", "1): exit code 1: step 3"),
         (ended(&torchrun(42)), "ExitCode", "1), rank 3: exit code 42"),
-        // What never ran.
+        // Programs that never ran.
         (unstarted(LaunchErrorKind::CommandNotFound, "no train"), "CommandNotFound", "1): no train"),
         (unstarted(LaunchErrorKind::LaunchFailed, "no memory"), "CommandNotFound", "1): no memory"),
         (
@@ -432,7 +432,7 @@ fn what_trying_again_cannot_mend() {
     ] {
         let told = first_cause([&pod]).unwrap();
         assert_eq!(told.permanent, permanent, "{}", told.message);
-        // In a program that has worked before it comes of something else, such as a file server.
+        // In a program that has worked before it has another cause, such as a file server.
         let always =
             matches!(&pod.training, Container::Terminated { report: Some(report), .. } if report.error.is_some());
         let later = first_cause([&ObservedPod { incarnation: 2, ..pod.clone() }]).unwrap();
@@ -447,7 +447,7 @@ fn what_trying_again_cannot_mend() {
     }
 }
 
-/// Who of a gang is named, and why.
+/// Which worker of a gang is named, and why.
 #[test]
 fn the_first_cause_and_not_its_echo() {
     let root = |pods: &[ObservedPod]| {
@@ -474,7 +474,7 @@ fn the_first_cause_and_not_its_echo() {
         "in any language"
     );
 
-    // The Job controller deletes the one that failed first, since the echo's pod has ended before.
+    // The Job controller deletes the worker that failed first, because the pod with the echo has ended before.
     assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, BAD), 20)]), is(1, "PythonException"));
     assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, LOST), 20)]), is(0, "PythonException"));
     assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, "saving"), 20)]), is(0, "PythonException"));
@@ -486,14 +486,14 @@ fn the_first_cause_and_not_its_echo() {
     );
     stopping = but(stopping, |report| report.oom_kills = 1);
     assert_eq!(root(&[told(0, 300, LOST), stopping]), is(1, "OOMKilled"));
-    // mpiexec ends without a word, and takes the one along that has raised it.
+    // mpiexec ends without a message, and stops the process that raised the exception.
     let caught = |millis| but(bad(1, millis), |report| report.stopped_by = Some(15));
     assert_eq!(root(&[told(0, 500, ""), caught(550)]), is(1, "PythonException"));
     assert_eq!(root(&[told(0, 500, ""), caught(700)]), is(0, "ExitCode"), "raised for it was told to stop");
     assert_eq!(root(&[told(0, 500, "the licence has expired"), caught(550)]), is(0, "ExitCode"));
     let saving = but(told(1, 550, "saving"), |report| report.stopped_by = Some(15));
     assert_eq!(root(&[told(0, 500, ""), saving]), is(0, "ExitCode"));
-    // Somebody deletes it, and the other one loses its peer.
+    // Another client deletes the pod, and the other worker loses its peer.
     assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
     assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, BAD), 20)]), is(1, "PodDeleted"));
     assert_eq!(root(&[timeout(0, 900), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
@@ -501,7 +501,7 @@ fn the_first_cause_and_not_its_echo() {
     let killed = but(told(0, 300, LOST), |report| report.oom_kills = 1);
     assert_eq!(root(&[killed, told(1, 900, LOST)]), is(0, "OOMKilled"), "the lost peer was one of its own ranks");
 
-    // What several do together fails for all of them.
+    // A joint operation fails for all of its workers.
     assert_eq!(
         root(&[nccl(0, 300), raised(told(1, 900, ""), "torch.OutOfMemoryError", OOM, 800)]),
         is(1, "CudaOutOfMemory")
@@ -520,7 +520,8 @@ fn the_first_cause_and_not_its_echo() {
     assert_eq!(root(&[nccl(0, -900), evicted]), is(1, "Evicted"));
 }
 
-/// A rank fails and can't end, say since NCCL would wait for the others; their collectives time out after minutes.
+/// A rank fails and can't end, for example because NCCL would wait for the others. Their collectives time out after
+/// minutes.
 #[test]
 fn a_rank_that_fails_and_hangs_is_the_cause() {
     const MINUTES: i64 = 10 * 60_000;
@@ -537,7 +538,7 @@ fn a_rank_that_fails_and_hangs_is_the_cause() {
     assert_eq!(root(&timed_out, &hung), (0, "NcclTimeout".into()), "nobody knows");
     let thread = but(hung.clone(), |report| report.exception.as_mut().unwrap().thread = Some("loader".into()));
     assert_eq!(root(&trained_until(100), &thread), (0, "NcclTimeout".into()));
-    // Somebody lost patience.
+    // Another client deletes the hung pod.
     let lost = raised(
         told(0, MINUTES + 1900, ""),
         "RuntimeError",
@@ -551,7 +552,7 @@ fn a_rank_that_fails_and_hangs_is_the_cause() {
 #[test]
 fn a_gpu_that_breaks_counts_against_its_node_and_not_against_the_job() {
     let broken = raised(told(1, 900, ""), "torch.AcceleratorError", ECC, 800);
-    // The others' collectives fail with it, and one of them is quicker to say so.
+    // The others' collectives fail because of it, and one of them reports that sooner.
     let echo = said(told(0, 300, ""), ErrorPattern::NcclTimeout, WATCHDOG, 200);
     let cause = first_cause([&echo, &broken]).unwrap();
     assert_eq!((cause.reason, cause.node.as_deref()), (Reason::GpuHardwareError, Some("node-1")));
@@ -578,7 +579,7 @@ fn a_library_that_one_node_lacks_is_not_for_ever() {
     assert!(!permanent(&[&module, &steps]));
 }
 
-/// A pod that failed in its node's words, and its container.
+/// A pod that failed for a reason given by its node, and its container.
 fn told_by_node(reason: &str, message: &str, training: Container) -> ObservedPod {
     let words = Waiting { reason: reason.into(), message: message.into() };
     ObservedPod { ended: Some(false), pod_reason: Some(Box::new(words)), training, ..placed(1) }
@@ -592,7 +593,7 @@ fn a_caught_exception_is_not_what_ended_the_program() {
         let cause = first_cause([pod]).unwrap();
         (cause.reason.to_string(), cause.permanent, cause.to_string())
     };
-    // Seen: a program logs what it caught, and dies of something else.
+    // Observed: a program logs an exception that it caught, and dies of another cause.
     let crashed = but(told(1, 900, CAUGHT), |report| (report.exit_code, report.signal) = (None, Some(11)));
     for pod in [crashed.clone(), tells(crashed)] {
         let (reason, permanent, message) = all(&pod);
@@ -600,11 +601,11 @@ fn a_caught_exception_is_not_what_ended_the_program() {
     }
     let killed = told(1, 900, &format!("{CAUGHT}{}", torchrun(-11)));
     assert_eq!(all(&killed).0, "Signal");
-    // Nothing read off stderr is for ever while Python would have told.
+    // An error read from stderr is never permanent if Python would have reported it.
     let (reason, permanent, _) = all(&tells(told(1, 900, CAUGHT)));
     assert_eq!((reason.as_str(), permanent), ("ImportError", false), "it may have ended by sys.exit for that");
     assert!(all(&told(1, 900, CAUGHT)).1, "its Python does not tell");
-    // It was minutes ago, by the time of its line.
+    // The exception was raised minutes ago, according to the time of its line.
     for (tells, millis, reason) in [
         (true, -90_000, "ExitCode"),
         (true, -30_000, "ImportError"),
@@ -632,7 +633,7 @@ fn an_exception_of_a_helper_is_not_what_a_signal_ended() {
     };
     assert_eq!(by(Some(false)), ("Signal".into(), false));
     assert_eq!(by(Some(true)), ("ImportError".into(), false), "aborted by a library after it had raised");
-    // A thread's is not the program's.
+    // An exception of a thread is not the program's.
     let thread = but(raised(told(1, 900, ""), "ModuleNotFoundError", "No module named 'x'", 800), |report| {
         report.exception.as_mut().unwrap().thread = Some("loader".into());
     });
@@ -659,7 +660,7 @@ fn a_node_that_would_not_run_a_pod_is_nobodys_failure() {
         );
         assert_eq!((cause.node.as_deref(), cause.time), (Some("node-1"), Some(at(0))));
     }
-    // What no node would run, what ran already, and what somebody else calls so.
+    // A pod that no node would run, a pod that ran already, and reasons of other components with the same name.
     let sysctl = told_by_node("SysctlForbidden", "forbidden sysctl: kernel.x", Container::Waiting);
     let deadline = told_by_node("DeadlineExceeded", "Pod was active on the node longer than", Container::Waiting);
     let ran = ObservedPod {
@@ -697,7 +698,7 @@ fn storage_that_was_exceeded_is_named_and_a_node_short_of_it_is_not_blamed_on_th
             "it uses more storage of the node than resources.limits.ephemeral-storage of its containers allow, 1.5Gi together",
         ),
     ] {
-        // Its peer lost it, and ended in the same second.
+        // Its peer lost the connection, and ended in the same second.
         let pods = [told_by_node("Evicted", message, killed()), told(0, 100, LOST)];
         let cause = first_cause(&pods).unwrap();
         assert_eq!((cause.worker, cause.reason, cause.disruption), (Some(1), Reason::StorageExceeded, false));
@@ -752,7 +753,7 @@ fn an_init_container_that_fails_is_named_with_its_words_and_its_time() {
             format!("worker 1 (pod x-training-1-abcde, node node-1): its init container fetch {what}")
         );
     }
-    // Its pod was made at second 0, and its peer failed before it.
+    // Its pod was created at second 0, and its peer failed before it.
     let pods = [failed(3, "Error", None), told(0, 900, BAD)];
     assert_eq!(first_cause(&pods).unwrap().worker, Some(0));
 }
@@ -815,7 +816,7 @@ fn a_connection_of_its_own_that_is_lost_is_no_echo() {
     assert_eq!(first_cause(&[lost(0, 300), own(1, 900)]).unwrap().worker, Some(1));
 }
 
-/// What says of whom it was may come in the lines of a message after the first.
+/// The peer may be named in a later line of the message than the first.
 #[test]
 fn a_lost_peer_is_told_below_the_first_line() {
     let line =
@@ -828,7 +829,7 @@ fn a_lost_peer_is_told_below_the_first_line() {
     assert_eq!(first_cause(&[lost, bad]).unwrap().worker, Some(1));
 }
 
-/// The agent asks too: of itself, and without any pod.
+/// The agent also looks for the cause, for itself and without any pod.
 #[test]
 fn a_cause_takes_no_pod() {
     let ObservedPod { training, .. } = told(1, 900, BAD);
@@ -858,7 +859,7 @@ mod cut {
     use super::*;
     use proptest::prelude::*;
 
-    /// What decides, of a message that the kubelet has cut after so many bytes.
+    /// The deciding facts of a message that the kubelet has truncated to these bytes.
     fn judged(message: &[u8]) -> Option<(String, Option<i32>, bool)> {
         let mut pod = told(1, 900, "");
         let Container::Terminated { report, message: of_pod, .. } = &mut pod.training else { unreachable!() };
@@ -871,7 +872,7 @@ mod cut {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10))]
-        /// Wherever it is cut: what has a reason has its rank too, and nobody is refused a retry for what was cut off.
+        /// A message truncated at any place that has its reason also has its rank. Truncation never denies a retry.
         #[test]
         fn anywhere(words in "(?s).{0,600}", tail in "(?s).{0,3000}", kind in 0..4, trained: bool, tells: bool) {
             let plain = but(told(1, 900, &tail), |report| {
@@ -900,13 +901,13 @@ mod cut {
                     prop_assert!(known_from.is_none(), "known from {:?} on, but not of {end}: {message}", known_from);
                 }
             }
-            // A pod with 24 containers has that much for each.
+            // In a pod with 24 containers each has that many bytes.
             prop_assert!(known_from.is_some_and(|known| known <= 512), "known from {:?} on: {message}", known_from);
         }
     }
 }
 
-/// What its pod can't end keeps the next attempt out of it, so that it has to be known whatever else failed.
+/// A process that can't be ended blocks the next attempt in its pod, so it must be reported whatever else failed.
 #[test]
 fn an_unkillable_process_is_named_whatever_failed_first() {
     let failed = raised(told(0, 900, ""), "ValueError", "bad shape", 100);

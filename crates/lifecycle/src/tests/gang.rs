@@ -1,11 +1,11 @@
-//! What the leader of a gang tells, step by step.
+//! The reports of a gang's leader, step by step.
 
 use super::*;
 use failure::restart::{INTERRUPTIONS, Policy};
 use protocol::attempt::RestartHistory;
 use protocol::gang::{GangEnd, GangPhase, GangStatus, Restarts};
 
-/// What worker 0 of incarnation `number` answers.
+/// The answer of worker 0 of incarnation `number`.
 pub(super) fn leader(number: u32, gang: GangStatus) -> AgentAnswer {
     let mut status = AgentStatus { pod_uid: Some(format!("pod-{number}-0")), ..AgentStatus::default() };
     status.report.attempt = gang.attempt;
@@ -19,7 +19,7 @@ pub(super) fn gang(attempt: u32, phase: GangPhase, ended: Vec<AttemptEnd>) -> Ga
     GangStatus { attempt, restarts, phase, ended, ..GangStatus::default() }
 }
 
-/// What a leader makes of these ends that lets its gang start again and again.
+/// The history that a leader keeps of these ends, if its gang starts again each time.
 pub(super) fn history(ended: &[AttemptEnd]) -> RestartHistory {
     let policy =
         Policy { restarts: Restarts::OnFailure, backoff_limit: 100, interruptions: INTERRUPTIONS, rules: Vec::new() };
@@ -41,7 +41,7 @@ pub(super) fn end(attempt: u32) -> AttemptEnd {
     }
 }
 
-/// Whatever a leader may tell, of whichever incarnation.
+/// Any report of a leader, of any incarnation.
 pub(super) fn any_leader() -> impl Strategy<Value = Option<AgentAnswer>> {
     let phases = [GangPhase::Gathering, GangPhase::Running, GangPhase::Stopping, GangPhase::Over];
     let told = (1..3u32, 0..6u32, 0..4usize, proptest::collection::vec((0..6u32, any::<bool>()), 0..3));
@@ -51,7 +51,7 @@ pub(super) fn any_leader() -> impl Strategy<Value = Option<AgentAnswer>> {
     }))
 }
 
-/// A pod whose agent has left these last words.
+/// A pod whose agent has left this final report.
 fn left(index: u32, number: u32, second: i64, report: Report) -> ObservedPod {
     let mut pod = ended(index, number, 1, second);
     if let Container::Terminated { report: words, .. } = &mut pod.training {
@@ -91,7 +91,7 @@ fn an_attempt_that_ends_in_its_pods_is_filed_and_the_next_one_told() {
     assert!(world.step().events.is_empty());
 }
 
-/// The agent that comes back knows that it was killed, and its node for what.
+/// The restarted agent knows that it was killed, and its node knows the reason.
 #[test]
 fn a_kill_for_lack_of_memory_stands_on_the_pod_alone() {
     let killed = AttemptEnd {
@@ -124,7 +124,7 @@ fn attempts_that_nobody_saw_begin_are_all_told() {
     assert_eq!(world.status.restarts.iter().map(|entry| entry.attempt).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(3), Some(1)));
     assert_eq!(world.status.restarts[1].reason, Reason::Failed, "what the API would not take");
-    // Of what is kept the oldest go, and don't come back.
+    // The oldest of the kept ends are dropped, and don't come back.
     world.agent = Some(leader(1, gang(12, GangPhase::Running, (3..12).map(end).collect())));
     assert_eq!(world.step().events.len(), 9);
     world.agent = Some(leader(1, gang(13, GangPhase::Running, (1..13).map(end).collect())));
@@ -150,13 +150,13 @@ fn a_gang_that_forms_does_not_run_yet() {
     world.step();
     assert_eq!(world.status.state, Some(State::Initializing));
     assert_eq!(world.condition("Running"), ("False", "Starting", "waiting for worker 1"));
-    // What it waits for never comes.
+    // The member that it waits for never appears.
     let mut late = World { status: world.status.clone(), ..World::to_running() };
     late.spec.failure_policy.start_deadline_seconds = Some(60);
     (late.agent, late.second) = (world.agent.clone(), 60);
     late.step();
     assert_eq!((late.status.state, late.status.failure_reason), (Some(State::Failed), Some(Reason::Starting)));
-    // In pods that ran before, the time is that of the attempt.
+    // In pods that ran before, the deadline counts from the start of the attempt.
     world.agent = Some(leader(1, gang(4, GangPhase::Gathering, (1..5).map(end).collect())));
     world.second = 80 + 4 + 59;
     world.step();
@@ -195,7 +195,7 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
 
     assert_eq!(world.status.restarts[1].ran_seconds, 30, "since the end of the attempt before, not since its pods");
 
-    // What the old leader has told last is none of the new one's.
+    // The old leader's last report does not apply to the new leader.
     world.see(None, []);
     world.children.pods.clear();
     let restarts = RestartHistory { disruptions: 1, disruptions_in_a_row: 1, judged: 2, ..history(&[end(1)]) };
@@ -214,7 +214,7 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
     );
 }
 
-/// The pods that were replaced one by one stay known, and the gang that took others in is lost with all of these.
+/// Pods that were replaced one by one stay known, and the gang that took others in is lost with all of its pods.
 #[test]
 fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
     let mut world = World::to_running();
@@ -253,7 +253,7 @@ fn an_attempt_that_has_ended_in_its_pods_is_judged_once() {
     world.second = 25;
     world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![end(1)])));
     world.step();
-    // Before the next attempt begins a node goes, and all pods with it.
+    // Before the next attempt begins, a node fails, and all pods go with it.
     let lost = Disruption { reason: "DeletionByTaintManager".into(), message: "gone".into(), time: Some(at(24)) };
     let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
     let report = Report { attempt: 1, stopped_by: Some(15), gang: Some(GangEnd::default()), ..Report::default() };
@@ -288,7 +288,7 @@ fn the_leader_has_the_last_word_on_further_attempts() {
     let mut world = World::to_running();
     world.second = 100;
     world.see(Some(over.clone()), [0, 1].map(|index| left(index, 1, 99, report(4))));
-    world.step(); // nobody had asked before
+    world.step(); // no agent was queried before
     assert_eq!(world.status.state, Some(State::Failed));
     assert_eq!(world.status.failure_reason, Some(Reason::ExitCode), "the first cause");
     let message = world.status.failure_message.clone().unwrap();
@@ -299,7 +299,7 @@ fn the_leader_has_the_last_word_on_further_attempts() {
     );
     assert_eq!(world.status.restarts.last().map(|entry| entry.attempt), Some(4));
 
-    // Of an attempt that no leader has judged the operator judges by the same rules.
+    // The operator judges an attempt that no leader has judged by the same rules.
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(2);
     world.second = 100;
@@ -309,7 +309,7 @@ fn the_leader_has_the_last_word_on_further_attempts() {
     assert!(message.ends_with("exit code 1 (after 2 restarts; failurePolicy.backoffLimit is 2)"), "{message}");
 }
 
-/// A gang that is done within the seconds between two questions tells in its leader's last words what was before.
+/// If a gang ends within the seconds between two queries, its leader's final report contains its past.
 #[test]
 fn a_restart_that_nobody_asked_about_is_told_at_the_end() {
     let report = |gang| Report { attempt: 2, exit_code: Some(0), gang: Some(gang), ..Report::default() };
@@ -388,7 +388,7 @@ fn numbers_beyond_belief_do_no_harm() {
     assert_eq!((world.status.attempt, world.status.restart_count), (Some(u32::MAX), Some(u32::MAX)));
 }
 
-/// An agent ends within its deadlines whatever it runs; one that does not is no reason to wait for ever.
+/// An agent ends within its deadlines whatever it runs. The wait for an agent that does not must end too.
 #[test]
 fn a_gang_that_does_not_stop_is_made_again() {
     let mut world = World::to_running();
@@ -410,7 +410,7 @@ fn a_gang_that_does_not_stop_is_made_again() {
     assert!(entry.message.contains("worker 1, which is stopping"), "{}", entry.message);
 }
 
-/// Nothing else would tell why workers that run don't find each other.
+/// Nothing else would explain why running workers don't find each other.
 #[test]
 fn a_proxy_is_named_where_a_gang_does_not_form() {
     let mut world = World::to_running();

@@ -1,4 +1,4 @@
-//! How much of a job's time has become training.
+//! The share of a job's time that became training.
 
 use super::*;
 use api::CheckpointStatus;
@@ -9,7 +9,7 @@ fn saved(world: &mut World, second: i64) {
     world.status.checkpoint = Some(checkpoint);
 }
 
-/// Programs start at 5, all run as the operator sees it at 10, and worker 1 fails at 100.
+/// Programs start at 5. The operator sees all of them run at 10, and worker 1 fails at 100.
 #[test]
 fn what_was_not_saved_is_lost() {
     for (checkpoint, lost) in [(None, 95), (Some(70), 30), (Some(2), 95), (Some(105), 0)] {
@@ -44,7 +44,7 @@ fn a_job_that_has_ended_tells_its_share() {
     world.see(Some(ObservedJob { complete: true, ..job(2) }), [ended(0, 2, 0, 205), ended(1, 2, 0, 205)]);
     world.second = 205;
     world.step();
-    // 90 of attempt 1, of which 20 are lost, and 90 of attempt 2, in 200.
+    // Attempt 1 ran 90 s, of which 20 s are lost, and attempt 2 ran 90 s, in 200 s.
     assert_eq!((world.status.running_seconds, world.status.lost_seconds), (Some(180), Some(20)));
     assert_eq!(world.status.goodput.as_deref(), Some("80%"));
     let before = world.status.clone();
@@ -61,7 +61,7 @@ fn a_job_that_fails_for_good_has_lost_what_it_had_not_saved() {
     world.fail(1, 105);
     assert_eq!((world.status.state, world.status.lost_seconds), (Some(State::Failed), Some(50)));
     assert_eq!(world.status.goodput.as_deref(), Some("45%"));
-    // Nor is that lost once more when it starts again.
+    // The lost time does not count again when the job restarts.
     world.asked = Some("one");
     world.second = 1105;
     world.step();

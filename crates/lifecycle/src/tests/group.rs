@@ -49,11 +49,11 @@ fn a_gang_scheduler_is_recommended_to_those_who_have_none() {
         "1 scheduled worker holds 4 idle GPUs; a queue (scheduling.queue) or a gang scheduler (scheduling.gang) \
          prevents this"
     );
-    // One that is replaced while the others run.
+    // A worker that is replaced while the others run.
     assert_eq!(held(grouped()), "1 scheduled worker holds 4 idle GPUs");
 }
 
-/// Nobody watches it, and some schedulers say nothing of pods whose group is gone.
+/// The group is not watched, and some schedulers say nothing about pods whose group is gone.
 #[test]
 fn a_group_is_looked_at_while_a_worker_has_no_node() {
     let mut world = grouped();
@@ -67,7 +67,7 @@ fn a_group_is_looked_at_while_a_worker_has_no_node() {
         }
     }
     assert_eq!(looks, [15, 30, 60, 120, 240, 480, 720, 960]);
-    // Another pod is another matter.
+    // For another pod the interval starts again.
     let again = ObservedPod { uid: "again".into(), created: Some(at(1000)), ..pod(1, 1) };
     world.children.pods.remove("pod-1-1");
     world.see(Some(job(1)), [again]);

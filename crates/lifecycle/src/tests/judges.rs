@@ -8,7 +8,7 @@ use proptest::strategy::ValueTree;
 use protocol::report::{LaunchError, LaunchErrorKind, Reached, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an attempt may come to.
+/// How an attempt may end.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Exit(i32),
@@ -26,7 +26,7 @@ struct Attempt {
     checkpoint: u32,
 }
 
-/// What follows: another attempt after so many seconds, a wait for a word, or the end with these words.
+/// What follows: another attempt after this many seconds, a wait for the user's decision, or the end with this reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Follows {
     Restart(i64),
@@ -34,7 +34,7 @@ enum Follows {
     Stop(String),
 }
 
-/// The operator, of gangs whose pods end with each attempt and whose leaders tell nothing.
+/// The operator of a gang whose pods end with each attempt and whose leader reports nothing.
 struct Operator(World);
 
 impl Operator {
@@ -76,7 +76,7 @@ impl Operator {
         }
     }
 
-    /// Worker 1 is what ends the attempt, and worker 0 is stopped for it.
+    /// Worker 1 ends the attempt, and worker 0 is stopped because of it.
     fn ended(&self, number: u32, index: u32, start: i64, attempt: Attempt) -> ObservedPod {
         let now = self.0.second;
         let (code, signal) = match attempt.kind {
@@ -121,7 +121,7 @@ fn path(checkpoint: u32) -> String {
     format!("checkpoint-{checkpoint}")
 }
 
-/// The leader of a gang of one whose pod stays, with the ends that the operator has found.
+/// The leader of a gang of one worker whose pod stays, with the ends that the operator has found.
 struct Leader {
     gang: Gang,
     now: Clock,
@@ -153,7 +153,7 @@ impl Leader {
         Self { gang: Gang::new(setup, Clock(0)), now: Clock(0), orders: Vec::new() }
     }
 
-    /// Lets time pass until the next attempt starts; the error is how the gang has ended.
+    /// Advances the time until the next attempt starts. The error is how the gang has ended.
     fn start(&mut self, checkpoint: u32) -> Result<u32, String> {
         let more = self.gang.step(self.now, Word::Tick);
         self.orders.extend(more);
@@ -185,7 +185,7 @@ impl Leader {
     }
 }
 
-/// Ends of all kinds; evictions above all; and one failure that comes again and again.
+/// Ends of all kinds, mostly evictions, and one failure that repeats.
 fn attempts() -> impl Strategy<Value = Vec<Attempt>> {
     let any = prop_oneof![
         6 => (1..4i32).prop_map(Kind::Exit),

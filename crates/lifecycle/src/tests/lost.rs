@@ -25,7 +25,7 @@ fn release(index: u32, force: bool) -> Action {
     Action::ReleasePod { name: format!("x-training-{index}-abcde"), uid: format!("pod-1-{index}"), force }
 }
 
-/// What the leader tells of an attempt that ended for a member that left.
+/// The leader's report of an attempt that ended because a member left.
 fn left(worker: u32) -> AttemptEnd {
     AttemptEnd {
         worker: Some(worker),
@@ -73,7 +73,7 @@ fn a_worker_that_goes_is_replaced_alone() {
         world.see(Some(job(1)), [new]);
         let mut again = leader(1, gang(2, GangPhase::Running, vec![left(worker)]));
         let mut told = (*again.status).clone();
-        // The leader's own pod is another one, if it was that which went.
+        // The leader has another pod if the leader's own pod went.
         told.pod_uid = told.pod_uid.map(|uid| if worker == 0 { "new".to_owned() } else { uid });
         again.status = told.into();
         world.agent = Some(again);
@@ -82,7 +82,7 @@ fn a_worker_that_goes_is_replaced_alone() {
         assert_eq!((world.status.incarnation, world.status.restart_count), (Some(1), Some(1)));
         assert_eq!(world.status.disruption_count, Some(1));
         assert_eq!((&world.status.restarts[0].reason, world.status.restarts[0].to_string()), (&Reason::Evicted, words));
-        // What fails afterwards is not told of the worker that went before.
+        // A later failure is not attributed to the worker that went before.
         world.second = 40;
         let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(1) };
         let other = 1 - worker;
@@ -92,7 +92,7 @@ fn a_worker_that_goes_is_replaced_alone() {
     }
 }
 
-/// Between the two there is no failure, and not for those either that a drain has told already.
+/// Between the mark and the deletion there is no failure, even if a drain has deleted another pod already.
 #[test]
 fn who_evicts_marks_a_pod_before_it_is_deleted() {
     let marked = |index| ObservedPod { deletion: None, end_by: None, ..evicted(index, 20) };
@@ -109,7 +109,7 @@ fn who_evicts_marks_a_pod_before_it_is_deleted() {
     assert_eq!(alone.condition("Restarting").1, "Evicted", "where no gang takes in another pod it is told at once");
 }
 
-/// Somebody's `kubectl delete pod`: for the gang that is a disruption, and who did it is told as before.
+/// A `kubectl delete pod` by another client. For the gang that is a disruption, and its reason stays `PodDeleted`.
 #[test]
 fn a_deleted_worker_is_replaced_alone() {
     let mut world = led();
@@ -119,7 +119,7 @@ fn a_deleted_worker_is_replaced_alone() {
     assert!(world.status.restarts[0].disruption, "the leader counts it so");
 }
 
-/// The leader knows that a pod was told to end, and not by whom; what stands on the pod says that it was no eviction.
+/// The leader knows that a pod was asked to stop, but not the sender. The pod itself shows that it was no eviction.
 #[test]
 fn a_deleted_pod_is_no_eviction_although_the_leader_takes_it_for_one() {
     for (deleted, told, disruptions) in
@@ -194,7 +194,7 @@ fn a_worker_on_a_silent_node_is_given_up_in_time() {
     let entry = &world.status.restarts[0];
     assert_eq!((&entry.reason, entry.worker, entry.disruption), (&Reason::NodeLost, Some(1), true));
     assert!(entry.to_string().contains("node node-1): its node is lost (it has not answered since"), "{entry}");
-    // Its pod is gone, and nobody else's.
+    // Its pod is gone, and no other.
     world.second = 91;
     let since =
         Disruption { reason: "NodeLost".into(), message: "it has not answered since then".into(), time: Some(at(50)) };
@@ -204,7 +204,7 @@ fn a_worker_on_a_silent_node_is_given_up_in_time() {
     assert_eq!(world.condition("Restarting").1, "NodeLost");
 }
 
-/// The kubelet of a node may be silent while the programs on it go on.
+/// The kubelet of a node may be silent while the programs on it continue.
 #[test]
 fn who_is_heard_by_the_gang_is_not_lost() {
     let mut world = led();
@@ -230,13 +230,13 @@ fn where_all_are_silent_nobody_is_given_up() {
     world.see(Some(job(1)), [silent(0, 50), silent(1, 50)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert!(world.condition("Running").2.contains("out-of-service"));
-    // Nor is one that never had a peer: a new pod beside them proves nothing.
+    // A pod that never had a peer is not given up either: a new pod beside them proves nothing.
     let new = ObservedPod { uid: "new".into(), created: Some(at(400)), ..placed(0, 1) };
     world.see(Some(job(1)), [ObservedPod { gone: true, deletion: Some(at(300)), ..silent(0, 50) }, new]);
     assert!(!world.step().actions.contains(&release(1, true)));
 }
 
-/// What took the pods of a lost node is told by their conditions, and not of each look at them; that they are deleted follows from it.
+/// The conditions of a lost node's pods say why the pods went, even if a later look shows only their deletion.
 #[test]
 fn that_a_pod_is_deleted_hides_nothing_that_befell_it() {
     for worker in 0..N {
@@ -246,7 +246,7 @@ fn that_a_pod_is_deleted_hides_nothing_that_befell_it() {
         world.see(Some(job(1)), [silent(1, 50)]);
         assert!(world.step().actions.contains(&release(1, true)));
         assert_eq!(world.status.restarts[0].reason, Reason::NodeLost);
-        // The same one, or another one of that node.
+        // The same pod, or another pod of that node.
         let gone = ObservedPod { gone: worker == 1, ..told_to_end(worker, 500) };
         world.see(Some(job(1)), [running(1, 1), gone]);
         world.step();
@@ -254,7 +254,7 @@ fn that_a_pod_is_deleted_hides_nothing_that_befell_it() {
     }
 }
 
-/// Whatever the job does meanwhile: a pod that was told to end and whose node is lost would be waited for for ever.
+/// Whatever the job does meanwhile, the wait for a pod that was asked to end on a lost node would never end.
 #[test]
 fn a_lost_node_holds_up_no_end() {
     let mut world = led();
@@ -266,7 +266,7 @@ fn a_lost_node_holds_up_no_end() {
     assert!(world.step().actions.contains(&release(1, true)));
 }
 
-/// The kernel does not let a container end before the processes in it: its node would never say that it has.
+/// The kernel does not let a container end before the processes in it, so its node would never report an end.
 #[test]
 fn a_pod_that_its_agent_has_given_up_is_replaced() {
     for worker in 0..N {
@@ -292,7 +292,7 @@ fn a_pod_that_its_agent_has_given_up_is_replaced() {
     }
 }
 
-/// Also where no other worker is left to take the new one in.
+/// This holds even if no other worker is left to take the new one in.
 #[test]
 fn a_gang_that_was_given_up_follows_in_new_pods() {
     let mut world = led();

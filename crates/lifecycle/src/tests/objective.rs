@@ -1,4 +1,4 @@
-//! Readings of the objective, from answers and last words.
+//! Readings of the objective, from answers and final reports.
 
 use super::*;
 use api::{Measurement, Objective, ObjectiveStatus, Rungs};
@@ -25,7 +25,7 @@ fn to_running() -> World {
     world
 }
 
-/// What an agent that started at `since` has recorded in this attempt.
+/// The record of an agent that started at `since` in this attempt.
 fn records(since: i64, attempt: u32, readings: &[(f64, i64)]) -> ObjectiveStatus {
     let mut records = ObjectiveStatus::begin(None, since);
     readings.iter().for_each(|&(value, step)| records.record(&rule(), attempt, value, Some(step)));
@@ -38,7 +38,7 @@ fn answer(attempt: u32, objective: ObjectiveStatus) -> AgentAnswer {
     AgentAnswer { status: Arc::new(status), time: at(10), failing_since: None, remaining: None }
 }
 
-/// A pod whose program ended with this code, and what its agent left.
+/// A pod whose program ended with this code, with its agent's report.
 fn left(index: u32, incarnation: u32, exit_code: i32, objective: Option<&ObjectiveStatus>) -> ObservedPod {
     let mut pod = ended(index, incarnation, exit_code, 20);
     if let Container::Terminated { report, .. } = &mut pod.training {
@@ -48,7 +48,7 @@ fn left(index: u32, incarnation: u32, exit_code: i32, objective: Option<&Objecti
     pod
 }
 
-/// Count, last and best reading, and the rungs.
+/// The count, the last and best readings, and the rungs.
 type Told = (u64, Option<Measurement>, Option<Measurement>, Vec<(i64, f64)>);
 
 fn told(world: &World) -> Told {
@@ -107,7 +107,7 @@ fn another_member_reports_where_the_first_worker_does_not() {
     world.see(Some(job(1)), [left(0, 1, 0, Some(silent)), left(1, 1, 0, Some(readings))]);
     world.step();
     assert_eq!(told(&world), (1, reading(1.0, 10), reading(1.0, 10), vec![(10, 1.0)]));
-    // It has answered before.
+    // The other worker has answered before.
     let mut world = to_running();
     world.agent = Some(answer(1, records(2, 1, &[(2.0, 10)])));
     world.step();
@@ -130,7 +130,7 @@ fn readings_of_all_attempts_add_up() {
         world.step();
     }
     world.see(Some(job(2)), [running(0, 2), running(1, 2)]);
-    // It resumes from an earlier checkpoint, and its node's clock is behind.
+    // The program resumes from an earlier checkpoint, and its node's clock is behind.
     world.agent = Some(answer(2, records(0, 2, &[(6.0, 15), (4.0, 25), (3.5, 40)])));
     world.step();
     world.step();
@@ -138,7 +138,7 @@ fn readings_of_all_attempts_add_up() {
     assert_eq!(told(&world), (5, reading(3.5, 40), reading(3.0, 20), vec![(10, 5.0), (20, 3.0), (40, 3.5)]));
 }
 
-/// The watch of Jobs may be ahead of that of pods.
+/// The watch of Jobs may be ahead of the watch of pods.
 #[test]
 fn a_job_is_not_completed_before_its_last_reading_is_seen() {
     let mut world = to_running();
@@ -149,7 +149,7 @@ fn a_job_is_not_completed_before_its_last_reading_is_seen() {
     world.see(Some(done), [left(0, 1, 0, Some(&records(1, 1, &[(5.0, 10)]))), running(1, 1)]);
     world.step();
     assert_eq!((world.status.state, told(&world).0), (Some(State::Completed), 1));
-    // Its pod is gone, and so are the readings.
+    // The pod is gone, and its readings with it.
     let mut world = to_running();
     world.see(
         Some(ObservedJob { complete: true, completed: [0, 1].into(), ..job(1) }),

@@ -84,7 +84,7 @@ fn a_job_is_completed_once_its_result_is_published() {
     assert_eq!(world.step().actions, [delete_upkeep()], "what is over stays over, and the Job goes");
 }
 
-/// Nodes that go, and people who delete Jobs, do not start a training again that has succeeded.
+/// A lost node or a deleted Job does not restart a training that has succeeded.
 #[test]
 fn what_has_succeeded_is_published_without_its_pods() {
     let mut world = succeeded();
@@ -129,7 +129,7 @@ fn a_result_that_is_refused_fails_the_job_and_a_restart_publishes_it_again() {
     assert_eq!((world.status.state, verdict.actions), (Some(State::Failed), vec![]), "the pods stay for their logs");
     assert_eq!(world.status.failure_reason, Some(Reason::PublishFailed));
     assert_eq!(world.condition("ResultPublished").1, "PublishFailed");
-    // What is nowhere else is not deleted.
+    // Data that exists nowhere else is not deleted.
     world.spec.ttl_seconds_after_finished = Some(1);
     world.second = 10_000;
     assert!(!world.step().actions.contains(&Action::DeleteOwner));
@@ -142,7 +142,7 @@ fn a_result_that_is_refused_fails_the_job_and_a_restart_publishes_it_again() {
     world.children.upkeep = None;
     assert_eq!(world.step().actions, [Action::Ensure, CREATE], "the program does not run again");
     said(&mut world, true, published());
-    // That of the new Job is younger than the request.
+    // The new Job is younger than the request.
     if let Some(job) = &mut world.children.upkeep {
         job.created = Some(at(10_001));
     }
@@ -164,7 +164,7 @@ fn a_store_that_is_away_is_asked_again() {
     assert_eq!(world.step().actions, [delete_upkeep()]);
 }
 
-/// Another Job's last words say where the result is.
+/// The final report of another Job says where the result is.
 #[test]
 fn a_publication_whose_last_words_are_lost_is_made_again() {
     let mut world = succeeded();
@@ -212,7 +212,7 @@ fn progress_of_a_publication_follows_that_of_the_program() {
     world.step();
     assert_eq!(world.status.progress.as_deref(), Some("100%"));
 
-    // Nothing old is shown, whether the agent is silent or the result is published.
+    // No outdated progress is shown, whether the agent is silent or the result is published.
     world.transfer = None;
     world.step();
     assert_eq!((world.status.publication, world.status.progress.as_deref()), (None, Some("100%")));

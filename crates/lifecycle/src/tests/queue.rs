@@ -1,4 +1,4 @@
-//! A gang of several roles in a queue: its Jobs are held back and let go as its one Workload says.
+//! A gang of several roles in a queue. Its one Workload decides when its Jobs are suspended and resumed.
 
 use super::*;
 use api::{RoleSpec, Scheduling};
@@ -19,7 +19,7 @@ fn workload() -> ObservedWorkload {
     ObservedWorkload { uid: "w".into(), name: "x-w".into(), ..ObservedWorkload::default() }
 }
 
-/// The Jobs of both roles; those that are held back so.
+/// The Jobs of both roles, with this state of suspension.
 fn jobs(world: &mut World, suspend: bool, taken_note: bool) {
     let of = |role: RoleName| {
         let name = if role.is_worker() { "x-training".into() } else { format!("x-{role}") };
@@ -54,7 +54,7 @@ fn to_running() -> World {
     world
 }
 
-/// Each write may be the last one before the operator dies: whoever comes next finds what is left to do.
+/// The operator may die after each write. The next one finds what remains to be done.
 #[test]
 fn it_waits_and_starts_as_one() {
     let mut world = world();
@@ -71,7 +71,7 @@ fn it_waits_and_starts_as_one() {
     world.children.workload = Some(ObservedWorkload { admitted: true, reserved: true, ..workload() });
     let both = [let_go("x-ps", PS), let_go("x-training", RoleName::WORKER)];
     assert_eq!(world.step().actions[1..], both);
-    // One of the two was told.
+    // One of the two Jobs was resumed.
     world.children.jobs.get_mut(&PS).unwrap().suspend = false;
     assert_eq!(world.step().actions[1..], both[1..]);
     assert_eq!(world.status.state, Some(State::Pending));
@@ -82,7 +82,7 @@ fn it_waits_and_starts_as_one() {
     assert_eq!(world.status.state, Some(State::Running));
 }
 
-/// What goes for that is no failure, and what was reserved is given back when nothing uses it.
+/// Pods that are stopped for that are no failures, and the reserved quota is given back when no pod uses it.
 #[test]
 fn it_is_preempted_as_one_and_counted_as_nothing() {
     let mut world = to_running();
@@ -100,7 +100,7 @@ fn it_is_preempted_as_one_and_counted_as_nothing() {
     assert_eq!(world.step().actions, [Action::Ensure]);
 }
 
-/// A Workload that somebody deletes is made again, and nothing runs without one.
+/// A deleted Workload is created again, and no Job runs without one.
 #[test]
 fn nothing_runs_without_a_workload() {
     let mut world = to_running();
@@ -119,7 +119,7 @@ fn a_gang_runs_on_until_workloads_are_listed() {
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!(world.status, before);
 
-    // What is held back already stays so, and the Workload is made sure of: that tells where there is no Kueue.
+    // Jobs that are suspended already stay so, and the Workload is ensured. That reveals a missing Kueue.
     jobs(&mut world, true, true);
     assert_eq!(world.step().actions, [Action::Ensure, Action::EnsureWorkload]);
 
@@ -148,7 +148,7 @@ fn kueue_is_told_of_the_end_and_left_when_suspended() {
     assert_eq!(world.status.state, Some(State::Suspended));
 }
 
-/// A gang of workers alone is Kueue's own to hold back.
+/// Kueue itself suspends and resumes a gang that consists of workers alone.
 #[test]
 fn workers_alone_have_no_workload() {
     let mut world = world();

@@ -1,4 +1,4 @@
-//! A gang with roles: a Job for each, and one life.
+//! A gang with roles, which has a Job for each role and one lifecycle.
 
 use super::gang::{gang, leader};
 use super::*;
@@ -8,7 +8,7 @@ use protocol::gang::GangPhase;
 pub(super) const CHIEF: RoleName = RoleName::literal("chief");
 const PS: RoleName = RoleName::literal("ps");
 
-/// Two workers, a chief who decides, and two parameter servers.
+/// Two workers, a chief whose end decides, and two parameter servers.
 pub(super) fn world() -> World {
     let mut world = World::new();
     let role = |name: &str, replicas| RoleSpec { name: name.into(), replicas: Some(replicas), ..RoleSpec::default() };
@@ -56,7 +56,7 @@ fn to_running() -> World {
     world
 }
 
-/// The Jobs that are to go.
+/// The Jobs that are to be deleted.
 pub(super) fn deleted(verdict: &Verdict) -> Vec<&str> {
     let mut names = Vec::new();
     for action in &verdict.actions {
@@ -74,7 +74,7 @@ fn it_runs_when_all_roles_do() {
     assert_eq!(first.actions, [Action::Ensure, create(1)]);
     assert_eq!(first.events[0].note, "Jobs, Service and ConfigMap for 2 workers, 2 ps, 1 chief");
 
-    // Jobs are made one after the other, that of the workers last.
+    // Jobs are created one after the other, the workers' Job last.
     see(&mut world, [job_of(CHIEF, 1)], [of_role(CHIEF, placed(0, 1))]);
     assert_eq!(world.step().actions, [Action::Ensure, create(1)], "what is missing is made, and nothing is lost");
     assert_eq!(world.status.state, Some(State::Pending));
@@ -109,7 +109,7 @@ fn it_is_done_when_the_role_is_that_decides() {
     assert!(world.step().actions.is_empty());
 }
 
-/// An agent that does not hear how it ended holds its pod no longer than a side-car does.
+/// An agent that does not hear how the gang ended holds its pod no longer than a side-car does.
 #[test]
 fn what_does_not_end_by_itself_is_ended() {
     let mut world = to_running();
@@ -138,7 +138,7 @@ fn the_failure_of_any_role_is_the_gangs() {
     let verdict = world.step();
     assert_eq!((world.status.incarnation, world.status.restart_count), (Some(2), Some(1)));
     assert_eq!(deleted(&verdict), ["x-chief", "x-ps", "x-training"]);
-    // Nothing is made while anything of before is there.
+    // Nothing is created while anything of earlier incarnations exists.
     see(&mut world, [ObservedJob { deleting: true, ..job_of(CHIEF, 1) }], []);
     world.children.pods.clear();
     world.second = 60;
@@ -229,7 +229,7 @@ fn a_pod_of_a_role_that_goes_is_replaced_while_its_gang_stays() {
     assert_eq!((world.status.state, world.status.incarnation), (Some(State::Running), Some(1)));
 }
 
-/// As where the operator was too late to take a pod from the count: a Job that has failed makes no pods any more.
+/// The operator was too late to remove a pod from the count, and a failed Job creates no more pods.
 #[test]
 fn of_a_job_that_has_failed_no_pod_is_replaced() {
     let mut world = to_running();
@@ -255,7 +255,7 @@ fn of_a_job_that_has_failed_no_pod_is_replaced() {
     assert_eq!(deleted(&verdict), ["x-chief", "x-ps", "x-training"]);
 }
 
-/// The pods of the others live on, and say nothing of why.
+/// The pods of the other roles stay alive, and do not say why.
 #[test]
 fn a_role_of_which_no_pod_is_left_has_lost_them() {
     let mut world = to_running();

@@ -1,4 +1,4 @@
-//! What a person has decided about certain failures, where the operator judges.
+//! The user's rules for certain failures, when the operator judges them.
 
 use super::*;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn a_failure_that_is_ignored_spends_no_budget() {
     assert_eq!(world.status.disruption_count, Some(1));
     let note = &verdict.events.iter().find(|event| event.reason == "Restarting").unwrap().note;
     assert!(note.starts_with("attempt 1 failed, attempt 2 follows") && note.contains("Ignore"), "{note}");
-    // What is decided once is not decided again, nor told twice.
+    // A decision is neither made nor reported twice.
     assert_eq!(world.step().events.len(), 0);
     assert_eq!(world.status.restarts.len(), 1);
 }
@@ -61,7 +61,7 @@ fn a_rule_tries_again_what_could_not_help() {
     }
 }
 
-/// The leader has decided by then, and what the operator finds out later changes nothing about that.
+/// By then the leader has decided, and later findings of the operator do not change its decision.
 #[test]
 fn what_the_leader_has_decided_is_told_as_it_was_decided() {
     let rules = json!([{ "reasons": ["PythonException"], "action": "Fail" }]);

@@ -1,4 +1,4 @@
-//! Trials: what their search wants of them.
+//! Trials, and what their search requires of them.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn a_trial_is_stopped_as_a_met_success_policy_stops_a_job() {
     assert_eq!(world.condition("Stopping"), ("True", "StoppedBySearch", WHY));
     let delete = Action::DeleteJob { name: "x-training".into(), uid: "job-1".into() };
     assert!(verdict.actions.contains(&delete), "{verdict:?}");
-    // Whatever becomes of its search meanwhile.
+    // The state of its search no longer matters.
     world.stop = None;
     world.see(None, []);
     world.children.pods.clear();

@@ -1,4 +1,4 @@
-//! What a job waits for before its Jobs are there: each wait is named, and has an end.
+//! What a job waits for before its Jobs exist. Each wait is named, and has an end.
 
 use super::roles::{CHIEF, deleted, job_of, of_role, see, world as with_roles};
 use super::*;
@@ -108,7 +108,7 @@ fn the_start_deadline_of_a_restart_counts_from_its_back_off() {
     assert_eq!(failure(&world).unwrap().0, "QuotaExceeded");
 }
 
-/// Its pods would hold nodes for a gang that may never be whole.
+/// Its pods would hold nodes for a gang that may never be complete.
 #[test]
 fn the_jobs_of_some_roles_go_if_another_can_not_be_made() {
     let mut world = with_roles();
@@ -128,7 +128,7 @@ fn the_jobs_of_some_roles_go_if_another_can_not_be_made() {
         (Some(1), Some(2), "Denied")
     );
 
-    // How its pods end is nobody's failure.
+    // The end of its pods is no failure.
     see(&mut world, [], [of_role(CHIEF, ObservedPod { deletion: Some(at(60)), ..running(0, 1) })]);
     world.step();
     let why = "waiting for the last pods of Jobs that were given up to end, x-chief-0-abcde among them";

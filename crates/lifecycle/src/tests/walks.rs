@@ -1,4 +1,4 @@
-//! Random walks: what must hold of each decision, whatever is seen in whatever order.
+//! Random walks: what must hold for each decision, whatever is seen in whatever order.
 
 use crate::{Action, Input, Verdict, condition, condition_is, decide};
 use api::{AttemptEnd, ConditionType, Reason, State, TrainingJob, TrainingJobSpec, TrainingJobStatus};
@@ -371,7 +371,7 @@ impl World {
         self.children.pods.insert(uid, Box::new(pod));
     }
 
-    /// What the controllers do, mostly.
+    /// The usual work of the controllers.
     fn controllers(&mut self) {
         let jobs: Vec<ObservedJob> = self.children.jobs.values().map(|job| (**job).clone()).collect();
         for job in jobs {
@@ -407,7 +407,7 @@ impl World {
                 (pod.waiting, pod.killed) = (None, None);
             }
         }
-        // What was asked to end goes.
+        // Pods that were asked to end go.
         for pod in self.children.pods.values_mut() {
             if pod.deletion.is_some() && !pod.gone && self.rng.one_in(4) {
                 pod.gone = true;
@@ -530,7 +530,7 @@ impl World {
         }
     }
 
-    /// Something happens that nobody wanted.
+    /// An unwanted event.
     fn fault(&mut self) {
         match self.rng.below(30) {
             0..=3 => {
@@ -597,7 +597,7 @@ impl World {
         }
     }
 
-    /// Something happens to a pod.
+    /// An event that concerns a pod.
     fn pod_fault(&mut self, kind: u64) {
         match kind {
             8 | 9 => {
@@ -659,7 +659,7 @@ impl World {
         }
     }
 
-    /// Something happens to something else.
+    /// An event that concerns another object.
     fn other_fault(&mut self, kind: u64) {
         match kind {
             17 => {
@@ -754,11 +754,11 @@ impl World {
     }
 }
 
-/// Events that are posted at each look while what they tell lasts.
+/// Events that are published at each look while their cause lasts.
 const REPEATED: [&str; 2] = ["NodeLost", "Unkillable"];
 
 impl World {
-    /// The next moment.
+    /// Moves on to the next moment.
     fn change(&mut self) {
         if self.rng.one_in(3) {
             self.fault();
@@ -777,7 +777,7 @@ impl World {
         self.second += *self.rng.pick(&[0, 1, 5, 15, 30, 60, 100, 600, 700]);
     }
 
-    /// Most actions come to pass. True at the end of a walk.
+    /// Carries out most actions. Returns true at the end of a walk.
     fn acts(&mut self, actions: &[Action]) -> bool {
         for action in actions {
             if !self.rng.one_in(10) {
@@ -789,18 +789,18 @@ impl World {
             self.asked += 1;
         }
         if self.rng.one_in(60) {
-            self.status.restart_history = None; // of an older operator
+            self.status.restart_history = None; // written by an older operator
         }
         actions.contains(&Action::DeleteOwner) || (has_ended && self.rng.one_in(30))
     }
 }
 
-/// Looks after which a job has come out of whatever befell it, half a minute each: an hour and more.
+/// Looks within which a job must recover from any fault, half a minute each: more than an hour.
 const CALM: u32 = 150;
 
-/// What happens when nothing goes wrong any more.
+/// The course of events without further faults.
 impl World {
-    /// Whatever befell the job, it runs again, ends, or waits for a person.
+    /// Whatever happened to the job, it runs again, ends, or waits for a person.
     fn comes_out(mut self) -> Result<(), String> {
         (self.refused, self.held, self.stopped, self.refusal) = (false, false, false, false);
         self.spec.suspend = false;
@@ -853,7 +853,7 @@ impl World {
             self.children.jobs.values().map(|job| (job.role, job.incarnation)).collect();
         for pod in self.children.pods.values_mut() {
             pod.unreachable = None;
-            // Who is marked goes, and so does what has no Job.
+            // Pods marked for disruption go, and so do pods without a Job.
             let is_orphan = jobs.get(&pod.role) != Some(&pod.incarnation);
             if pod.is_alive() && (pod.disruption.is_some() || is_orphan) {
                 pod.deletion = pod.deletion.or(Some(now));
@@ -871,7 +871,7 @@ impl World {
         }
     }
 
-    /// One sync of each Job: `backoffLimit` is 0, and a pod without the finalizer counts for nothing.
+    /// One sync of each Job: `backoffLimit` is 0, and a pod without the finalizer does not count.
     fn jobs_as_kubernetes_does(&mut self) {
         let (has_workload, gang) = (self.children.workload.is_some(), self.plan().gang);
         let roles: Vec<RoleName> = self.children.jobs.keys().copied().collect();
@@ -892,7 +892,7 @@ impl World {
             if job.complete {
                 job.completed.extend(0..replicas.into());
             }
-            // What the Job has seen the watch of pods shows in the end.
+            // The watch of pods finally shows what the Job has seen.
             let (is_complete, completed) = (job.complete, job.completed.clone());
             let of_job = self.children.pods.values_mut().filter(|pod| pod.role == role && pod.incarnation == number);
             for pod in of_job.filter(|pod| !pod.gone && (is_complete || completed.contains(&pod.index))) {
@@ -918,7 +918,7 @@ impl World {
                 match newest {
                     Some(pod) if pod.ended == Some(true) => _ = job.completed.insert(index),
                     Some(pod) if pod.is_alive() => {}
-                    // While it was suspended pods went that count for nothing.
+                    // Pods that went while the Job was suspended do not count.
                     Some(pod) if pod.tracked && pod.deletion.is_none_or(|at| Some(at) > job.resumed) => {
                         job.failed.get_or_insert_with(|| ("BackoffLimitExceeded".into(), "it has".into()));
                     }
@@ -970,7 +970,7 @@ impl World {
     }
 }
 
-/// What must hold of each decision, whatever was seen.
+/// What must hold for each decision, whatever was seen.
 fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), String> {
     let (old, new) = (&world.status, &verdict.status);
     let is = |type_: &str| condition_is(&new.conditions, type_, true).is_some();
@@ -1028,7 +1028,8 @@ fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), Stri
     Ok(())
 }
 
-/// `WALK_STEPS` steps of walks that begin with `WALK_SEED`. After every `WALK_CALM_EVERY` steps, whether the job comes out.
+/// `WALK_STEPS` steps of walks that begin with `WALK_SEED`. After every `WALK_CALM_EVERY` steps it checks that the job
+/// recovers.
 #[test]
 fn rules_hold_on_random_walks() {
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);

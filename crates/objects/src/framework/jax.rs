@@ -14,7 +14,7 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
         var("JAX_NUM_PROCESSES", count(plan, plan.gang.workers().world_size(), WORLD_SIZE)),
         var("JAX_PROCESS_ID", "$(NODE_RANK)"),
     ];
-    // With GPUs it is NCCL, and JAX would load an MPI that its image may lack for the CPU beside them.
+    // With GPUs, JAX uses NCCL. For the CPU beside them it would load an MPI that its image may lack.
     let chosen = plan.gang.rendezvous.backend;
     if plan.gang.workers().gpus == 0 && chosen != Backend::Nccl {
         env.push(var("JAX_CPU_COLLECTIVES_IMPLEMENTATION", backend(chosen)));

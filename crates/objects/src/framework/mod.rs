@@ -29,18 +29,18 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
 
 /// Variables by which PyTorch's processes find each other.
 const OF_A_GROUP: &str = "RANK,WORLD_SIZE,MASTER_ADDR,MASTER_PORT,PET_MASTER_PORT";
-/// What only its launcher reads.
+/// Variables that only its launcher reads.
 const OF_TORCHRUN: &str = "PET_MASTER_PORT";
 
-/// Variables that no program of the framework expects, with commas between them: the agent knows them, and keeps them from the
-/// program. One that finds `RANK` takes itself for a process of a group, and forms it; Paddle meets at `MASTER_ADDR` instead of where
-/// its launcher says.
+/// Variables that no program of the framework expects, separated by commas. The agent knows them, and withholds them
+/// from the program. A program that finds `RANK` takes itself for a process of a group, and forms it. Paddle meets at
+/// `MASTER_ADDR` instead of where its launcher says.
 pub(super) fn withheld(plan: &Plan) -> Option<&'static str> {
     let gang = &plan.gang;
     match gang.rendezvous.framework {
         Framework::Pytorch => None,
         Framework::None if gang.most_workers() <= 1 && !gang.has_roles() => Some(OF_A_GROUP),
-        // Programs for Kubeflow's XGBoostJob read what it sets, and what is started by mpirun may read anything.
+        // Programs for Kubeflow's XGBoostJob read what it sets, and programs that mpirun starts may read anything.
         Framework::None | Framework::Xgboost | Framework::Mpi => Some(OF_TORCHRUN),
         Framework::Tensorflow | Framework::Jax | Framework::Paddle | Framework::Mxnet => Some(OF_A_GROUP),
     }

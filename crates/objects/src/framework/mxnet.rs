@@ -15,7 +15,7 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         var("DMLC_PS_ROOT_PORT", MASTER_PORT),
         var("DMLC_NUM_SERVER", servers.to_string()),
         var("DMLC_NUM_WORKER", plan.gang.workers().replicas.to_string()),
-        // The scheduler then listens at all addresses: its name is not yet known to itself.
+        // The scheduler then listens at all addresses, because its own name does not resolve yet.
         var("DMLC_USE_KUBERNETES", "1"),
     ]
 }

@@ -1,4 +1,4 @@
-//! No framework: where roles find each other. Whatever else a program needs it makes of that.
+//! No framework: where roles find each other. A program derives everything else from that.
 
 use crate::environment::{hosts, var};
 use k8s_openapi::api::core::v1::EnvVar;

@@ -1,5 +1,5 @@
-//! PyTorch: torchrun reads its options from `PET_*`, so that a bare `torchrun train.py` is right. `PET_MASTER_PORT` is
-//! the agent's to set.
+//! PyTorch: torchrun reads its options from `PET_*`, so that a bare `torchrun train.py` works. The agent sets
+//! `PET_MASTER_PORT`.
 
 use crate::environment::{NNODES, count, var};
 use crate::names;
@@ -12,7 +12,8 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         var("PET_NPROC_PER_NODE", role.procs.to_string()),
         var("PET_NODE_RANK", "$(NODE_RANK)"),
         var("PET_MASTER_ADDR", names::worker_host(&plan.identity.name, 0)),
-        // Static: membership and restarts are the operator's; torchrun's own recovery hangs where two would decide.
+        // Static, because the operator controls membership and restarts. torchrun's own recovery hangs where two would
+        // decide.
         var("PET_RDZV_BACKEND", "static"),
         var("PET_MAX_RESTARTS", "0"),
     ]

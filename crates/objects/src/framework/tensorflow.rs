@@ -1,6 +1,6 @@
-//! TensorFlow: `TF_CONFIG` of a cluster of workers that are all equal (`MultiWorkerMirroredStrategy`), or of a chief with
-//! workers and parameter servers. An evaluator knows of itself and nobody of it: the chief would wait for it otherwise, and it
-//! finds no place without.
+//! TensorFlow: `TF_CONFIG` of a cluster of equal workers (`MultiWorkerMirroredStrategy`), or of a chief with workers
+//! and parameter servers. The evaluator is only in its own `TF_CONFIG`, where it needs a place. In the others the chief
+//! would wait for it.
 
 use crate::environment::{ADDRESSES, MASTER_PORT, count, hosts, var};
 use k8s_openapi::api::core::v1::EnvVar;
@@ -15,7 +15,7 @@ pub(super) fn env(plan: &Plan, role: &Role) -> Vec<EnvVar> {
         format!(r#""{}":{hosts}"#, other.name)
     };
     let cluster: Vec<_> = plan.gang.roles.iter().filter(is_known).map(of_role).collect();
-    // Not by serde: the index is a reference that becomes a number.
+    // Not by serde, because the index is a reference that becomes a number.
     let (cluster, task) = (cluster.join(","), role.name);
     let config = format!(r#"{{"cluster":{{{cluster}}},"task":{{"type":"{task}","index":$(NODE_RANK)}}}}"#);
     vec![var("TF_CONFIG", config)]

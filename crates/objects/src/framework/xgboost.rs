@@ -1,5 +1,6 @@
-//! XGBoost: where the tracker of its collectives is, and who this worker is among how many. XGBoost reads none of it by itself
-//! (2.1 and newer have no `getenv`): the program of task 0 starts the tracker, and each hands these to `CommunicatorContext`.
+//! XGBoost: the address of its collectives' tracker, this worker's task and the number of workers. XGBoost reads none
+//! of it by itself (2.1 and newer have no `getenv`). The program of task 0 starts the tracker, and each hands these to
+//! `CommunicatorContext`.
 
 use crate::environment::{MASTER_PORT, NNODES, count, field, var};
 use crate::names;
@@ -8,7 +9,7 @@ use plan::Plan;
 
 pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     vec![
-        // Where the tracker listens.
+        // The address at which the tracker listens.
         field("POD_IP", "status.podIP"),
         var("DMLC_TRACKER_URI", names::worker_host(&plan.identity.name, 0)),
         var("DMLC_TRACKER_PORT", MASTER_PORT),

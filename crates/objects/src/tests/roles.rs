@@ -48,7 +48,7 @@ fn each_role_is_a_job_whose_pods_find_each_other_by_one_service() {
     for (job, role) in [(workers, "worker"), (actors, "actor")] {
         let labels = pod(job).metadata.as_ref().unwrap().labels.as_ref().unwrap();
         assert_eq!(labels["component"], role);
-        // By its labels alone the operator knows whose Job it is; of one without a word it is the workers'.
+        // The operator knows the role of a Job by its labels alone. A Job without the label is the workers'.
         let slim: SlimJob = serde_json::from_value(serde_json::to_value(job).unwrap()).unwrap();
         assert_eq!(slim.role().unwrap().as_str(), role);
         assert!(selector.iter().all(|(key, value)| labels.get(key) == Some(value)), "{role}");
@@ -131,7 +131,7 @@ fn one_group_is_of_all_roles() {
     for (job, role) in built(&plan, 1).jobs.into_iter().zip(["worker", "a"]) {
         let annotations = pod(&job).metadata.clone().unwrap().annotations.unwrap();
         assert_eq!(annotations[labels::VOLCANO_GROUP], name);
-        // So Volcano tells them apart.
+        // Volcano distinguishes the roles by this.
         assert_eq!(annotations[labels::VOLCANO_TASK], role);
         assert!(!job.metadata.labels.unwrap().contains_key(labels::QUEUE));
     }
@@ -219,7 +219,7 @@ fn each_framework_finds_its_own() {
     assert_eq!(own.len(), 3, "a scheduler that is written is not added");
 }
 
-/// What the agents are told: who runs mpirun, and where the others serve it.
+/// What the agents get: which member runs mpirun, and where the others serve it.
 #[test]
 fn the_agents_know_who_runs_mpirun() {
     let setup = |framework: &str, more: Value| -> GangSetup {

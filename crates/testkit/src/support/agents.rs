@@ -1,5 +1,5 @@
-//! The agents of all simulated pods: what a gang's leader answers, as it stands by the rules of `src/gang`, without the
-//! processes and the connections.
+//! The agents of all simulated pods: the answers of a gang's leader by the rules of `src/gang`, without the processes
+//! and the connections.
 
 use super::kubelet;
 use super::witness::{Kind, Space, Witness};
@@ -24,19 +24,19 @@ pub struct Agents {
     gangs: Mutex<HashMap<Key, Gang>>,
 }
 
-/// How a gang stands.
+/// The state of a gang.
 #[derive(Clone, Debug, Default)]
 pub struct Gang {
     pub status: GangStatus,
     workers: usize,
     backoff_limit: u32,
-    /// How its attempts have ended: it is published when another one begins, or no other will.
+    /// The ends of its attempts. They are published when another attempt begins, or no other will.
     history: RestartHistory,
-    /// The pods of the attempt that runs, by worker.
+    /// The pods of the running attempt, by worker.
     members: BTreeMap<i64, String>,
 }
 
-/// The key of the operators that ask them.
+/// The key of the operators that ask the agents.
 pub fn operator_key() -> OperatorKey {
     OperatorKey::from_random([7; 32])
 }
@@ -46,7 +46,7 @@ impl Agents {
         Arc::new(Self { witness: witness.clone(), gangs: Mutex::default() })
     }
 
-    /// The answer to a GET of this URI by the API server's proxy to a pod, if that runs: its proof and its body.
+    /// The answer to a GET of this URI by the API server's proxy to a pod, if the pod runs: its proof and its body.
     pub fn answer(&self, uri: &Uri) -> Option<(String, Vec<u8>)> {
         let nonce = uri.query().and_then(Nonce::in_query)?;
         let (namespace, rest) = uri.path().strip_prefix("/api/v1/namespaces/")?.split_once("/pods/")?;
@@ -64,14 +64,14 @@ impl Agents {
         Some((operator_key().job_key(job["metadata"]["uid"].as_str()?).prove(nonce, &body), body))
     }
 
-    /// The last incarnation of a job, and how its gang stands.
+    /// The last incarnation of a job, and the state of its gang.
     pub fn last(&self, job: &str) -> Option<(i64, GangStatus)> {
         let gangs = self.lock();
         let of_job = gangs.iter().filter(|((_, name, _), _)| name == job);
         of_job.max_by_key(|((.., number), _)| *number).map(|((.., number), gang)| (*number, gang.status.clone()))
     }
 
-    /// How the gang of this pod stands, after all have looked at each other.
+    /// The state of this pod's gang, after all have looked at each other.
     pub fn look(&self, pod: &Value) -> Gang {
         let (key, there) = self.there(pod);
         let mut gangs = self.lock();
@@ -80,7 +80,7 @@ impl Agents {
         gang.clone()
     }
 
-    /// The program of this pod's worker fails: all are started again where they are, or the gang has failed and all end.
+    /// The program of this pod's worker fails. All are started again in place, or the gang has failed and all end.
     pub async fn fail(&self, client: &Client, pod: &Value, code: i32) {
         let (key, there) = self.there(pod);
         let over = {
@@ -96,7 +96,7 @@ impl Agents {
         }
     }
 
-    /// All programs end well, if all run. Whether they do.
+    /// All programs succeed, if all run. Returns whether they do.
     pub async fn complete(&self, client: &Client, pod: &Value) -> bool {
         let (key, there) = self.there(pod);
         let gang = {
@@ -143,7 +143,7 @@ impl Agents {
 }
 
 impl Gang {
-    /// Of pods that have just begun.
+    /// The gang of pods that have just begun.
     fn of(pod: &Value) -> Self {
         let argument = |name: &str| {
             let args = pod["spec"]["containers"][0]["args"].as_array().into_iter().flatten();
@@ -190,7 +190,7 @@ impl Gang {
             exit_code,
             disruption: exit_code.is_none(),
             time: Some(Timestamp::now()),
-            // Long enough for no back-off.
+            // Long enough that no back-off applies.
             ran_seconds: 3600,
             ..AttemptEnd::new(self.status.attempt, reason, words)
         };
@@ -225,7 +225,7 @@ pub fn job_of(pod: &Value) -> String {
     name.split_once("-training-").map(|(job, _)| job.to_owned()).unwrap_or_default()
 }
 
-/// The number that pods and Jobs have.
+/// The incarnation number of a pod or a Job.
 pub fn incarnation(object: &Value) -> i64 {
     let label = object["metadata"]["labels"]["ml.example.com/incarnation"].as_str();
     label.and_then(|number| number.parse().ok()).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! The kubelet of every simulated node: a pod that has a node runs, a pod that is deleted ends as an agent ends it and
-//! goes, and a program ends when the test says so.
+//! The kubelet of every simulated node. A pod that has a node runs. A deleted pod ends as an agent ends it, and goes. A
+//! program ends when the test says so.
 
 use super::witness::{Kind, Witness};
 use jiff::Timestamp;
@@ -44,7 +44,7 @@ async fn run(client: Client, pod: Arc<Value>) {
     report(&client, &pod, status).await;
 }
 
-/// SIGTERM, the program's end, and the pod's.
+/// Ends the program as SIGTERM does, and then removes the pod.
 async fn stop(client: Client, pod: Arc<Value>) {
     if pod["status"]["phase"] == "Pending" || pod["status"]["phase"] == "Running" {
         let message = json!({ "version": 1, "phase": "Exited", "exitCode": 143, "stoppedBy": 15, "stderrTail": "" });
@@ -57,7 +57,7 @@ async fn stop(client: Client, pod: Arc<Value>) {
         preconditions: Some(Preconditions { uid, resource_version: None }),
         ..DeleteParams::default()
     };
-    // Somebody else may have been quicker: it is gone either way.
+    // Another client may have been quicker. The pod is gone either way.
     let _ = api(&client, &pod).delete(metadata["name"].as_str().unwrap_or_default(), &parameters).await;
 }
 
@@ -78,13 +78,13 @@ pub async fn end(client: &Client, pod: &Value, code: i32, message: &Value) {
     report(client, pod, status).await;
 }
 
-/// Strategic, so that conditions of others (DisruptionTarget, PodScheduled) stay.
+/// A strategic patch, so that conditions of others (DisruptionTarget, PodScheduled) stay.
 async fn report(client: &Client, pod: &Value, status: Value) {
     let patch = json!({ "metadata": { "uid": pod["metadata"]["uid"] }, "status": status });
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let uid = pod["metadata"]["uid"].as_str().map(str::to_owned);
     let (api, patch) = (api(client, pod), Patch::Strategic(patch));
-    // A busy API server may answer that others were faster; a kubelet doesn't let go.
+    // A busy API server may answer that other writers were faster. A kubelet tries again.
     while let Err(error) = api.patch_status(name, &PatchParams::default(), &patch).await {
         // A pod that has gone meanwhile needs no status.
         let there = api.get_opt(name).await.ok().is_none_or(|there| there.is_some_and(|there| there.uid() == uid));
@@ -115,12 +115,12 @@ fn now() -> String {
     format!("{:.0}", Timestamp::now())
 }
 
-/// The pod of a worker in an attempt that runs.
+/// The pod of a worker in a running attempt.
 pub fn running(space: &super::witness::Space, attempt: u32, worker: u32) -> Option<&Value> {
     running_of(space, "worker", attempt, worker)
 }
 
-/// The pod of a role in an attempt that runs.
+/// The pod of a role in a running attempt.
 pub fn running_of<'a>(space: &'a super::witness::Space, role: &str, attempt: u32, index: u32) -> Option<&'a Value> {
     let (attempt, index) = (attempt.to_string(), index.to_string());
     space.of(Kind::Pod).find(|pod| {
@@ -133,7 +133,7 @@ pub fn running_of<'a>(space: &'a super::witness::Space, role: &str, attempt: u32
     })
 }
 
-/// The worker's program ends.
+/// Ends the worker's program.
 pub async fn exit(client: &Client, pod: &Value, code: i32) {
     let tail = if code == 0 { "" } else { "ValueError: the loss is not a number\n" };
     let message = json!({ "version": 1, "phase": "Exited", "exitCode": code, "stderrTail": tail });
@@ -145,7 +145,7 @@ pub fn moves_data(pod: &Value) -> bool {
     pod["metadata"]["labels"]["component"] == "upkeep"
 }
 
-/// The agent of a pod that fetches or publishes has done it.
+/// Reports that the agent of a pod that fetches or publishes has done it.
 pub async fn has_moved_data(client: &Client, pod: &Value) {
     let mut words = json!({ "version": 1, "phase": "Exited" });
     if pod["metadata"]["labels"]["ml.example.com/task"] == "fetch" {
@@ -175,25 +175,26 @@ pub fn data_fields() -> Value {
     })
 }
 
-/// As `kubectl drain` does.
+/// Evicts a pod, as `kubectl drain` does.
 pub async fn evict(client: &Client, pod: &Value) {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     api(client, pod).evict(name, &EvictParams::default()).await.expect("no budget protects it");
 }
 
-/// The same to a pod that may be gone by now.
+/// Evicts a pod that may be gone by now.
 pub async fn try_to_evict(client: &Client, pod: &Value) {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let _ = api(client, pod).evict(name, &EvictParams::default()).await;
 }
 
-/// As `kubectl delete pod` does.
+/// Deletes a pod, as `kubectl delete pod` does.
 pub async fn delete(client: &Client, pod: &Value) {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let _ = api(client, pod).delete(name, &DeleteParams::default()).await;
 }
 
-/// Its node is gone: the pod garbage collector marks it, calls it failed, and deletes it without anybody's word.
+/// The pod's node is gone. The pod garbage collector marks the pod, sets it to failed, and deletes it without
+/// confirmation.
 pub async fn lose(client: &Client, pod: &Value) {
     let condition = json!({
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists",

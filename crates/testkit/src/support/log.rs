@@ -16,14 +16,14 @@ pub struct Line {
     pub text: String,
 }
 
-/// Lines by namespace; under the empty name those that speak of none.
+/// Lines by namespace. Lines without a namespace are under the empty name.
 #[derive(Clone, Default)]
 pub struct Log {
     lines: Arc<Mutex<HashMap<String, Vec<Line>>>>,
 }
 
 impl Log {
-    /// What this process logs from here on: one log, whoever asks for it.
+    /// The log of this process from here on. All callers get the same one.
     pub fn start() -> Self {
         static LOG: OnceLock<Log> = OnceLock::new();
         let start = || {

@@ -1,4 +1,4 @@
-//! A real control plane on which operators run inside the test: every request of theirs goes through the test's hands
+//! A real control plane on which operators run inside the test. Each of their requests passes through the test
 //! ([`wire`]), every version of every object is seen ([`witness`]), and pods do what the test says ([`kubelet`]).
 
 pub mod agents;
@@ -24,11 +24,11 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use witness::Witness;
 
-/// The longest that anything is waited for: many trials share few cores, which others keep busy too. A trial that can't come
-/// to its end any more does not wait for it.
+/// The longest wait for anything. Many trials share few cores, which other programs keep busy too. A trial that can't
+/// reach its end any more does not wait for it.
 pub const DEADLINE: Duration = Duration::from_secs(240);
 
-/// Trials wait most of their time; what they share are two cores and one API server.
+/// Trials wait most of their time. They share two cores and one API server.
 const SIDE_BY_SIDE: usize = 40;
 
 /// Runs a test on the runtime that all tests of this program share, as their world does.
@@ -41,7 +41,7 @@ pub fn run(test: impl Future<Output = ()>) {
 /// A control plane with nodes, a kubelet and a witness.
 pub struct World {
     pub config: Config,
-    /// The person's client, and the kubelet's.
+    /// The client of the user, and of the kubelet.
     pub admin: Client,
     pub witness: Arc<Witness>,
     pub log: Log,
@@ -50,7 +50,7 @@ pub struct World {
 }
 
 impl World {
-    /// The one world of this program. Its tests run by [`run`], for it lives on their runtime.
+    /// The one world of this program. Its tests run by [`run`], because it lives on their runtime.
     pub async fn shared() -> Arc<Self> {
         static WORLD: OnceCell<Arc<World>> = OnceCell::const_new();
         WORLD.get_or_init(Self::start).await.clone()
@@ -66,7 +66,7 @@ impl World {
                 "--no-audit",
                 "--simulated-nodes=4",
                 &format!("--stages={stages}"),
-                // Hundreds of jobs at once are not to wait for a client's limit.
+                // Hundreds of jobs at once must not wait for a client's limit.
                 "--kcm-qps=1000",
                 "--kcm-burst=1000",
                 "--scheduler-qps=1000",
@@ -80,7 +80,7 @@ impl World {
         Arc::new(Self { config, admin, witness, log, trials: Semaphore::new(SIDE_BY_SIDE), _cluster: cluster })
     }
 
-    /// Waits for a place among the trials that run side by side, whatever test they are of.
+    /// Waits for a place among the trials that run side by side, whichever test they belong to.
     pub async fn place(&self) -> SemaphorePermit<'_> {
         self.trials.acquire().await.expect("it is never closed")
     }
@@ -106,7 +106,7 @@ impl World {
         Api::namespaced(self.admin.clone(), namespace)
     }
 
-    /// Sends JSON as a person's tool does; the error is what the API server says.
+    /// Sends JSON as a user's tool does. The error is the API server's message.
     ///
     /// # Errors
     /// What the API server answered.

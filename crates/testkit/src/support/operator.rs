@@ -13,9 +13,9 @@ use tracing::{Instrument, error_span};
 use trainingjob_operator::controller::{self, AgentAccess, Options};
 use trainingjob_operator::telemetry::Metrics;
 
-/// An operator that is due within this time is not idle.
+/// An operator that is due to act within this time is not idle.
 const SOON: Duration = Duration::from_secs(3);
-/// Events are published beside a reconcile, and what a watch has brought is filed a moment later.
+/// Events are published beside a reconcile, and the content of a watch is stored a moment later.
 const A_MOMENT: Duration = Duration::from_millis(100);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
@@ -42,20 +42,21 @@ impl Operator {
             ..Options::default()
         };
         let running = controller::run(wire.client(), options, metrics.clone(), std::future::pending());
-        // What it logs of no job in particular is filed under its namespace too. The log keeps no lesser spans of ours.
+        // Log lines about no job in particular are filed under its namespace too. The log keeps no lesser spans of
+        // ours.
         let task = tokio::spawn(running.instrument(error_span!("operator", namespace)));
         Self { wire, witness: world.witness.clone(), namespace: namespace.to_owned(), metrics, task }
     }
 
-    /// As by SIGKILL: nothing of it is sent any more, no answer arrives.
+    /// Ends the operator as SIGKILL does. It sends nothing any more, and no answer arrives.
     pub fn kill(&self) {
         self.wire.end();
         self.task.abort();
     }
 
-    /// Waits until it has reconciled and has nothing to do: it has decided what it could.
+    /// Waits until it has reconciled and has nothing to do, so that it has decided what it could.
     ///
-    /// One that is refused over and over never comes to rest: the time is bounded.
+    /// An operator that is refused over and over never settles, so the time is bounded.
     pub async fn decided(&self) {
         let decided = async {
             while self.reconciles() == 0 || !self.metrics.is_idle(Duration::ZERO) || self.wire.idle() < A_MOMENT {
@@ -65,8 +66,8 @@ impl Operator {
         let _ = tokio::time::timeout(Duration::from_secs(3), decided).await;
     }
 
-    /// Whether it knows all that the witness has seen, and has nothing to do: not that it is silent, which one is too that
-    /// gets no time of the processor.
+    /// Whether it knows all that the witness has seen, and has nothing to do. Silence is no proof, because an operator
+    /// without processor time is silent, too.
     pub fn is_idle(&self) -> bool {
         let newest = self.witness.read(&self.namespace, |space| space.newest.clone());
         newest.iter().all(|(kind, version)| self.wire.has_brought(*kind, *version))

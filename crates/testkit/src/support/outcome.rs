@@ -1,4 +1,5 @@
-//! What is left in a namespace, freed of what differs from run to run, and what must hold of everything that was there.
+//! The objects that are left in a namespace, without what differs from run to run, and the invariants of everything
+//! that existed.
 
 use super::witness::{Kind, Seen, Space};
 use jiff::Timestamp;
@@ -6,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-/// What is left, by kind and name, and how many of each kind there have ever been.
+/// The objects that are left, by kind and name, and how many of each kind have ever existed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub left: BTreeMap<String, Value>,
@@ -32,7 +33,7 @@ impl Outcome {
         Self { left, ever: kinds.map(|kind| (kind, space.ever(kind))).into() }
     }
 
-    /// Where two outcomes differ, a line each.
+    /// The differences between two outcomes, one line each.
     pub fn differences(&self, other: &Self) -> String {
         let mut lines = String::new();
         for key in self.left.keys().chain(other.left.keys().filter(|key| !self.left.contains_key(*key))) {
@@ -67,7 +68,7 @@ fn differ(lines: &mut String, path: &str, one: Option<&Value>, other: Option<&Va
     }
 }
 
-/// What in an object tells of the operator's work.
+/// The parts of an object that show the operator's work.
 fn telling(kind: Kind, object: &Value) -> Value {
     let metadata = &object["metadata"];
     let mut telling = json!({
@@ -93,19 +94,19 @@ fn telling(kind: Kind, object: &Value) -> Value {
         Kind::ConfigMap => telling["data"] = object["data"].clone(),
     }
     if kind == Kind::TrainingJob {
-        // What was applied is in the annotations; the operator writes none.
+        // The annotations show what was applied. The operator writes none.
         let status = &mut telling["status"];
         for field in ["duration", "suspendedSeconds", "runningSeconds", "lostSeconds", "goodput"] {
             status.as_object_mut().map(|status| status.remove(field));
         }
         for restart in status["restarts"].as_array_mut().into_iter().flatten() {
             restart["ranSeconds"] = Value::Null;
-            // Where the scheduler puts a pod is its own affair.
+            // The scheduler decides where a pod runs.
             if restart["node"].is_string() {
                 restart["node"] = json!("N");
             }
         }
-        // A list by type: its order is that of their first setting.
+        // A list by type, in the order in which the types were first set.
         if let Some(conditions) = status["conditions"].as_array_mut() {
             conditions.sort_by_key(|condition| condition["type"].to_string());
         }
@@ -113,7 +114,7 @@ fn telling(kind: Kind, object: &Value) -> Value {
     telling
 }
 
-/// Names that differ from run to run, and what they are called in an outcome.
+/// Names that differ from run to run, and their names in an outcome.
 struct Names(Vec<(String, String)>);
 
 impl Names {
@@ -129,12 +130,13 @@ impl Names {
                 (Kind::Pod, Some((plain, _))) => plain.to_owned(),
                 _ => name.to_owned(),
             };
-            // The first, the second of its name: an owner that is gone is told from the one that is there.
+            // The first or the second object of its name. This distinguishes an owner that is gone from the one that
+            // exists.
             let count = counts.entry((*kind, plain.clone())).or_default();
             *count += 1;
             names.push((uid.clone(), format!("UID-OF-{kind:?}-{plain}-{count}")));
             if *kind == Kind::TrainingJob {
-                // Of which the names of its keys' Secret and of its NetworkPolicy have the beginning.
+                // The names of the job's Secret of keys and of its NetworkPolicy contain the beginning of its UID.
                 let of_uid = |what: &str| (format!("-{what}-{}", &uid[..8]), format!("-{what}-UID-{count}"));
                 names.extend(["keys", "isolation"].map(of_uid));
             }
@@ -143,7 +145,7 @@ impl Names {
             }
         }
         names.extend((0..4).map(|node| (format!("node sim-{node}"), "node N".to_owned())));
-        // The longest first, for one may begin another.
+        // The longest first, because one name may be the beginning of another.
         names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         Self(names)
     }
@@ -166,7 +168,7 @@ impl Names {
     }
 }
 
-/// A deadline's message tells for how long it ran.
+/// A deadline's message says for how long the job ran.
 fn without_seconds(text: &str) -> String {
     match text.strip_prefix("ran for ").and_then(|rest| rest.split_once(' ')) {
         Some((_, rest)) => format!("ran for N {rest}"),
@@ -174,14 +176,14 @@ fn without_seconds(text: &str) -> String {
     }
 }
 
-/// What must hold at every moment, whatever happens to the operator. Where a gang is led it restarts without the operator, which
+/// What must hold at every moment, whatever happens to the operator. A led gang restarts without the operator, which
 /// may learn of several attempts at once. The error names what did not hold.
 ///
 /// # Errors
 /// Which of them was broken.
 pub fn invariants(space: &Space, is_led: bool) -> Result<(), String> {
     let mut wrong = String::new();
-    // Those that look after the data have no number; the gang's are made when they are gone.
+    // Jobs that look after the data have no number. The gang's Jobs are made when they are gone.
     let is_of_gang = |job: &&Seen| job.object["metadata"]["labels"]["component"] != "upkeep";
     for job in births(space, Kind::Job).filter(is_of_gang) {
         let attempt = number(&job.object["metadata"]["labels"]["ml.example.com/incarnation"]);

@@ -1,5 +1,5 @@
-//! What lies between an operator and the API server: it counts requests, ends the operator at a chosen one, shows it the
-//! world as it was, and knows how far its watches have come.
+//! The layer between an operator and the API server. It counts requests, ends the operator at a chosen one, shows it
+//! the world as it was, and knows how far its watches are.
 
 use super::agents::Agents;
 use super::witness::Kind;
@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Where in the stream of write requests something happens; the first has number 1.
+/// A point in the stream of write requests. The first write has number 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
-    /// The operator ends, the request is never sent.
+    /// The operator ends, and the request is never sent.
     Before(usize),
-    /// The request is sent and done, the operator ends without its answer.
+    /// The request is sent and done, and the operator ends without its answer.
     After(usize),
 }
 
@@ -34,12 +34,12 @@ impl Point {
     }
 }
 
-/// An earlier state of the world. Lists are answered as they were then, and watches tell nothing of what came after.
+/// An earlier state of the world. Lists are answered as they were then, and watches report nothing that came after.
 #[derive(Clone, Debug)]
 pub struct Past {
     /// etcd's revision.
     pub revision: String,
-    /// Whose past it is.
+    /// The kinds that are shown as they were.
     pub kinds: &'static [Kind],
 }
 
@@ -56,7 +56,7 @@ pub struct Instructions {
     /// The number of the write before which the revision is noted.
     pub note: Option<usize>,
     pub past: Option<Past>,
-    /// Who answers for the pods.
+    /// The agents that answer for the pods.
     pub agents: Option<Arc<Agents>>,
 }
 
@@ -77,13 +77,13 @@ struct Log {
     last: Instant,
     /// Requests other than watches that have no answer yet.
     under_way: usize,
-    /// By kind the version up to which a watch has brought everything.
+    /// The version of each kind up to which a watch has brought everything.
     watched: HashMap<Kind, u64>,
 }
 
 type Answer = Response<UnsyncBoxBody<Bytes, kube::Error>>;
 
-/// A request under way; over when dropped, as one is that nobody waits for any more.
+/// A request under way. It is over when this is dropped, as when its caller stops waiting.
 struct UnderWay<'a>(&'a Wire);
 
 impl Drop for UnderWay<'_> {
@@ -127,7 +127,7 @@ impl Wire {
         self.instructions.agents.is_some()
     }
 
-    /// From here on nothing passes: the operator is dead, whatever of it still moves.
+    /// From here on nothing passes. The operator is dead, whatever of it still moves.
     pub fn end(&self) {
         self.ended.send_replace(true);
     }
@@ -141,7 +141,7 @@ impl Wire {
         *self.ended.borrow()
     }
 
-    /// The past is over: lists are true again, and watches catch up.
+    /// Ends the past. Lists are current again, and watches catch up.
     pub fn catch_up(&self) {
         self.present.send_replace(true);
     }
@@ -159,7 +159,7 @@ impl Wire {
         self.log().noted.clone()
     }
 
-    /// For how long no request but watches has been under way.
+    /// The time for which no request except watches has been under way.
     pub fn idle(&self) -> Duration {
         let log = self.log();
         if log.under_way == 0 { log.last.elapsed() } else { Duration::ZERO }
@@ -176,7 +176,7 @@ impl Wire {
         let Some((kind, begin)) = watched.filter(|_| head.status.is_success()) else {
             return Ok(Response::from_parts(head, body.boxed_unsync()));
         };
-        // What came before was in the list from which the watch goes on.
+        // Earlier versions were in the list from which the watch continues.
         self.brought(kind, begin);
         let mut rest = Vec::new();
         let body = body.map_frame(move |frame| {
@@ -247,7 +247,7 @@ impl Wire {
         answer
     }
 
-    /// Notes the request; its number if it is a write.
+    /// Records the request. Returns its number if it is a write.
     fn note(&self, request: &Request<Body>, watch: bool) -> Option<usize> {
         let mut log = self.log();
         if watch {
@@ -283,7 +283,7 @@ fn begin(request: &Request<Body>) -> Option<u64> {
     request.uri().query()?.split('&').find_map(|pair| pair.strip_prefix("resourceVersion=")?.parse().ok())
 }
 
-/// The version that a line of a watch speaks of.
+/// The version in a line of a watch.
 fn version(line: &[u8]) -> Option<u64> {
     #[derive(Deserialize)]
     struct Event {
@@ -301,13 +301,13 @@ fn version(line: &[u8]) -> Option<u64> {
     serde_json::from_slice::<Event>(line).ok()?.object.metadata.resource_version.parse().ok()
 }
 
-/// Events are sent beside the work, and a lost one is none of its state.
+/// Whether a request is a write. Events are sent beside the work, and no state depends on them.
 fn is_write(request: &Request<Body>) -> bool {
     !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
         && !request.uri().path().ends_with("/events")
 }
 
-/// The kind of which this request reads all.
+/// The kind that this request lists completely.
 fn collection(request: &Request<Body>) -> Option<Kind> {
     match request.uri().path().rsplit('/').next()? {
         _ if *request.method() != Method::GET => None,

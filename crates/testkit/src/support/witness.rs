@@ -1,6 +1,6 @@
-//! Sees every version of every object that matters, by namespace and in the order of their making.
+//! Sees every version of every object that matters, by namespace and in the order in which they were made.
 //!
-//! Versions are etcd's revisions, the same count for all kinds: of two writes to different objects it tells which was
+//! Versions are etcd's revisions, the same count for all kinds. They show which of two writes to different objects was
 //! first.
 
 use super::DEADLINE;
@@ -31,7 +31,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether operators watch it.
+    /// Whether operators watch the kind.
     fn is_watched(self) -> bool {
         self != Self::NetworkPolicy
     }
@@ -43,20 +43,20 @@ pub struct Seen {
     pub version: u64,
     pub kind: Kind,
     pub uid: String,
-    /// This version is the last: the object is gone.
+    /// Whether this version is the last, because the object is gone.
     pub gone: bool,
     pub object: Arc<Value>,
 }
 
 /// What was seen in one namespace.
 pub struct Space {
-    /// In the order in which the watches told it: true to the versions within a kind only.
+    /// In the order of the watches, which is that of the versions within a kind only.
     pub history: Vec<Seen>,
-    /// What there is.
+    /// The present objects.
     pub now: BTreeMap<(Kind, String), Arc<Value>>,
-    /// By kind the newest version of an object that an operator watches.
+    /// The newest version, by kind, of an object that an operator watches.
     pub newest: BTreeMap<Kind, u64>,
-    /// When something changed last.
+    /// The time of the last change.
     pub changed: Instant,
     bell: watch::Sender<()>,
 }
@@ -77,9 +77,9 @@ impl Space {
         self.now.get(&(kind, name.to_owned())).map(|object| &**object)
     }
 
-    /// How many objects of a kind there have ever been.
+    /// How many objects of a kind have ever existed.
     pub fn ever(&self, kind: Kind) -> usize {
-        // An upkeep Job is made again if its end is seen before its last words.
+        // An upkeep Job is made again if its end is seen before its report.
         let is_upkeep = |seen: &Seen| seen.object["metadata"]["labels"]["component"] == "upkeep";
         let all = self.history.iter().filter(|seen| seen.kind == kind && !is_upkeep(seen));
         all.map(|seen| &seen.uid).collect::<BTreeSet<_>>().len()
@@ -110,7 +110,8 @@ impl Witness {
             let events = watcher(api, watcher::Config::default()).default_backoff();
             let mut has_seen_any = false;
             let events = events.filter_map(move |event| {
-                // The API server has no history of a kind from before its first object: a watch that began then breaks off.
+                // The API server has no history of a kind from before its first object. A watch that began then breaks
+                // off.
                 let is_too_early = !has_seen_any && matches!(&event, Err(Error::WatchError(why)) if why.code == 410);
                 has_seen_any |= matches!(&event, Ok(Event::Apply(_) | Event::InitApply(_)));
                 ready((!is_too_early).then(|| (kind, event.expect("the witness's watch holds"))))
@@ -130,7 +131,7 @@ impl Witness {
         witness
     }
 
-    /// Every version of every pod from here on.
+    /// Sends every version of every pod from here on.
     pub fn pods(&self) -> mpsc::UnboundedReceiver<Arc<Value>> {
         let (send, receive) = mpsc::unbounded_channel();
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).push(send);
@@ -158,7 +159,7 @@ impl Witness {
         })
     }
 
-    /// Waits until nothing has changed in a namespace for so long, and nothing is expected to.
+    /// Waits until nothing has changed in a namespace for this long, and nothing is expected to.
     pub async fn rest(&self, namespace: &str, quiet: Duration, at_rest: impl Fn(&Space) -> bool) {
         let resting = async {
             loop {
@@ -170,16 +171,16 @@ impl Witness {
                 tokio::time::sleep(left).await;
             }
         };
-        // What never rests is found by what is waited for next.
+        // The next wait finds what never settles.
         let _ = tokio::time::timeout(DEADLINE, resting).await;
     }
 
-    /// Lets everybody look again who waits.
+    /// Makes every waiting test look again.
     pub fn ring(&self, namespace: &str) {
         self.read(namespace, |space| space.bell.send_replace(()));
     }
 
-    /// Drops what was seen in a namespace that nobody looks at any more.
+    /// Drops what was seen in a namespace that is no longer looked at.
     pub fn forget(&self, namespace: &str) {
         self.lock().remove(namespace);
     }
@@ -221,7 +222,7 @@ impl Witness {
     }
 }
 
-/// What there is, for a person who reads why a test failed.
+/// The present objects, for the reader of a failed test.
 fn summary(space: &Space) -> String {
     let lines = space.now.iter().filter(|((_, name), _)| name != "kube-root-ca.crt").map(|((kind, name), object)| {
         let deleting = if object["metadata"]["deletionTimestamp"].is_null() { "" } else { " (deleting)" };

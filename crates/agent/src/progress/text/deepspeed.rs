@@ -10,7 +10,7 @@ regexes! {
     DEEPSPEED_STEP = r"/global_step=([0-9]+),";
 }
 
-/// What its engine logs, and its throughput timer.
+/// Lines of its engine and of its throughput timer.
 pub(super) fn line(text: &str, _: &mut Run) -> Option<Update> {
     if let Some(found) = DEEPSPEED.captures(text) {
         let mut update = Update { step: parse(&found[1]), ..Update::default() };

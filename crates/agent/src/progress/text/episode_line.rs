@@ -11,7 +11,7 @@ regexes! {
     REWARD = r"(?i)\b(?:[a-z]+_)?(?:reward|return|score)s?(?:: *| *= *| +)-?[0-9.]";
 }
 
-/// An episode is a step, unless the program also tells of steps.
+/// An episode is a step, unless the program also prints steps.
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let found = EPISODE.captures(text).filter(|_| run.unit != Unit::Steps)?;
     let (start, end) = (found.get(0)?.start(), found.get(2).or(found.get(1))?.end());

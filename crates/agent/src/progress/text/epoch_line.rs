@@ -7,24 +7,24 @@ use super::words::{is_of_a_checkpoint, is_of_another_time};
 use protocol::progress::Update;
 
 regexes! {
-    // PyTorch's ImageNet example and all that come from it, torchvision's `MetricLogger` among them (DETR, MAE).
+    // PyTorch's ImageNet example and its derivatives, including torchvision's `MetricLogger` (DETR, MAE).
     FROM_0 = r"^Epoch: \[[0-9]+\] *\[ *[0-9]+/[0-9]+\]";
 }
 
-/// One that measures something, or begins an epoch.
+/// A line that measures something, or begins an epoch.
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let (epoch, found) = Epoch::find(text)?;
     let (before, after) = (&text[..found.start()], &text[found.end()..]);
     // A run that resumes does not print its epoch 0.
     run.counts_from_0 |= epoch.of.is_none() && FROM_0.is_match(&text[found.start()..]);
-    // "Best epoch: 7, val_loss: 0.3": what was measured then was told then.
+    // "Best epoch: 7, val_loss: 0.3": such values were printed in the epoch itself.
     let is_past = is_of_another_time(before) || is_of_a_checkpoint(before);
     let mut update = Update::default();
     let held_out = held_out(text);
     pairs(text, held_out, &mut update);
     let step = Step::find_in_epoch(after).filter(|_| held_out.is_none());
     if update.metrics.is_empty() && step.is_none() {
-        // "Epoch 3" alone on its line, or with decoration; a sentence that mentions one says nothing.
+        // "Epoch 3" alone on its line, or with decoration. A sentence that mentions an epoch says nothing.
         let alone = found.len() + 10 >= text.len() || after.starts_with(" | ") || is_alone(before, after);
         return Some(if (alone || epoch.of.is_some()) && !is_past { run.begin(epoch) } else { Update::default() });
     }
@@ -45,7 +45,7 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     Some(Update { metrics: update.metrics, percentages: update.percentages, ..within })
 }
 
-/// Whether nothing but a word stands beside an epoch, behind what a logger puts before it: `INFO:base:Train Epoch: 1 [0%]`.
+/// Whether an epoch has at most a word beside it, after a logger's prefix: `INFO:base:Train Epoch: 1 [0%]`.
 fn is_alone(before: &str, after: &str) -> bool {
     let own = before.rsplit([':', '>', ']', '|']).next().unwrap_or(before);
     !after.contains(char::is_alphabetic) && own.trim().len() <= 10

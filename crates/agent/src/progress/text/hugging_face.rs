@@ -1,4 +1,4 @@
-//! The Hugging Face Trainer's dictionaries, and its words at the start.
+//! The Hugging Face Trainer's dictionaries, and its lines at the start and the end.
 
 use super::number::parse;
 use super::run::{Epoch, Run};
@@ -11,8 +11,8 @@ regexes! {
     END = r"^train_loss {15,}= +(", number!(), ")$";
 }
 
-/// The Hugging Face Trainer's: a Python dictionary with an epoch. Version 5 quotes the numbers. In Accelerate's examples the epoch
-/// stands before it: `epoch 0: {'accuracy': 0.8}`.
+/// The Hugging Face Trainer's Python dictionary with an epoch. Version 5 quotes the numbers. In Accelerate's examples
+/// the epoch precedes it: `epoch 0: {'accuracy': 0.8}`.
 pub(super) fn dict(text: &str, _: &mut Run) -> Option<Update> {
     let (before, dict) = text.find("{'").filter(|_| text.ends_with('}')).map(|at| text.split_at(at))?;
     let epoch = Epoch::find(before).filter(|(_, found)| found.start() == 0 && before[found.end()..].trim() == ":");
@@ -29,8 +29,8 @@ pub(super) fn dict(text: &str, _: &mut Run) -> Option<Update> {
     (update.epoch.is_some() || update.metrics.contains_key(LOSS)).then_some(update)
 }
 
-/// What the Hugging Face Trainer tells at its start where its log level is INFO, as do the examples of Accelerate and Diffusers,
-/// behind what a logger puts before it.
+/// A line that the Hugging Face Trainer logs at its start at log level INFO, after a logger's prefix. The examples of
+/// Accelerate and Diffusers log it too.
 pub(super) fn start(text: &str, _: &mut Run) -> Option<Update> {
     let found = text.contains(" = ").then(|| START.captures(text)).flatten()?;
     let number = parse(&found[2]);
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(counts(&progress(None, &format!("{start}{bar}"))), [None, Some(3.0), Some(20.0), Some(3375.0)]);
     }
 
-    /// What `log_metrics` prints once all is done: the loss stays that of the last step.
+    /// `log_metrics` prints the mean at the end. The loss stays that of the last step.
     #[test]
     fn the_mean_in_the_table_at_the_end_is_not_the_loss() {
         let mut text = Text::new(None);

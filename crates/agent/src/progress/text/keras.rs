@@ -9,7 +9,7 @@ regexes! {
     KERAS = r"^([0-9]+)/([0-9]+) .*[0-9][mu]?s/(?:step|epoch)\b(.*)";
 }
 
-/// Keras prints the same for an evaluation, but there without an epoch before it or with another total.
+/// Keras prints the same line for an evaluation, but without an epoch before it or with another total.
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let keras = KERAS.captures(text)?;
     let Some(epoch) = run.begun else { return Some(Update::default()) };

@@ -11,8 +11,8 @@ regexes! {
     FINISHED = r"^\[LightGBM\] \[Info\] [0-9.]+ seconds elapsed, finished iteration ([0-9]+)$";
 }
 
-/// `[10]<TAB>training's binary_logloss: 0.3<TAB>valid_0's auc: 0.9`: a round is a step, from 1. The best round's values, told once
-/// more at an early stop, are of another time.
+/// `[10]<TAB>training's binary_logloss: 0.3<TAB>valid_0's auc: 0.9`: a round is a step, from 1. At an early stop the
+/// best round's values are printed again. They are skipped, because they belong to an earlier round.
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     if text.ends_with("est iteration is:") {
         run.next_round = NextRound::Best;
@@ -38,7 +38,7 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     Some(update)
 }
 
-/// The first loss of the data that it learns from is the loss; whatever else keeps its name.
+/// The first loss of the training data is the loss. All other metrics keep their names.
 fn metric<'n>(name: &'n str, set: &str) -> &'n str {
     if set.starts_with("train") && name.ends_with("loss") { "train_loss" } else { name }
 }

@@ -13,7 +13,7 @@ regexes! {
 }
 
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
-    // Cheaper than to look for everything that is measured.
+    // This is cheaper than looking for all metrics.
     if !text.as_bytes().windows(4).any(|word| word.eq_ignore_ascii_case(b"loss")) {
         return None;
     }
@@ -29,7 +29,7 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     if step.is_some_and(|step| is_of_another_time(step.before) || is_of_a_checkpoint(step.before)) {
         return Some(Update::default());
     }
-    // "val step 3/9": of an evaluation, and no step of the run.
+    // "val step 3/9" is a step of an evaluation, not of the run.
     let at = run.at(step.filter(|step| !is_held_out(step.before)));
     Some(Update { metrics: update.metrics, percentages: update.percentages, ..at })
 }
@@ -39,7 +39,7 @@ mod tests {
     use crate::progress::text::testing::*;
     use protocol::progress::{ACCURACY, LOSS};
 
-    /// What one of `lines` counts as `metric` each.
+    /// The value of `metric` in each of `lines`.
     fn all(metric: &str, lines: &[&str]) -> Vec<Option<f64>> {
         lines.iter().map(|line| progress(Some(10.0), line).metric(metric)).collect()
     }

@@ -1,6 +1,6 @@
 //! Progress read off the lines that training programs print by themselves, one small file for each form.
 //!
-//! Each form is recognised by what nothing else looks like, and a line that could mean two things is taken for neither.
+//! Each form is recognised by features that no other line has. A line that could mean two things counts as neither.
 
 #[macro_use]
 mod number;
@@ -31,10 +31,10 @@ use run::{Run, Unit};
 use std::sync::LazyLock;
 use text::printable;
 
-/// What a line of one form says: nothing if it is of another, an empty update if it is of this one and yet tells nothing.
+/// Reads a line of one form. `None` if the line has another form, an empty update if it has this form without progress.
 type Form = fn(&str, &mut Run) -> Option<Update>;
 
-/// The first one that knows a line reads it.
+/// The first form that recognises a line reads it.
 const FORMS: [Form; 17] = [
     hugging_face::dict,
     json_line,
@@ -59,29 +59,29 @@ const FORMS: [Form; 17] = [
 #[derive(Debug, Default)]
 pub struct Text {
     run: Run,
-    /// Of all ranks that print, the first one is believed.
+    /// The lowest rank that has printed so far. Only its lines are read.
     rank: Option<f64>,
 }
 
 impl Text {
-    /// `epochs`: in all, for programs whose text has no total.
+    /// `epochs` is the total, for programs that print none.
     pub fn new(epochs: Option<f64>) -> Self {
         Self { run: Run::new(epochs), rank: None }
     }
 
-    /// With the names of the metrics that the job names: a line of JSON with one of them and a step is progress.
+    /// Sets the metrics that the job names. A line of JSON with one of them and a step is progress.
     #[must_use]
     pub fn naming<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.run.named = names.into_iter().map(|name| field_metric(name).to_owned()).collect();
         self
     }
 
-    /// Somebody else has told how many steps there are.
+    /// Sets the total number of steps, from another source.
     pub fn expect_steps(&mut self, steps: Option<f64>) {
         self.run.steps = steps.or(self.run.steps);
     }
 
-    /// What `line` says, which is without its end.
+    /// Reads the progress in `line`, which has no line end.
     pub fn line(&mut self, line: &[u8]) -> Option<Update> {
         // Nearly all that is printed ends here.
         static WORTH_A_LOOK: LazyLock<regex::bytes::Regex> = LazyLock::new(|| {

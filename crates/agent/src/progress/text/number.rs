@@ -10,7 +10,7 @@ macro_rules! regexes {
     };
 }
 
-/// The regular expression of a number as programs print it; it ends where [`ends_number`] says so.
+/// The regular expression of a number as programs print it. [`ends_number`] decides where it ends.
 ///
 /// [`ends_number`]: super::number::ends_number
 macro_rules! number {
@@ -22,7 +22,7 @@ macro_rules! number {
     };
 }
 
-/// The regular expression of a count; it ends where [`ends_count`] says so.
+/// The regular expression of a count. [`ends_count`] decides where it ends.
 ///
 /// [`ends_count`]: super::number::ends_count
 macro_rules! count {
@@ -31,18 +31,19 @@ macro_rules! count {
     };
 }
 
-/// The number that `text` is, be it with commas between thousands.
+/// Parses `text` as a number, which may have commas between thousands.
 pub(super) fn parse(text: &str) -> Option<f64> {
     let text = text.trim();
     if text.contains(',') { text.replace(',', "").parse().ok() } else { text.parse().ok() }
 }
 
-/// The number that group `index` of `found` is, if it took part.
+/// Parses group `index` of `found` as a number, if it took part in the match.
 pub(super) fn group(found: &Captures, index: usize) -> Option<f64> {
     parse(found.get(index)?.as_str())
 }
 
-/// Whether a count may stand before `after`: not the start of a time, a date, a version, a path or a file's name.
+/// Whether a count may end before `after`. It must not be the start of a time, a date, a version, a path or a file
+/// name.
 pub(super) fn ends_count(after: &str) -> bool {
     let mut rest = after.chars();
     match rest.next() {
@@ -52,7 +53,7 @@ pub(super) fn ends_count(after: &str) -> bool {
     }
 }
 
-/// Whether a number may stand before `after`: not one with a unit, nor part of a name, a date or a version.
+/// Whether a number may end before `after`. It must not have a unit, or be part of a name, a date or a version.
 pub(super) fn ends_number(after: &str) -> bool {
     let mut rest = after.chars();
     match rest.next() {

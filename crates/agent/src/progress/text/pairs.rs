@@ -1,4 +1,4 @@
-//! What a line measures: `name: number`, `name=number`, and `loss 0.5` of names that are known.
+//! The metrics of a line: `name: number`, `name=number`, and, for known names, `loss 0.5`.
 
 use super::number::{ends_number, parse};
 use super::words::{HELD_OUT, is_of_another_time, qualifiers};
@@ -13,12 +13,12 @@ regexes! {
     HELD_OUT_WORD = r"(?i)\b(val|valid|validation|test|eval|evaluation)\b";
 }
 
-/// Whether `text` speaks of held-out data.
+/// Whether `text` mentions held-out data.
 pub(super) fn is_held_out(text: &str) -> bool {
     HELD_OUT_WORD.is_match(text)
 }
 
-/// What a line measures that doesn't speak of the training: `val` of `val Loss: 0.5 Acc: 0.9`.
+/// The held-out data that a line's metrics are about: `val` in `val Loss: 0.5 Acc: 0.9`.
 pub(super) fn held_out(text: &str) -> Option<&str> {
     let first = [PAIR.find(text), WORDS.find(text)].into_iter().flatten().map(|pair| pair.start()).min();
     let before = &text[..first?];
@@ -26,13 +26,13 @@ pub(super) fn held_out(text: &str) -> Option<&str> {
     (!before.to_ascii_lowercase().contains("train")).then(|| found.as_str())
 }
 
-/// A name and its number, as they stand in a line.
+/// A name and its number in a line.
 struct Pair<'t> {
     name: Match<'t>,
     number: Match<'t>,
 }
 
-/// Those of `name: number` and `name=number`, and of known names before a number, in their order.
+/// The pairs of `name: number` and `name=number`, and of known names before a number, in their order.
 fn found(text: &str) -> Vec<Pair<'_>> {
     let of = |regex: &'static Regex| {
         regex.captures_iter(text).filter_map(|found| Some(Pair { name: found.get(1)?, number: found.get(2)? }))
@@ -44,7 +44,7 @@ fn found(text: &str) -> Vec<Pair<'_>> {
     all
 }
 
-/// Whether a number may have a comma for its point, or be one of a list: `loss: 0,123`.
+/// Whether a number may have a decimal comma, or be part of a list: `loss: 0,123`.
 fn is_ambiguous(pair: &Pair, text: &str) -> bool {
     let (number, after) = (pair.number.as_str(), &text.as_bytes()[pair.number.end()..]);
     let is_cut = after.first() == Some(&b',') && after.get(1).is_some_and(u8::is_ascii_digit);
@@ -53,8 +53,8 @@ fn is_ambiguous(pair: &Pair, text: &str) -> bool {
         && (is_cut || (number.contains(',') && (name.contains("loss") || name.contains("acc"))))
 }
 
-/// Whether a number behind a name, with nothing between them, is its value. `loss 3 of 4` and `loss 2.0 is too much` are
-/// sentences; what was measured is no whole number, and another name with its number follows it, or none.
+/// Whether a number right behind a name is its value. `loss 3 of 4` and `loss 2.0 is too much` are sentences. A
+/// measured value is not a whole number, and is followed by another name with its number, or by nothing.
 fn is_measured(pair: &Pair, text: &str) -> bool {
     let number = pair.number.as_str();
     let is_whole = number.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b','));
@@ -67,10 +67,10 @@ fn is_measured(pair: &Pair, text: &str) -> bool {
     follows && (!is_whole || pair.name.as_str().contains('/')) && !is_ambiguous(pair, text)
 }
 
-/// All `name: number`, `name=number` and, of names that are known, `name number` in `text`, those of held-out data under their
-/// own names. Of those that mean the same the first counts.
+/// Adds all `name: number`, `name=number` and, for known names, `name number` in `text` to `update`. Metrics of
+/// held-out data keep their own names. If several names mean the same, the first one counts.
 pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
-    // Counts and labels, and what stands in the line as a count already.
+    // Counts and labels, and names that the line's counts already cover.
     const NO_METRICS: [&str; 14] = [
         "epoch",
         "epochs",
@@ -93,7 +93,7 @@ pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
         if NO_METRICS.contains(&name.as_str().to_ascii_lowercase().as_str()) {
             continue;
         }
-        // "Tokens / Sec: 1234.5" has another name than its last word.
+        // In "Tokens / Sec: 1234.5" the name is more than the last word.
         if text[..name.start()].ends_with("/ ") {
             continue;
         }
@@ -112,9 +112,9 @@ pub(super) fn pairs(text: &str, held_out: Option<&str>, update: &mut Update) {
     }
 }
 
-/// `name` with the words `before` it that belong to it; `None` if they say that it isn't what it is called.
+/// `name` with the words in `before` that belong to it. `None` if they show that the value is something else.
 fn full_name(before: &str, name: &str, held_out: &mut Option<String>) -> Option<String> {
-    // Words that make a name of their own with what follows, unless that is a loss or an accuracy.
+    // Words that form another name with the next word, unless that is a loss or an accuracy.
     const JOINED: [&str; 8] = ["lm", "learning", "grad", "avg", "average", "mean", "total", "running"];
     let lower = name.to_ascii_lowercase();
     let is_of_training = |word: &&str| ["train", "training"].iter().any(|known| word.eq_ignore_ascii_case(known));

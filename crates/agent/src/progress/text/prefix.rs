@@ -1,4 +1,4 @@
-//! What launchers put before each line of the processes that they started.
+//! Prefixes that launchers put before each line of their processes.
 
 use super::number::parse;
 

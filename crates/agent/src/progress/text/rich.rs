@@ -1,4 +1,4 @@
-//! Lightning's bar where rich is installed.
+//! Lightning's bar if rich is installed.
 
 use super::number::parse;
 use super::pairs::pairs;
@@ -9,7 +9,8 @@ regexes! {
     RICH_BAR = r"^Epoch ([0-9]+)/([0-9]+) .* ([0-9]+)/([0-9]+) +[0-9:]+ • ";
 }
 
-/// `Epoch 2/9 ━━━ 40/40 0:00:01 • 0:00:00 62.69it/s v_num: 0.000`: it counts from 0, and 9 is the number of the last one.
+/// `Epoch 2/9 ━━━ 40/40 0:00:01 • 0:00:00 62.69it/s v_num: 0.000`: epochs count from 0, and 9 is the number of the last
+/// one.
 pub(super) fn bar(text: &str, run: &mut Run) -> Option<Update> {
     let bar = RICH_BAR.captures(text)?;
     run.counts_from_0 = true;

@@ -1,25 +1,25 @@
-//! Where in the run a program is, as far as what it has printed so far tells.
+//! The position of a program in its run, according to its output so far.
 
 use super::number::{ends_count, group, parse};
 use protocol::progress::Update;
 use regex::{Captures, Match, Regex};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What one program has printed so far, as far as later lines need it.
+/// The parts of one program's output so far that later lines need.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// Epochs in all where the text doesn't say it.
+    /// Total epochs, if the output does not say them.
     pub epochs: Option<f64>,
-    /// Steps in all, from whoever told: they tell the training's bar from others.
+    /// Total steps, from any source. They distinguish the training's bar from others.
     pub steps: Option<f64>,
-    /// A line that only began an epoch. It counts once something of it was reported, or the next one began.
+    /// An epoch that a line only began. It counts when something of it is reported, or the next one begins.
     pub begun: Option<Epoch>,
     /// The last epoch with its step, and whether steps go on over epochs.
     at: Option<(f64, f64)>,
     steps_go_on: bool,
-    /// Steps in an epoch, of Keras' bar.
+    /// Steps in an epoch, from Keras' bar.
     pub per_epoch: Option<f64>,
-    /// What the last bars showed when they stood at 0, by their titles.
+    /// The values of the last bars when they stood at 0, by title.
     bars: VecDeque<(String, BTreeMap<String, f64>)>,
     pub counts_from_0: bool,
     pub has_epochs: bool,
@@ -31,7 +31,7 @@ pub(super) struct Run {
     pub named: Vec<String>,
 }
 
-/// What the run's steps are: the unit of the first one.
+/// The unit of the run's steps, which is that of the first one.
 #[derive(Debug, Default, PartialEq)]
 pub(super) enum Unit {
     #[default]
@@ -49,23 +49,23 @@ struct Alone {
     measured: bool,
 }
 
-/// What LightGBM's next line of a round is of.
+/// The round that LightGBM's next line of a round belongs to.
 #[derive(Debug, Default, PartialEq)]
 pub(super) enum NextRound {
     #[default]
     Now,
-    /// Of its best round, as it has said.
+    /// Its best round, as an earlier line announced.
     Best,
 }
 
-/// The number of an epoch, and of how many.
+/// The number of an epoch, and the total.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Epoch {
     pub number: f64,
     pub of: Option<f64>,
 }
 
-/// A step that a line speaks of, of how many, with the text around it.
+/// A step in a line, the total, and the text around it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<'t> {
     pub number: f64,
@@ -83,7 +83,7 @@ regexes! {
 }
 
 impl Epoch {
-    /// The first that `text` speaks of, and the text of it.
+    /// The first epoch in `text`, and its match.
     pub fn find(text: &str) -> Option<(Self, Match<'_>)> {
         let found = EPOCH.captures(text)?;
         let epoch = Self { number: group(&found, 1)?, of: group(&found, 2).filter(|&of| of > 0.0) };
@@ -92,18 +92,18 @@ impl Epoch {
 }
 
 impl<'t> Step<'t> {
-    /// The first that `text` speaks of.
+    /// The first step in `text`.
     pub fn find(text: &'t str) -> Option<Self> {
         STEP.captures_iter(text).find_map(|found| Self::of(&found, text))
     }
 
-    /// The one that `text` begins with, which stands behind an epoch: a step, or the batch of a data loader.
+    /// The step at the beginning of `text`, which follows an epoch: a step, or the batch of a data loader.
     pub fn find_in_epoch(text: &'t str) -> Option<Self> {
         let batch = BATCH.captures(text).or_else(|| NAMED_BATCH.captures(text));
         batch.and_then(|found| Self::of(&found, text)).or_else(|| Self::find(text))
     }
 
-    /// The one that `regex` finds, which has no name.
+    /// The step without a name that `regex` finds.
     pub fn find_bare(regex: &Regex, text: &'t str) -> Option<Self> {
         let number = regex.captures(text)?.get(1)?;
         let (before, after) = (&text[..number.start()], &text[number.end()..]);
@@ -122,27 +122,27 @@ impl Run {
         Self { epochs, ..Self::default() }
     }
 
-    /// An epoch has begun, of which nothing is known yet; that the one before it is over is.
+    /// Takes in that an epoch has begun. Nothing is known of it yet, but the epoch before it is over.
     pub fn begin(&mut self, epoch: Epoch) -> Update {
         let before = self.begun.replace(epoch).filter(|before| before.number + 1.0 == epoch.number);
         Update { epoch: before.map(|before| before.number), epochs: epoch.of, ..Update::default() }
     }
 
-    /// What a line says by its step that names no epoch: of the one that has begun, if one has.
+    /// The update of a line with `step` and no epoch. The step belongs to the epoch that has begun, if there is one.
     pub fn at(&mut self, step: Option<Step>) -> Update {
         let counts = |step: Step| Update { step: Some(step.number), steps: step.of, ..Update::default() };
         match (step, self.begun) {
             (Some(Step { number, of: Some(steps), .. }), Some(epoch)) => self.within(epoch, number, steps),
             (None, Some(epoch)) => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
-            // Of the epoch or of all: it doesn't say.
+            // A step of the epoch or of the run: the line does not say which.
             (Some(_), _) if self.has_epochs => Update { is_certain: true, ..Update::default() },
             (Some(step), None) => counts(step),
             _ => Update::default(),
         }
     }
 
-    /// Whether `step`, alone on its line, goes on from the one before it, of as many. One of fewer than ten may be of
-    /// anything: a recipe, a build, a headline. Between two of a training stands a loss.
+    /// Whether `step`, alone on its line, continues the one before it, with the same total. A total below ten may
+    /// belong to anything: a recipe, a build, a headline. A training prints a loss between two of them.
     pub fn goes_on(&mut self, step: &Step) -> bool {
         let before = self.alone.replace(Alone { number: step.number, of: step.of, measured: false });
         before.is_some_and(|before| {
@@ -151,19 +151,19 @@ impl Run {
         })
     }
 
-    /// A loss came without a step: it is of the last one that stood alone.
+    /// Takes in a loss without a step. It belongs to the last step that stood alone.
     pub fn measured_after_step(&mut self) {
         if let Some(alone) = &mut self.alone {
             alone.measured = true;
         }
     }
 
-    /// Step `step` of the `steps` in `epoch`, as steps of the run.
+    /// Converts step `step` of the `steps` in `epoch` to steps of the run.
     pub fn within(&mut self, epoch: Epoch, step: f64, steps: f64) -> Update {
         self.counts_from_0 |= epoch.number == 0.0;
         let epochs = epoch.of.or(self.epochs);
         let done = epoch.number - if self.counts_from_0 { 0.0 } else { 1.0 };
-        // The next epoch goes on counting where the last one ended, and stands where the run would stand.
+        // The next epoch continues the count of the last one, and its step fits the position in the run.
         self.steps_go_on |= self.at.is_some_and(|(number, last)| epoch.number > number && step > last)
             && epochs.is_some_and(|epochs| step / steps >= done / epochs);
         self.at = Some((epoch.number, step));
@@ -178,8 +178,8 @@ impl Run {
         update
     }
 
-    /// Takes from `shown` what a bar has shown since it stood at 0: there it shows what it begins with, be it a 0, and
-    /// that stays until something was measured.
+    /// Removes from `shown` the values that a bar has shown since it stood at 0. A bar at 0 shows initial values,
+    /// possibly 0, which stay until something is measured.
     pub fn measured(&mut self, title: &str, step: f64, shown: &mut BTreeMap<String, f64>) {
         const BARS: usize = 8;
         if step == 0.0 {

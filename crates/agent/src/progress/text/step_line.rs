@@ -10,7 +10,7 @@ regexes! {
     RETURN = r"(?i)\b(?:[a-z]+_)?(?:reward|return)(?:_mean)?s?(?:: *|=)\[?-?[0-9.]+\]?(?:$|[,;|)]| +[|,])";
 }
 
-/// There are steps of anything, so that one counts only where the line tells what a training does. See [`tells`].
+/// Anything may have steps, so a step counts only if the line shows that it is of a training. See [`tells`].
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let step = Step::find(text)?;
     let mut update = Update::default();
@@ -19,12 +19,15 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
         return Some(Update::default());
     }
     let at = run.at(Some(step));
-    // Of the epoch or of all, the line doesn't say, and measures nothing by which anything is decided.
+    // The line does not say whether the step is of the epoch or of the run, so no decision depends on its metrics.
     Some(Update { metrics: update.metrics, percentages: update.percentages, is_certain: false, ..at })
 }
 
-/// Whether `step` is one of the training: it comes with a learning rate, an accuracy, a norm of gradients, a perplexity, a
-/// reward or a rate (`measured` in the line), its total is the training's, or it stands alone on its line and goes on from the one before.
+/// Whether `step` is one of the training. One of these has to hold:
+///
+/// - The line has a learning rate, an accuracy, a norm of gradients, a perplexity, a reward or a rate (see `measured`).
+/// - The total is the training's.
+/// - The step stands alone on its line and continues the one before.
 pub(super) fn tells(step: &Step, measured: &Update, run: &mut Run) -> bool {
     const OF_TRAINING: [&str; 6] = [LEARNING_RATE, ACCURACY, THROUGHPUT, "grad_norm", "ppl", "perplexity"];
     let is_foreign = step.before.ends_with(['/', '-', '.', '_', '\\'])

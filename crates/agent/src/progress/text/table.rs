@@ -1,5 +1,5 @@
-//! Tables of a name and a number in each row, as the loggers of OpenAI's Baselines, of its diffusion models and of Stable Baselines3
-//! draw them: `| step | 1200 |`, `|    total_timesteps | 2048 |`.
+//! Tables with a name and a number in each row: `| step | 1200 |`, `|    total_timesteps | 2048 |`. The loggers of
+//! OpenAI's Baselines, of its diffusion models and of Stable Baselines3 draw them.
 
 use super::number::parse;
 use super::run::Run;

@@ -1,4 +1,4 @@
-//! What the forms' tests share.
+//! Helpers for the tests of the forms.
 
 use crate::output::lines::Lines;
 use jiff::Timestamp;
@@ -14,7 +14,7 @@ macro_rules! recorded {
 }
 pub(super) use recorded;
 
-/// All updates that a stream gives, and what they come to.
+/// All updates that a stream gives, and the resulting progress.
 pub(super) fn read(text: &mut Text, stream: &[u8]) -> (Vec<Update>, Progress) {
     let (mut updates, mut progress) = (Vec::new(), Progress::default());
     let asked = Update { epochs: text.run.epochs, ..Update::default() };
@@ -24,7 +24,7 @@ pub(super) fn read(text: &mut Text, stream: &[u8]) -> (Vec<Update>, Progress) {
     (updates, progress)
 }
 
-/// What a program says that was asked for so many epochs.
+/// The progress of a program that was asked for `epochs` epochs.
 pub(super) fn progress(epochs: Option<f64>, stream: &str) -> Progress {
     read(&mut Text::new(epochs), stream.as_bytes()).1
 }

@@ -11,8 +11,8 @@ regexes! {
     TORCHTUNE = r"^([0-9]+)\|[0-9]+\|Loss: ", number!(), ":$";
 }
 
-/// There are bars for anything: the training's tells an epoch, a loss, a learning rate or the right total. What is measured stands
-/// behind the bar, or in its title, as in torchtune's: `1|25|Loss: 1.84: 12%|█▎        | 25/200 [00:40<04:40]`.
+/// Anything may have a bar. The training's bar shows an epoch, a loss, a learning rate or the right total. Metrics
+/// follow the bar, or are in its title, as in torchtune's: `1|25|Loss: 1.84: 12%|█▎        | 25/200 [00:40<04:40]`.
 pub(super) fn bar(text: &str, run: &mut Run) -> Option<Update> {
     let bar = text.contains("%|").then(|| BAR.captures(text)).flatten()?;
     let title = text[..bar.get(0)?.start()].trim();
@@ -43,8 +43,8 @@ pub(super) fn bar(text: &str, run: &mut Run) -> Option<Update> {
     Some(if run.steps == Some(steps) { counts } else { Update::default() })
 }
 
-/// The epoch in the title of the bars of YOLOv5, which counts from 0 up to the last one, and of Ultralytics, which counts from 1:
-/// `0/299  3.2G  0.11  0.05  0.03  128  640`. Behind the memory of the GPU stand losses, each without its name.
+/// The epoch in the title of the bars of YOLOv5, which counts from 0 up to the last one, and of Ultralytics, which
+/// counts from 1: `0/299  3.2G  0.11  0.05  0.03  128  640`. Losses without names follow the GPU memory.
 fn yolos_epoch(title: &str, run: &mut Run) -> Option<Epoch> {
     let found = YOLO.captures(title)?;
     let (number, of) = (parse(&found[1])?, parse(&found[2])?);

@@ -1,5 +1,5 @@
-//! Lines that have an epoch and a step, but name neither: timm's `Train: 0 [  50/1251 (  4%)]  Loss: 6.9 (6.9)` and, in the scripts
-//! that come from PyTorch's DCGAN, `[0/25][124/1583] Loss_D: 0.37 Loss_G: 2.46`.
+//! Lines with an epoch and a step that name neither. Examples are timm's `Train: 0 [  50/1251 (  4%)]  Loss: 6.9 (6.9)`
+//! and, in scripts derived from PyTorch's DCGAN, `[0/25][124/1583] Loss_D: 0.37 Loss_G: 2.46`.
 
 use super::number::group;
 use super::pairs::pairs;

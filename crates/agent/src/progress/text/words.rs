@@ -2,7 +2,7 @@
 
 /// Words for data that the program does not learn from.
 pub(super) const HELD_OUT: [&str; 6] = ["val", "valid", "validation", "test", "eval", "evaluation"];
-/// Words that say which data, how it was averaged, or that something has ended: a loss is the training's with them.
+/// Words for the data, the averaging, or an end. A loss with them is still the training's.
 const KNOWN: [&str; 34] = [
     "train",
     "training",
@@ -39,7 +39,7 @@ const KNOWN: [&str; 34] = [
     "complete",
     "completed",
 ];
-/// Words by which a line speaks of another time than now, or of a goal.
+/// Words for another time than now, or for a goal.
 const OF_ANOTHER_TIME: [&str; 14] = [
     "best", "lowest", "highest", "initial", "previous", "target", "goal", "top", "from", "since", "until", "till",
     "resume", "resumed",
@@ -51,7 +51,7 @@ regexes! {
     CHECKPOINT = r"(?i)\b(?:checkpoint|ckpt|snapshot|model|weights|state)\b";
 }
 
-/// Whether `before` says that what follows it was read from a checkpoint.
+/// Whether `before` says that the following values were read from a checkpoint.
 pub(super) fn is_of_a_checkpoint(before: &str) -> bool {
     RESUMED.is_match(before) || (LOADED.is_match(before) && CHECKPOINT.is_match(before))
 }
@@ -69,13 +69,13 @@ fn back(before: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a word right before the end of `before` says so.
+/// Whether a word right before the end of `before` refers to another time.
 pub(super) fn is_of_another_time(before: &str) -> bool {
     back(before).any(|word| OF_ANOTHER_TIME.contains(&word.to_ascii_lowercase().as_str()))
 }
 
-/// The words before the name that begins where `before` ends, the nearest first; `None` if one of them isn't known, as in
-/// `aux loss` or `target loss`. What stands before a number belongs to that: `step 3 loss`, but not `top 5 accuracy`.
+/// The words before the name that begins where `before` ends, the nearest first. `None` if one of them isn't known, as
+/// in `aux loss` or `target loss`. Words before a number belong to the number: `step 3 loss`, but not `top 5 accuracy`.
 pub(super) fn qualifiers(before: &str) -> Option<Vec<&str>> {
     if before.ends_with(char::is_alphanumeric) || is_of_another_time(before) {
         return None;

@@ -8,7 +8,7 @@ regexes! {
     ROUND = r"^(?:\[[0-9]{2}:[0-9]{2}:[0-9]{2}\] )?\[([0-9]+)\]((?:\t[^\t:]+-[^\t:-]+:", number!(), ")+)$";
 }
 
-/// A round is a step, from 0. The first loss of a set that is called train is the loss.
+/// A round is a step, from 0. The first loss of a set named train is the loss.
 pub(super) fn line(text: &str, _: &mut Run) -> Option<Update> {
     let found = ROUND.captures(text)?;
     let mut update = Update { step: parse(&found[1]).map(|round| round + 1.0), ..Update::default() };

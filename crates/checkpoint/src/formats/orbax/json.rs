@@ -1,4 +1,4 @@
-//! JSON as Python writes it: with `NaN` and `Infinity`, which are none.
+//! JSON as Python writes it: with `NaN` and `Infinity`, which are not valid JSON.
 
 use serde_json::Value;
 

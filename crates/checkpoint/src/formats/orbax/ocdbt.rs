@@ -7,7 +7,7 @@ use super::zstd_frame;
 use crate::formats::source::{Fault, Source, take, varint};
 use std::rc::Rc;
 
-/// Manifest and nodes are not believed to be longer, packed or not. Orbax has them made of at most 100 MB.
+/// Maximum length of the manifest and of a node, in bytes, packed or not. Orbax makes them of at most 100 MB.
 const NODE: u64 = 128 << 20;
 /// All nodes of a tree together.
 const NODES: u64 = 4 << 30;
@@ -111,7 +111,7 @@ fn envelope(path: &str, bytes: &[u8], magic: u32) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// The root of the newest version, if it has one: a list of none or one. The older versions are not asked for.
+/// The root of the newest version, if it has one: a list of none or one. Older versions are not needed.
 fn manifest(mut body: &[u8], folder: &str) -> Option<Vec<Node>> {
     let body = &mut body;
     take(body, 16)?;
@@ -238,8 +238,8 @@ fn parse(mut body: &[u8], node: &Node, found: &mut Vec<(String, Value)>) -> Opti
     body.is_empty().then(Vec::new)
 }
 
-/// Reads these as what a manifest and two nodes have within, and tells whether there is a root, how many keys, how many
-/// nodes.
+/// Reads these as the contents of a manifest and two nodes. Returns whether there is a root, the number of keys, and
+/// the number of nodes.
 #[cfg(test)]
 pub(super) fn probe(root: &[u8], leaf: &[u8], inner: &[u8]) -> (bool, usize, usize) {
     let file = DataFile { base: "x/".into(), path: "x/y".into() };

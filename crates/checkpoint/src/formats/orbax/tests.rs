@@ -61,7 +61,7 @@ fn arrays_tell_their_chunks() {
     assert!(scalar.has("0") && !scalar.has("") && scalar.chunks() == Ok(1));
 }
 
-/// Checksums keep out chance, and not who writes what he likes.
+/// Checksums detect accidental damage, but not forged data.
 #[test]
 fn nonsense_with_right_checksums_is_no_panic() {
     // A manifest of one version in one file, and nodes with one and two keys.

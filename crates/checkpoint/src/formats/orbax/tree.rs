@@ -1,6 +1,7 @@
 //! The tree of arrays that an item is, and the small files beside it that have to agree with it.
 //!
-//! None of them has a checksum. What Orbax needs of them has to be there, and what they say twice has to be the same.
+//! None of them has a checksum. The values that Orbax needs have to be there, and values that are stored twice have to
+//! agree.
 
 use super::{JSON, read_json};
 use crate::formats::source::{Fault, Source};
@@ -69,7 +70,7 @@ pub(super) fn leaves(json: &Value) -> Result<Vec<Leaf>, String> {
     Ok(leaves)
 }
 
-/// A name that is not known may be of a newer version. One that is a single bit away from a known one is damage.
+/// An unknown name may belong to a newer version. A name that is a single bit away from a known one is damage.
 fn one_bit_off(name: &str, known: &str) -> bool {
     let flips = name.bytes().zip(known.bytes()).map(|(left, right)| (left ^ right).count_ones());
     name.len() == known.len() && flips.sum::<u32>() == 1

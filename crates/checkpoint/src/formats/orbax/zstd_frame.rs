@@ -23,7 +23,7 @@ impl<R: Read> Read for Watched<R> {
     }
 }
 
-/// What is within, if it is no more than `limit` bytes.
+/// The content, if it has no more than `limit` bytes.
 pub(super) fn unpack(packed: &[u8], limit: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     match each(packed, limit, |part| bytes.extend_from_slice(part)) {
@@ -33,8 +33,8 @@ pub(super) fn unpack(packed: &[u8], limit: u64) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Gives `visit` what is within, part by part, and returns its length. The inner error is what is wrong with the frame:
-/// it can't be unpacked, holds more than `limit` bytes, or something follows it.
+/// Passes the content to `visit`, part by part, and returns its length. The inner error is the fault of the frame: it
+/// can't be unpacked, holds more than `limit` bytes, or something follows it.
 pub(super) fn each(packed: impl Read, limit: u64, mut visit: impl FnMut(&[u8])) -> io::Result<Result<u64, String>> {
     // Most chunks are small, and there are many.
     let room = limit.clamp(1 << 10, 128 << 10) as usize;

@@ -2,14 +2,14 @@
 
 use crate::formats::source::{Fault, Source, take, varint};
 
-/// More is no index of a checkpoint.
+/// Maximum length of an index, in bytes.
 const LIMIT: u64 = 256 << 20;
 const FOOTER: u64 = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 /// A kind and a checksum.
 const TRAILER: u64 = 5;
 
-/// The checksum in a table is turned, so that one over bytes with checksums in them stays a good one.
+/// A stored checksum is masked, so that a checksum over bytes that contain checksums stays a good one.
 pub(super) fn unmask(masked: u32) -> u32 {
     masked.wrapping_sub(0xa282_ead8).rotate_left(15)
 }
@@ -35,7 +35,7 @@ pub(super) fn read(
     let (Some(meta), Some(index)) = (handle(), handle()) else {
         return Err(Fault::bad(path, "its end record is no such"));
     };
-    // Nobody reads this one, but it has a checksum as well.
+    // This block is not used, but it has a checksum as well.
     block(source, path, start, meta)?;
     let index = block(source, path, start, index)?;
     let mut last = None::<Vec<u8>>;

@@ -132,7 +132,7 @@ fn a_table_is_read_in_order() {
     assert_eq!(found[2], (b"b".to_vec(), b"2".to_vec()));
 }
 
-/// Checksums keep out chance, and not who writes what he likes.
+/// Checksums detect accidental damage, but not forged data.
 #[test]
 fn nonsense_with_right_checksums_is_no_panic() {
     // A header; then a tensor of 2^40 strings, one of a negative size, one far outside of its file.
