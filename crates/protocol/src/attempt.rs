@@ -3,7 +3,7 @@
 //! [`AttemptEnd`] is the only record of an end.
 //! A leader sends it, an agent stores it in its termination message, and the operator keeps it in the status.
 //! The restart decision (`failure::restart`) is based on it.
-//! Place and message are separate fields; only [`AttemptEnd::fmt`] joins them.
+//! Place and message are separate fields; only its `Display` joins them.
 
 use crate::reason::Reason;
 use crate::role::{Place, RoleName};
