@@ -10,7 +10,7 @@
 )]
 
 use api::{
-    self, RESERVED_ENV, RULES, Rule, RuntimeKind, SCHEMA_REFUSALS, TakenRuntime, TrainingJob, TrainingJobStatus,
+    self, AppliedRuntime, RESERVED_ENV, RULES, Rule, RuntimeKind, SCHEMA_REFUSALS, TrainingJob, TrainingJobStatus,
 };
 use k8s_openapi::{
     api::batch::v1::Job, api::core::v1::Namespace,
@@ -406,7 +406,7 @@ async fn jobs_with_the_templates_of_the_installation_can_run() {
         let named = json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": "x" }, "spec": own });
         let admitted = create(&client, &named, true).await;
         assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
-        let taken = TakenRuntime::of(RuntimeKind::ClusterTrainingRuntime, &template);
+        let taken = AppliedRuntime::of(RuntimeKind::ClusterTrainingRuntime, &template);
         let mut typed: TrainingJob = serde_json::from_value(named.clone()).unwrap();
         let whole = plan::merged(&typed.spec, &taken).unwrap();
         let mut whole_job = named;

@@ -15,7 +15,7 @@
 
 use agent::attempt::Attempt;
 use agent::container::Container;
-use agent::surroundings::{Leftovers, Options};
+use agent::context::{Leftovers, Options};
 use nix::sys::signal::{Signal, raise};
 use protocol::agent_status::AgentStatus;
 use protocol::report::{Phase, Report};
@@ -38,7 +38,7 @@ cd "$ROOM"
 dirname "$TRAININGJOB_PROGRESS_FILE" > folder-$ATTEMPT
 echo "$TRAININGJOB_PROGRESS_URL" > url-$ATTEMPT
 if [ $ATTEMPT = 1 ]; then
-    echo "words of the first" >&2
+    echo "log of the first" >&2
     echo "torch.OutOfMemoryError: CUDA out of memory. Tried" >&2
     echo '{"type": "ValueError", "message": "of the first", "seconds": '$(date +%s)'}' >> "$TRAININGJOB_EXCEPTION_FILE"
     echo '{"step": 1, "acc": 0.1, "loss": 1}'
@@ -47,7 +47,7 @@ if [ $ATTEMPT = 1 ]; then
     exec sleep 1000
 fi
 [ $ATTEMPT = 2 ] && [ -e "$(cat folder-1)" ] && exit 9
-echo "words of the second" >&2
+echo "log of the second" >&2
 echo '{"step": 3, "acc": 0.3, "loss": 1}'
 until [ -e looked-at ]; do sleep 0.02; done
 "#;
@@ -96,7 +96,7 @@ fn main() {
     assert_eq!((second.phase, second.attempt, second.exit_code), (Phase::Exited, 2, Some(0)));
     assert_eq!((second.ended_for, second.signal, second.stopped_by), (None, None, None));
     assert!(second.exception.is_none() && second.error_patterns.is_empty(), "{second:?}");
-    assert_eq!(second.stderr_tail, "words of the second\n");
+    assert_eq!(second.stderr_tail, "log of the second\n");
     assert!(first.finished_at <= second.started_at);
     let progress = second.progress.unwrap();
     assert_eq!((progress.step, progress.steps, progress.loss), (Some(7.0), None, Some(1.0)));
@@ -112,7 +112,7 @@ fn main() {
 
 /// The final report of a run, which a thread of its own writes soon.
 fn report(room: &Room, attempt: u32) -> Report {
-    until("the last words of a run", DEADLINE, || {
+    until("the last log of a run", DEADLINE, || {
         let report = Report::parse(&fs::read_to_string(room.path("message")).ok()?)?;
         (report.attempt == attempt && report.phase == Phase::Exited).then_some(report)
     })

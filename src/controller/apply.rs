@@ -12,7 +12,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use lifecycle::{self, Event};
 use objects::{self, CoschedulingPodGroup, NativePodGroup, PodGroup, VolcanoPodGroup, labels, names};
 use observe::{
-    Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, ObservedJob, SlimJob, SlimPod, Wanted, digest,
+    Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, ObservedJob, ResolvedSpec, SlimJob, SlimPod,
+    digest,
 };
 use plan::{CheckpointVolume, Delivery, GroupKind, Incarnation, Plan, Runtime, Upkeep};
 use protocol::gang::GangPast;
@@ -20,7 +21,12 @@ use tracing::{info, warn};
 
 impl Pass<'_, TrainingJob> {
     /// Creates missing children and restores changed ones. A child that is as it should be costs no request.
-    pub(super) async fn ensure(&mut self, plan: &Plan, wanted: &Wanted, children: &Children) -> Result<(), Error> {
+    pub(super) async fn ensure(
+        &mut self,
+        plan: &Plan,
+        wanted: &ResolvedSpec,
+        children: &Children,
+    ) -> Result<(), Error> {
         let claimed = self.has_claim(plan);
         let is_right = |key, child: &Option<ObservedChild>, should| {
             child.as_ref().is_some_and(|child| children.is_kept_right(key, child, should))

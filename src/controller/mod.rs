@@ -11,19 +11,19 @@ mod content_names;
 mod delivery;
 mod error;
 mod events;
+mod fair_queue;
 mod operator_key;
 mod pass;
 mod poll;
+mod poll_schedule;
 mod queue;
 mod refused;
-mod rota;
 mod runtimes;
 mod short_search;
 mod status;
 mod tensorboard;
 mod tuning;
 mod turn;
-mod turnstile;
 mod watch;
 
 pub use ask::AgentAccess;
@@ -34,6 +34,7 @@ pub use operator_key::{OPERATOR_KEY_SECRET, operator_key};
 
 use crate::telemetry::Metrics;
 use api::{Guarded, State, TrainingJob, TrainingJobStatus, Unreadable};
+use fair_queue::FairQueue;
 use futures::channel::mpsc;
 use futures::future::{self, Either};
 use futures::{FutureExt, StreamExt};
@@ -42,7 +43,7 @@ use kube::runtime::controller::{self, Controller};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
 use lifecycle::{self, Action, Input, Verdict};
-use observe::{Basis, Blocked, Cell, ChildKey, Children, Index, JobKey, Wanted, digest};
+use observe::{Basis, Blocked, Cell, ChildKey, Children, Index, JobKey, ResolvedSpec, digest};
 use parking_lot::Mutex;
 use pass::Pass;
 use plan::{self, AgentDelivery, Incarnation, Runtime};
@@ -56,7 +57,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tracing::{Instrument, debug, info, info_span, warn};
-use turnstile::Turnstile;
 
 /// How the controller works.
 #[derive(Clone)]
@@ -116,16 +116,16 @@ pub(crate) struct Context {
     queued: Notify,
     /// Wakes a TrainingJob.
     touch: mpsc::UnboundedSender<ObjectRef<Guarded>>,
-    turnstile: Mutex<Turnstile<ObjectRef<Guarded>>>,
+    fair_queue: Mutex<FairQueue<ObjectRef<Guarded>>>,
     /// Notified when a pass has to wait for its turn.
     full: Notify,
 }
 
 impl Context {
     /// What the job's spec means. It is computed once for each generation, requested restart, and size.
-    fn wanted(&self, job: &TrainingJob, key: &JobKey) -> Arc<Wanted> {
+    fn wanted(&self, job: &TrainingJob, key: &JobKey) -> Arc<ResolvedSpec> {
         let known = self.index.read(key, |cell| cell.wanted.clone()).flatten();
-        let is_of = |known: &Arc<Wanted>| {
+        let is_of = |known: &Arc<ResolvedSpec>| {
             let asked = &known.planned.plan.policy.restart_requested;
             known.generation == job.metadata.generation
                 && *asked == plan::restart_requested(job)
@@ -175,14 +175,14 @@ fn basis(status: Option<&TrainingJobStatus>) -> Basis {
     }
 }
 
-fn wanted(job: &TrainingJob, runtime: &Runtime) -> Wanted {
+fn wanted(job: &TrainingJob, runtime: &Runtime) -> ResolvedSpec {
     let planned = plan::resolve(job, runtime);
     let refused = planned.accepted().err().map(ToString::to_string);
     let objects = planned.accepted().ok().map(|plan| objects::objects(plan, Incarnation::FIRST, &GangPast::default()));
     let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
     let basis = basis(job.status.as_ref());
     let (service, config) = digests;
-    Wanted { generation: job.metadata.generation, basis, planned, refused, service, config }
+    ResolvedSpec { generation: job.metadata.generation, basis, planned, refused, service, config }
 }
 
 /// How long an operator that shuts down waits for its last Events; shorter than a standby waits for its lease.
@@ -202,7 +202,7 @@ pub async fn run(
     let (touch, touched) = mpsc::unbounded();
     // With one namespace there is no other to delay.
     let places = if options.namespace.is_some() { options.concurrency } else { options.concurrency / HALF };
-    let turnstile = Turnstile::new(places.into(), options.new_jobs_per_second);
+    let fair_queue = FairQueue::new(places.into(), options.new_jobs_per_second);
     let (searches, writer, searches_touched) = tuning::Searches::new();
     let context = Arc::new(Context {
         client,
@@ -218,7 +218,7 @@ pub async fn run(
         metrics: metrics.clone(),
         queued: Notify::new(),
         touch,
-        turnstile: Mutex::new(turnstile),
+        fair_queue: Mutex::new(fair_queue),
         full: Notify::new(),
     });
     let watch::Watches { children, jobs, store, relisted, synced } = watch::start(&context);
@@ -369,7 +369,7 @@ impl Pass<'_, TrainingJob> {
     /// the status has yet to report. `stored` is the newest status.
     async fn round(
         &mut self,
-        wanted: &Wanted,
+        wanted: &ResolvedSpec,
         stored: TrainingJobStatus,
         wish: &trials::Wish,
         requeue: &mut Requeue,
@@ -439,14 +439,14 @@ impl Pass<'_, TrainingJob> {
         Ok(learnt)
     }
 
-    async fn act(&mut self, wanted: &Wanted, children: &Children, actions: &[Action]) -> Result<(), Error> {
+    async fn act(&mut self, wanted: &ResolvedSpec, children: &Children, actions: &[Action]) -> Result<(), Error> {
         for action in actions {
             self.act_once(wanted, children, action).await?;
         }
         Ok(())
     }
 
-    async fn act_once(&mut self, wanted: &Wanted, children: &Children, action: &Action) -> Result<(), Error> {
+    async fn act_once(&mut self, wanted: &ResolvedSpec, children: &Children, action: &Action) -> Result<(), Error> {
         match action {
             Action::Ensure => match wanted.planned.accepted() {
                 Ok(plan) => self.ensure(plan, wanted, children).await,
@@ -477,14 +477,14 @@ impl Pass<'_, TrainingJob> {
                 self.confirm().await?;
                 self.ensure_workload(plan).await
             }
-            Action::LetJobGo { name, uid, role } => {
+            Action::UnsuspendJob { name, uid, role } => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
                 let flavors = children.workload.as_ref().and_then(|workload| workload.flavors.get(role));
                 self.confirm().await?;
                 self.let_job_go(plan, name, uid, *role, &flavors.cloned().unwrap_or_default()).await
             }
-            Action::HoldJob { name, uid } => self.hold_job(name, uid).await,
-            Action::TellWorkload(news) => self.tell_workload(&wanted.planned.plan, *news).await,
+            Action::SuspendJob { name, uid } => self.hold_job(name, uid).await,
+            Action::UpdateWorkload(news) => self.tell_workload(&wanted.planned.plan, *news).await,
             Action::DeleteWorkload { name, uid } => self.delete_workload(name, uid).await,
             Action::CreateUpkeep(task) => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
@@ -501,7 +501,7 @@ impl Pass<'_, TrainingJob> {
                 self.confirm().await?;
                 self.scale_job(name, uid, *pods).await
             }
-            Action::HastenPod { name, uid, size } => self.hasten_pod(name, uid, *size).await,
+            Action::NudgePod { name, uid, size } => self.hasten_pod(name, uid, *size).await,
             Action::DeleteOwner => {
                 // A person may have changed the job since, for example its TTL. That has to be considered first.
                 self.confirm().await?;

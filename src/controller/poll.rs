@@ -5,7 +5,7 @@
 //! the pod proxy.
 
 use super::ask::{AgentAccess, AskedJob, NoAnswer};
-use super::rota::{Due, Rota};
+use super::poll_schedule::{Due, PollSchedule};
 use super::{Context, status};
 use api::{Guarded, State};
 use futures::StreamExt;
@@ -56,22 +56,22 @@ pub(super) async fn run(context: Arc<Context>, store: Store<Guarded>) {
     }
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut rota, mut asking) = (Rota::new(), FuturesUnordered::new());
+    let (mut schedule, mut asking) = (PollSchedule::new(), FuturesUnordered::new());
     loop {
         tokio::select! {
             _ = ticks.tick() => {
                 let now = Instant::now();
-                rota.line_up(whom(&context, &store, |pod| rota.is_due(pod, now)), now);
+                schedule.line_up(whom(&context, &store, |pod| schedule.is_due(pod, now)), now);
             }
             Some((question, job, polled)) = asking.next(), if !asking.is_empty() => {
                 let polled: Polled = polled;
-                rota.answered(&question, polled.is_up, Instant::now());
+                schedule.answered(&question, polled.is_up, Instant::now());
                 if polled.is_news {
                     context.wake([job]);
                 }
             }
         }
-        while let Some(question) = rota.next(Instant::now()) {
+        while let Some(question) = schedule.next(Instant::now()) {
             let ((question, asked), context) = (question.split(), &context);
             asking.push(async move {
                 let polled = poll(context, &asked, question.patience).await;

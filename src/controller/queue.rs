@@ -9,7 +9,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use lifecycle::{self, News};
+use lifecycle::{self, GangState};
 use objects::{self, PriorityClassRef, ResourceFlavor, WholeJob, Workload, names};
 use observe::{Blocked, ChildKey};
 use plan::{Incarnation, Plan};
@@ -123,7 +123,7 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// Reports to Kueue how the gang stands. The rest of the Workload's status stays as in the version that was read.
-    pub(super) async fn tell_workload(&self, plan: &Plan, news: News) -> Result<(), Error> {
+    pub(super) async fn tell_workload(&self, plan: &Plan, news: GangState) -> Result<(), Error> {
         let name = names::workload_name(&plan.identity.name, &plan.identity.uid);
         let api = self.api::<WholeWorkload>();
         let Some(found) = call("get Workload", api.get_opt(&name)).await? else { return Ok(()) };
@@ -146,7 +146,7 @@ impl Pass<'_, TrainingJob> {
 }
 
 /// The part of a Workload's status that changes with the news.
-fn with_news(status: &Value, news: News, now: &str) -> Value {
+fn with_news(status: &Value, news: GangState, now: &str) -> Value {
     let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     let evicted = conditions.iter().find(|condition| condition["type"] == "Evicted").cloned().unwrap_or_default();
     let mut set = |type_: &str, status: bool, reason: &str, message: &str| {
@@ -165,8 +165,8 @@ fn with_news(status: &Value, news: News, now: &str) -> Value {
         }
     };
     match news {
-        News::Runs => set("PodsReady", true, "Started", "every program of the gang runs"),
-        News::Ended { succeeded } => {
+        GangState::Runs => set("PodsReady", true, "Started", "every program of the gang runs"),
+        GangState::Ended { succeeded } => {
             let (reason, message) = if succeeded {
                 ("Succeeded", "the TrainingJob is Completed")
             } else {
@@ -174,7 +174,7 @@ fn with_news(status: &Value, news: News, now: &str) -> Value {
             };
             set("Finished", true, reason, message);
         }
-        News::Left => {
+        GangState::Left => {
             // Kueue does the same for its own Jobs.
             let reason = evicted["reason"].as_str().unwrap_or("Evicted");
             let message = evicted["message"].as_str().unwrap_or_default();
@@ -184,7 +184,7 @@ fn with_news(status: &Value, news: News, now: &str) -> Value {
         }
     }
     let mut told = json!({ "conditions": conditions });
-    if news == News::Left {
+    if news == GangState::Left {
         told["admission"] = Value::Null;
     }
     told

@@ -6,7 +6,7 @@ use super::pass::Pass;
 use super::refused;
 use super::status::newest;
 use api::{
-    ConditionType, Guarded, Inherited, Reason, RuntimeKind, RuntimeRef, State, TakenRuntime, TrainingJob,
+    AppliedRuntime, ConditionType, Guarded, Inherited, Reason, RuntimeKind, RuntimeRef, State, TrainingJob,
     TrainingJobStatus,
 };
 use jiff::Timestamp;
@@ -71,7 +71,7 @@ impl Pass<'_, TrainingJob> {
         Ok(Some(self.checked(&inherited).await?.map_or(Ok(inherited), Err)))
     }
 
-    fn record(&self, runtime: Option<&TakenRuntime>, is_new: bool) -> Result<Inherited, Waits> {
+    fn record(&self, runtime: Option<&AppliedRuntime>, is_new: bool) -> Result<Inherited, Waits> {
         let ttl = self.context.options.runtime.default_ttl_seconds.filter(|_| is_new);
         let mut inherited = plan::record(self.owner, runtime, ttl).map_err(|why| wrong(runtime, &why))?;
         if is_new {
@@ -81,7 +81,7 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// The addresses that the administrator keeps for the names of model and dataset.
-    fn names(&self, runtime: Option<&TakenRuntime>) -> Result<BTreeMap<String, String>, Waits> {
+    fn names(&self, runtime: Option<&AppliedRuntime>) -> Result<BTreeMap<String, String>, Waits> {
         let merged = runtime.map(|taken| plan::merged(&self.owner.spec, taken)).transpose();
         let merged = merged.map_err(|why| wrong(runtime, &why))?;
         let spec = merged.as_ref().unwrap_or(&self.owner.spec);
@@ -94,7 +94,7 @@ impl Pass<'_, TrainingJob> {
         Ok(names)
     }
 
-    async fn read(&self, named: &RuntimeRef) -> Result<Result<TakenRuntime, Waits>, Error> {
+    async fn read(&self, named: &RuntimeRef) -> Result<Result<AppliedRuntime, Waits>, Error> {
         let (kind, name) = (named.kind(), &named.name);
         let (client, resource) = (self.context.client.clone(), kind.resource());
         let api: Api<DynamicObject> = match kind {
@@ -104,7 +104,7 @@ impl Pass<'_, TrainingJob> {
         let error = match call("get runtime", api.get(name)).await {
             Ok(found) => {
                 let found = serde_json::to_value(found).unwrap_or_default();
-                return Ok(Ok(TakenRuntime::of(kind, &found)));
+                return Ok(Ok(AppliedRuntime::of(kind, &found)));
             }
             Err(error) => error,
         };
@@ -213,7 +213,7 @@ impl Pass<'_, TrainingJob> {
 }
 
 /// The message that a job can't run with its template.
-fn wrong(taken: Option<&TakenRuntime>, why: &str) -> Waits {
+fn wrong(taken: Option<&AppliedRuntime>, why: &str) -> Waits {
     let called = taken.map(|taken| format!(" with {} (generation {})", taken.called(), taken.generation));
     let called = called.unwrap_or_default();
     let message = format!(

@@ -11,7 +11,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use objects::{self, Board};
-use observe::{ObservedBoard, Wanted};
+use observe::{ObservedTensorBoard, ResolvedSpec};
 use plan::{BoardPlan, TensorBoard};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -31,13 +31,13 @@ struct Todo {
     scale: Option<i32>,
 }
 
-fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &ObservedBoard) -> Option<Todo> {
+fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &ObservedTensorBoard) -> Option<Todo> {
     let state = status.state?;
     if status.start_time.is_none() || state.is_finished() {
         return None;
     }
     let replicas = i32::from(!planned.one_node || state == State::Running);
-    let ObservedBoard { deployment, service, .. } = seen;
+    let ObservedTensorBoard { deployment, service, .. } = seen;
     let todo = Todo {
         deployment: deployment.is_none() && replicas > 0,
         service: service.is_none(),
@@ -49,7 +49,7 @@ fn todo(planned: &BoardPlan, status: &TrainingJobStatus, seen: &ObservedBoard) -
 
 impl Pass<'_, TrainingJob> {
     /// Creates what is missing of the job's TensorBoard, if it has one. Returns when to look again.
-    pub(super) async fn board(&mut self, wanted: &Wanted, status: &TrainingJobStatus) -> Option<Duration> {
+    pub(super) async fn board(&mut self, wanted: &ResolvedSpec, status: &TrainingJobStatus) -> Option<Duration> {
         let plan = wanted.planned.accepted().ok()?;
         let planned = plan.monitoring.tensorboard.as_ref().and_then(TensorBoard::beside)?;
         let index = &self.context.index;
@@ -128,14 +128,14 @@ mod tests {
         TrainingJobStatus { state: Some(state), start_time, ..TrainingJobStatus::default() }
     }
 
-    fn there(replicas: i32) -> ObservedBoard {
+    fn there(replicas: i32) -> ObservedTensorBoard {
         let part = |replicas| Some(BoardPart { uid: "u".into(), replicas });
-        ObservedBoard { deployment: part(Some(replicas)), service: part(None), ..ObservedBoard::default() }
+        ObservedTensorBoard { deployment: part(Some(replicas)), service: part(None), ..ObservedTensorBoard::default() }
     }
 
     #[test]
     fn it_comes_after_the_workers_and_stays() {
-        let missing = ObservedBoard::default();
+        let missing = ObservedTensorBoard::default();
         let both = Some(Todo { deployment: true, service: true, scale: None });
         for (state, started, expected) in [
             (State::Pending, false, None),

@@ -111,7 +111,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
         metrics: Arc::new(Metrics::new()),
         queued: tokio::sync::Notify::new(),
         touch: mpsc::unbounded().0,
-        turnstile: Mutex::new(Turnstile::new(1, 1)),
+        fair_queue: Mutex::new(FairQueue::new(1, 1)),
         full: tokio::sync::Notify::new(),
     };
     context.index.update(&key(), |cell| cell.meet("x"));

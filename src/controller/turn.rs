@@ -1,6 +1,6 @@
-//! Starts passes when it is their turn, as the [`Turnstile`] decides.
+//! Starts passes when it is their turn, as the [`FairQueue`] decides.
 
-use super::turnstile::{self, Turnstile};
+use super::fair_queue::{self, FairQueue};
 use super::{Context, status};
 use api::{Guarded, TrainingJob, TrainingJobStatus};
 use kube::runtime::reflector::ObjectRef;
@@ -16,9 +16,9 @@ pub(super) struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let namespace = self.job.namespace.as_deref().unwrap_or_default();
-        let mut turnstile = self.context.turnstile.lock();
-        let called = turnstile.leave(namespace, &self.job, Instant::now());
-        self.context.call(called, &turnstile);
+        let mut fair_queue = self.context.fair_queue.lock();
+        let called = fair_queue.leave(namespace, &self.job, Instant::now());
+        self.context.call(called, &fair_queue);
     }
 }
 
@@ -28,11 +28,11 @@ impl Context {
         let job = ObjectRef::from_obj(object);
         let is_new = object.0.as_ref().is_ok_and(|job| self.is_new(job));
         let namespace = job.namespace.as_deref().unwrap_or_default();
-        let mut turnstile = self.turnstile.lock();
-        if turnstile.enter(namespace, &job, is_new, Instant::now()) {
+        let mut fair_queue = self.fair_queue.lock();
+        if fair_queue.enter(namespace, &job, is_new, Instant::now()) {
             return Some(Turn { context: self, job });
         }
-        self.metrics.waiting(turnstile.waiting());
+        self.metrics.waiting(fair_queue.waiting());
         self.full.notify_one();
         None
     }
@@ -55,21 +55,21 @@ impl Context {
     /// Removes a deleted job from its line.
     pub(super) fn forget_turn(&self, object: &Guarded) {
         let job = ObjectRef::from_obj(object);
-        let mut turnstile = self.turnstile.lock();
-        turnstile.forget(job.namespace.as_deref().unwrap_or_default(), &job);
-        self.metrics.waiting(turnstile.waiting());
+        let mut fair_queue = self.fair_queue.lock();
+        fair_queue.forget(job.namespace.as_deref().unwrap_or_default(), &job);
+        self.metrics.waiting(fair_queue.waiting());
     }
 
     /// Empties the lines. The caller wakes all existing jobs.
     pub(super) fn forget_turns(&self) {
-        self.turnstile.lock().forget_lines();
+        self.fair_queue.lock().forget_lines();
         self.metrics.waiting(0);
     }
 
     /// Wakes the jobs whose turn has come.
-    fn call(&self, jobs: Vec<ObjectRef<Guarded>>, turnstile: &Turnstile<ObjectRef<Guarded>>) {
+    fn call(&self, jobs: Vec<ObjectRef<Guarded>>, fair_queue: &FairQueue<ObjectRef<Guarded>>) {
         if !jobs.is_empty() {
-            self.metrics.waiting(turnstile.waiting());
+            self.metrics.waiting(fair_queue.waiting());
             self.wake(jobs);
         }
     }
@@ -79,11 +79,11 @@ impl Context {
         loop {
             self.full.notified().await;
             loop {
-                tokio::time::sleep(turnstile::LOOK).await;
-                let mut turnstile = self.turnstile.lock();
-                let called = turnstile.look(Instant::now());
-                self.call(called, &turnstile);
-                if turnstile.is_idle() {
+                tokio::time::sleep(fair_queue::LOOK).await;
+                let mut fair_queue = self.fair_queue.lock();
+                let called = fair_queue.look(Instant::now());
+                self.call(called, &fair_queue);
+                if fair_queue.is_idle() {
                     break;
                 }
             }

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use lifecycle::{condition_is, goodput, restart_history};
-use observe::{AgentAnswer, Cell, Index, JobKey, Wanted};
+use observe::{AgentAnswer, Cell, Index, JobKey, ResolvedSpec};
 use plan::Plan;
 use protocol::agent_status::AgentStatus;
 use protocol::gang::Restarts;
@@ -333,7 +333,7 @@ struct Job<'a> {
     answer: Option<AgentAnswer>,
     up: Option<bool>,
     /// What its spec means. An ended job has none.
-    wanted: Option<Arc<Wanted>>,
+    wanted: Option<Arc<ResolvedSpec>>,
     silent_nodes: usize,
 }
 
@@ -484,7 +484,7 @@ mod tests {
         object["spec"].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let planned = plan::resolve(&serde_json::from_value(object).unwrap(), &plan::Runtime::default());
         let wanted =
-            Wanted { generation: None, basis: Basis::default(), planned, refused: None, service: 0, config: 0 };
+            ResolvedSpec { generation: None, basis: Basis::default(), planned, refused: None, service: 0, config: 0 };
         index.update(&key(&format!("u{n}")), |cell| cell.wanted = Some(Arc::new(wanted)));
     }
 

@@ -10,9 +10,9 @@
 )]
 
 mod agent;
+mod checkpoints;
 mod failing;
 mod gang;
-mod keeper;
 mod mpi;
 mod pods;
 mod trackers;

@@ -92,7 +92,7 @@ class Contents(unittest.TestCase):
 
 class Architecture(unittest.TestCase):
     def test_files_that_it_names_are_there(self):
-        """`plan/policy.rs` is crates/plan/src/policy.rs, `controller` is in src, and `keeper` is the agent's."""
+        """`plan/policy.rs` is crates/plan/src/policy.rs, `controller` in src, and `gang/memory.rs` the agent's."""
         page = (ROOT / "ARCHITECTURE.md").read_text()
         named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+(?:\.rs)?)`", page))
         self.assertGreater(len(named), 50)

@@ -7,8 +7,8 @@
 verify   `agent checkpoints verify` beside `sha256sum` and `crc32` (of libarchive-zip-perl, else Python's zlib), of
          2 GiB in one file of torch.save and of 10,000 files of one torch.distributed.checkpoint. In turns; the page
          cache is warm, then cold (by posix_fadvise of these files alone). Every run reads every byte. `agent` knows
-         nothing of the checkpoint before, `agent again` has the keeper's ledger, as on the volume of a job.
-beside   steps per second of a training on all cores by what the keeper does meanwhile: nothing, reading 2 GiB for good,
+         nothing of the checkpoint before, `agent again` has the agent's ledger, as on the volume of a job.
+beside   steps per second of a training on all cores by what the agent does meanwhile: nothing, reading 2 GiB for good,
          uploading them to an S3 server (versitygw of `devcluster/cluster tools`, at niceness 10: elsewhere it is on
          another machine).
 restart  what stands between the end of a program and its next start in the same container, with one checkpoint of
@@ -167,7 +167,7 @@ def verify(home, agent, rounds):
         made(fill, root)
         name = next(root.iterdir()).name
         with Kept(agent, home, root, policy(home, lookSeconds=1), ["sleep", "600"]):
-            until("the keeper to read all", 300, partial(is_proven, root, name))
+            until("the agent to read all", 300, partial(is_proven, root, name))
         (root / ".trainingjob").rename(home / "kept")
         files = sorted(str(path) for path in root.rglob("*") if path.is_file())
         (home / "names").write_text("\0".join(files))
@@ -361,7 +361,7 @@ def beside(home, agent, rounds):
                 print(f"  agent's memory {kept.memory()['VmHWM']:.0f} MiB at most", flush=True)
             shutil.rmtree(root)
             shutil.rmtree(store / BUCKET / "runs", ignore_errors=True)
-    print("\na training on all cores, its steps per second beside what the keeper does, by those before and after")
+    print("\na training on all cores, its steps per second beside what the agent does, by those before and after")
     for what, ratios in results.items():
         if not ratios:
             continue
@@ -448,7 +448,7 @@ def idle(home, agent, _rounds):
     (home / "empty").mkdir()
     with Kept(agent, home, root, policy(home), ["sleep", "600"]) as kept, \
             Kept(agent, home, home / "empty", None, ["sleep", "600"]) as bare:
-        until("the keeper to read all", 120, lambda: all(is_proven(root, f"step-{step}") for step in range(20)))
+        until("the agent to read all", 120, lambda: all(is_proven(root, f"step-{step}") for step in range(20)))
         time.sleep(15)
         agents = {"with 20 checkpoints": kept, "without": bare}
         before = {name: (of.cpu(), of.bytes()[0]) for name, of in agents.items()}

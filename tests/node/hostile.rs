@@ -20,7 +20,7 @@ const MOST: u32 = 100_000;
 /// root is read or removed, no process waits for a FIFO, and no raw name reaches a terminal. FILES lie in one folder.
 #[tokio::test]
 #[ignore = "soak: as many files as FILES, in a real claim with a real backup; proved in make test by \
-            agents::keeper::a_hostile_folder_harms_nobody"]
+            agents::checkpoints::a_hostile_folder_harms_nobody"]
 async fn a_hostile_folder_harms_nobody() {
     let Some(world) = world() else { return };
     let files: u32 = std::env::var("FILES").map_or(20_000, |files| files.parse().expect("FILES is a number"));

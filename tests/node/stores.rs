@@ -192,7 +192,7 @@ async fn a_lost_volume_comes_back_from_the_backup() {
 
 /// Whatever the store does, the training continues, the status reports it, and the copies catch up.
 #[tokio::test]
-#[ignore = "soak: each fault with a real training; proved in make test by agents::keeper::a_store_that_fails_holds_up_no_training"]
+#[ignore = "soak: each fault with a real training; proved in make test by agents::checkpoints::a_store_that_fails_holds_up_no_training"]
 async fn a_store_that_fails_holds_up_no_training() {
     let Some(world) = world() else { return };
     let space = world.space("bad-store", json!({})).await;
@@ -233,7 +233,7 @@ fn last_backup(status: &TrainingJobStatus) -> Option<jiff::Timestamp> {
 
 /// Where each worker has a folder of its own, each puts its files into the bucket, and gets its own back in a new pod.
 #[tokio::test]
-#[ignore = "soak: torch's shards in real pods; proved in make test by agents::keeper::shards_of_all_workers_make_one_copy"]
+#[ignore = "soak: torch's shards in real pods; proved in make test by agents::checkpoints::shards_of_all_workers_make_one_copy"]
 async fn shards_of_all_workers_are_fetched_by_new_pods() {
     let Some(world) = world() else { return };
     let space = world.space("shards", json!({})).await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 #[ignore = "soak: Hugging Face and Lightning themselves; proved in make test by node::checkpoints, \
-            agents::keeper::a_run_goes_on_from_the_newest_that_is_whole and files::checkpoints"]
+            agents::checkpoints::a_run_goes_on_from_the_newest_that_is_whole and files::checkpoints"]
 async fn unchanged_trainers_go_on_from_what_is_whole() {
     let Some(world) = world() else { return };
     let Ok(image) = std::env::var("TRAININGJOB_TEST_TRAINERS_IMAGE") else {

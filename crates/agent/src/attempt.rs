@@ -1,6 +1,6 @@
 //! The parameters that change from one run of the program to the next.
 
-use crate::keeper::choice::Choice;
+use crate::checkpoints::choice::Choice;
 use crate::remote::Shell;
 use protocol::gang::GangEnd;
 use std::net::IpAddr;

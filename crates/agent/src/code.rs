@@ -3,8 +3,8 @@
 //! The archive comes in parts, as files of a volume of ConfigMaps. The node updates them some time after the
 //! ConfigMaps. So an agent waits for the archive with the digest that the gang's leader names, and takes no other.
 
+use crate::agent_log::AgentLog;
 use crate::wake::Wake;
-use crate::words::Words;
 use flate2::read::GzDecoder;
 use parking_lot::Mutex;
 use protocol::code::{DIGEST, FOLDER, MAX_FILES, MAX_UNPACKED, PART_BYTES, PARTS, part_key};
@@ -48,13 +48,13 @@ impl Unpacking {
     ///
     /// # Errors
     /// Where the kernel denies a thread.
-    pub fn start(parts: &Path, state: &Path, digest: &str, wake: &Arc<Wake>, words: &Arc<Words>) -> io::Result<Self> {
+    pub fn start(parts: &Path, state: &Path, digest: &str, wake: &Arc<Wake>, log: &Arc<AgentLog>) -> io::Result<Self> {
         let it = Self { outcome: Arc::default(), cancelled: Arc::default() };
         let (outcome, cancelled) = (Arc::clone(&it.outcome), Arc::clone(&it.cancelled));
         let (parts, state, digest) = (parts.to_owned(), state.to_owned(), digest.to_owned());
-        let (wake, words) = (Arc::clone(wake), Arc::clone(words));
+        let (wake, log) = (Arc::clone(wake), Arc::clone(log));
         thread::Builder::new().name("code".to_owned()).spawn(move || {
-            let done = provide(&parts, &state, &digest, &cancelled, &words);
+            let done = provide(&parts, &state, &digest, &cancelled, &log);
             *outcome.lock() =
                 Some(done.map_err(|message| LaunchError { kind: LaunchErrorKind::CodeUnavailable, message }));
             wake.wake();
@@ -74,7 +74,7 @@ fn provide(
     state: &Path,
     digest: &str,
     cancelled: &AtomicBool,
-    words: &Arc<Words>,
+    log: &Arc<AgentLog>,
 ) -> Result<PathBuf, String> {
     let (folder, mark) = (state.join(FOLDER), state.join(format!("{FOLDER}.digest")));
     let replacing = REPLACING.lock();
@@ -82,7 +82,7 @@ fn provide(
         return Ok(folder);
     }
     drop(replacing);
-    let archive = wait_for(parts, digest, cancelled, words)?;
+    let archive = wait_for(parts, digest, cancelled, log)?;
     let _replacing = REPLACING.lock();
     let unusable = |error: io::Error| format!("the code {digest} can't be unpacked in {}: {error}", state.display());
     // Neither a reader nor the next agent of this pod ever finds a half-unpacked folder.
@@ -110,7 +110,7 @@ fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-fn wait_for(parts: &Path, digest: &str, cancelled: &AtomicBool, words: &Arc<Words>) -> Result<Vec<u8>, String> {
+fn wait_for(parts: &Path, digest: &str, cancelled: &AtomicBool, log: &Arc<AgentLog>) -> Result<Vec<u8>, String> {
     let (since, mut is_said) = (Instant::now(), false);
     loop {
         let found = match read(parts, digest) {
@@ -128,7 +128,7 @@ fn wait_for(parts: &Path, digest: &str, cancelled: &AtomicBool, words: &Arc<Word
             ));
         }
         if !is_said && since.elapsed() >= SAY_AFTER {
-            words.say(format_args!("waiting for the code {digest}: {found}"));
+            log.say(format_args!("waiting for the code {digest}: {found}"));
             is_said = true;
         }
         thread::sleep(LOOK);
@@ -250,8 +250,8 @@ mod tests {
         }
     }
 
-    fn words() -> Arc<Words> {
-        Words::new(Arc::new(Wake::new().unwrap()))
+    fn log() -> Arc<AgentLog> {
+        AgentLog::new(Arc::new(Wake::new().unwrap()))
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         let wake = Arc::new(Wake::new().unwrap());
         let start = |code: &[u8]| {
             write(&parts, code, PART_BYTES);
-            Unpacking::start(&parts, &state, &digest(code), &wake, &words()).unwrap()
+            Unpacking::start(&parts, &state, &digest(code), &wake, &log()).unwrap()
         };
         let until = |what: &dyn Fn() -> bool| {
             let begun = Instant::now();
@@ -298,21 +298,21 @@ mod tests {
         let never = AtomicBool::new(false);
         let one = archive(&[("a/b.py", EntryType::Regular, "1"), ("old.py", EntryType::Regular, "x")]);
         write(&parts, &one, one.len().div_ceil(3));
-        let folder = provide(&parts, &state, &digest(&one), &never, &words()).unwrap();
+        let folder = provide(&parts, &state, &digest(&one), &never, &log()).unwrap();
         assert_eq!(fs::read_to_string(folder.join("a/b.py")).unwrap(), "1");
         // What the program leaves there stays while the code is the same.
         fs::write(folder.join("left"), "").unwrap();
-        provide(&parts, &state, &digest(&one), &never, &words()).unwrap();
+        provide(&parts, &state, &digest(&one), &never, &log()).unwrap();
         assert!(folder.join("left").exists());
         // A shorter one: a part of the longer one may still follow it.
         let other = archive(&[("a/b.py", EntryType::Regular, "2")]);
         fs::write(parts.join(part_key(0)), &other).unwrap();
-        provide(&parts, &state, &digest(&other), &never, &words()).unwrap();
+        provide(&parts, &state, &digest(&other), &never, &log()).unwrap();
         assert_eq!(fs::read_to_string(folder.join("a/b.py")).unwrap(), "2");
         assert!(!folder.join("left").exists() && !folder.join("old.py").exists());
         // And no other is taken.
         let cancelled = AtomicBool::new(true);
-        let missing = provide(&parts, &state, &digest(&one), &cancelled, &words()).unwrap_err();
+        let missing = provide(&parts, &state, &digest(&one), &cancelled, &log()).unwrap_err();
         assert_eq!(missing, "the attempt was stopped before its code was there");
         assert_eq!(
             read(&parts, &digest(&one)).unwrap_err().split(' ').take(4).collect::<Vec<_>>().join(" "),
@@ -328,9 +328,9 @@ mod tests {
         fs::create_dir_all(&state).unwrap();
         let (code, empty) = (archive(&[("a.py", EntryType::Regular, "1")]), archive(&[]));
         write(&parts, &code, PART_BYTES);
-        let folder = provide(&parts, &state, &digest(&code), &AtomicBool::new(false), &words()).unwrap();
+        let folder = provide(&parts, &state, &digest(&code), &AtomicBool::new(false), &log()).unwrap();
         write(&parts, &empty, PART_BYTES);
-        let stopped = provide(&parts, &state, &digest(&empty), &AtomicBool::new(true), &words()).unwrap_err();
+        let stopped = provide(&parts, &state, &digest(&empty), &AtomicBool::new(true), &log()).unwrap_err();
         assert!(stopped.ends_with("the attempt was stopped"), "{stopped}");
         assert_eq!(fs::read_to_string(folder.join("a.py")).unwrap(), "1");
     }

@@ -3,11 +3,14 @@
 //! [`Container`] has the only loop of the agent, which goes on during and between runs of the program. Each turn takes
 //! in all pending signals. A stop from outside holds for the container, so that no run begins after it.
 
+use crate::agent_log::AgentLog;
 use crate::attempt::Attempt;
 use crate::channels::Channels;
-use crate::gang::Party;
-use crate::keeper::Keeper;
+use crate::checkpoints::CheckpointManager;
+use crate::context::{AgentContext, Options};
+use crate::gang::GangMember;
 use crate::message::MessageFile;
+use crate::panics::tell_of_panics;
 use crate::progress::objective::ObjectiveTracker;
 use crate::run::descendants::{Reaped, reap};
 use crate::run::unstarted::{never_started, unstarted};
@@ -18,10 +21,7 @@ use crate::serve::ports::listen;
 use crate::serve::status::StatusSource;
 use crate::serve::{Server, local};
 use crate::signals::Signals;
-use crate::surroundings::{Options, Surroundings};
-use crate::survive::tell_of_panics;
 use crate::wake::Wake;
-use crate::words::Words;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -38,12 +38,12 @@ const WORDS_FIRST: Duration = Duration::from_secs(1);
 
 /// The agent in its container. Of one run, it keeps only the message until the next run begins.
 pub struct Container {
-    surroundings: Surroundings,
+    context: AgentContext,
     signals: Signals,
     message: MessageFile,
     current: Arc<CurrentRun>,
     /// This agent's part in its gang, until the gang runs.
-    party: Option<Party>,
+    gang_member: Option<GangMember>,
     /// The signal that asked the container to stop.
     stopped_by: Option<i32>,
 }
@@ -60,13 +60,13 @@ impl Container {
         nix::sys::prctl::set_child_subreaper(true)?;
         let signals = Signals::take_over()?;
         let wake = Arc::new(Wake::new()?);
-        let words = Words::new(Arc::clone(&wake));
-        tell_of_panics(&words);
-        let mut message = MessageFile::open(&options.termination_log, Arc::clone(&words))?;
+        let log = AgentLog::new(Arc::clone(&wake));
+        tell_of_panics(&log);
+        let mut message = MessageFile::open(&options.termination_log, Arc::clone(&log))?;
         let port = options.metrics_port.filter(|&port| port != 0);
         let public = port.and_then(|port| {
             let unseen = |error| {
-                words.say(format_args!(
+                log.say(format_args!(
                     "can't serve --metrics-port {port}: {error}; the progress of the program can't be read"
                 ));
             };
@@ -80,10 +80,12 @@ impl Container {
         let answer_key = answer_key.map_err(|error| fail(&mut message, error))?;
         let current = Arc::new(CurrentRun::default());
         let of_gang = options.gang.as_ref();
-        let keeper =
-            options.checkpoints.as_deref().and_then(|policy| Keeper::new(policy, of_gang, &current, &wake, &words));
+        let manager = options
+            .checkpoints
+            .as_deref()
+            .and_then(|policy| CheckpointManager::new(policy, of_gang, &current, &wake, &log));
         let told = Arc::default();
-        let kept = of_gang.and_then(Party::report_file);
+        let kept = of_gang.and_then(GangMember::report_file);
         let track = |rule: &ObjectiveRule| Arc::new(ObjectiveTracker::new(rule.clone(), kept.as_deref()));
         let objective = options.objective.as_ref().map(track);
         if let Some(objective) = &objective {
@@ -93,40 +95,40 @@ impl Container {
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
         let in_gang = options.gang.is_some();
         let (run, gang, asked) = (Arc::clone(&current), Arc::clone(&told), gpus.clone());
-        let source = StatusSource::new(answer_key, run, keeper.clone(), objective.clone(), gang, in_gang, asked);
-        let server = Server::start(public, source, &current, keeper.as_ref())?;
+        let source = StatusSource::new(answer_key, run, manager.clone(), objective.clone(), gang, in_gang, asked);
+        let server = Server::start(public, source, &current, manager.as_ref())?;
         if let Some(state) = &options.state
-            && let Err(error) = local::serve(&server.runtime, state, keeper.clone())
+            && let Err(error) = local::serve(&server.runtime, state, manager.clone())
         {
-            words.say(format_args!(
+            log.say(format_args!(
                 "can't answer `agent stacks` and `agent checkpoints backup` in {}: {error}",
                 state.display()
             ));
         }
-        let join = |gang| Party::join(gang, options.grace, &server.runtime, &wake, &words, &told);
-        let party = options.gang.as_ref().map(join).transpose();
-        let party = party.map_err(|error| fail(&mut message, error.to_string()))?;
-        if let Some(copy) = party.as_ref().and_then(Party::report_copy) {
+        let join = |gang| GangMember::join(gang, options.grace, &server.runtime, &wake, &log, &told);
+        let gang_member = options.gang.as_ref().map(join).transpose();
+        let gang_member = gang_member.map_err(|error| fail(&mut message, error.to_string()))?;
+        if let Some(copy) = gang_member.as_ref().and_then(GangMember::report_copy) {
             message.copy_to(copy);
         }
         let channels = Channels::new(server.runtime, server.local_url);
-        let surroundings =
-            Surroundings { options, keeper, signal_mask: signals.mask_before, channels, gpus, objective, wake, words };
-        Ok(Self { surroundings, signals, message, current, party, stopped_by: None })
+        let context =
+            AgentContext { options, manager, signal_mask: signals.mask_before, channels, gpus, objective, wake, log };
+        Ok(Self { context, signals, message, current, gang_member, stopped_by: None })
     }
 
     /// Waits until all log lines so far are written, so that they precede the program's output, but not for long.
     pub(super) fn say_words(&mut self) -> io::Result<()> {
         let words_first = Instant::now() + WORDS_FIRST;
-        while !self.surroundings.words.all_said() && Instant::now() < words_first {
+        while !self.context.log.all_said() && Instant::now() < words_first {
             self.turn(None, Some(words_first))?;
         }
         Ok(())
     }
 
     /// This agent's part in its gang, once.
-    pub(super) fn take_party(&mut self) -> Option<Party> {
-        self.party.take()
+    pub(super) fn take_party(&mut self) -> Option<GangMember> {
+        self.gang_member.take()
     }
 
     /// Runs the command once, without a gang; returns the agent's exit code.
@@ -150,14 +152,14 @@ impl Container {
     /// Chooses the checkpoint that the run resumes from. Returns `None` if the container was asked to stop meanwhile.
     /// It may take long, because a checkpoint is read whole, or fetched, before it is used.
     fn choose(&mut self, attempt: &Attempt) -> io::Result<Option<Result<Attempt, LaunchError>>> {
-        let Some(keeper) = self.surroundings.keeper.clone() else { return Ok(Some(Ok(attempt.clone()))) };
-        keeper.begin(attempt.number.unwrap_or(0), None, None)?;
+        let Some(manager) = self.context.manager.clone() else { return Ok(Some(Ok(attempt.clone()))) };
+        manager.begin(attempt.number.unwrap_or(0), None, None)?;
         loop {
             if let Some(signal) = self.stopped_by {
                 self.message.write(&never_started(attempt.number.unwrap_or(0), signal));
                 return Ok(None);
             }
-            match keeper.chosen() {
+            match manager.chosen() {
                 None => self.turn(None, None)?,
                 Some(Err(obstacle)) => return Ok(Some(Err(obstacle))),
                 Some(Ok(choice)) => return Ok(Some(Ok(attempt.from(&choice)))),
@@ -179,8 +181,8 @@ impl Container {
     }
 
     /// The context of its runs.
-    pub(super) fn surroundings(&self) -> &Surroundings {
-        &self.surroundings
+    pub(super) fn context(&self) -> &AgentContext {
+        &self.context
     }
 
     /// Its termination message.
@@ -198,7 +200,7 @@ impl Container {
     /// # Errors
     /// Only where the kernel denies a thread.
     pub(super) fn start(&mut self, attempt: &Attempt, obstacle: Option<LaunchError>) -> io::Result<Run> {
-        Run::start(&self.surroundings, attempt, obstacle, &mut self.message, &self.current)
+        Run::start(&self.context, attempt, obstacle, &mut self.message, &self.current)
     }
 
     /// One turn of the loop. Sleeps until a signal, news of the run, or `until`, then takes in what has come. While no
@@ -237,7 +239,7 @@ impl Container {
             let millis = until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
             PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
         });
-        let wake = &self.surroundings.wake;
+        let wake = &self.context.wake;
         let mut fds = [PollFd::new(self.signals.fd(), PollFlags::POLLIN), PollFd::new(wake.fd(), PollFlags::POLLIN)];
         match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}

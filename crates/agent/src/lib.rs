@@ -18,10 +18,13 @@
     )
 )]
 
+mod agent_log;
 pub mod attempt;
 mod channels;
+pub mod checkpoints;
 mod code;
 pub mod container;
+pub mod context;
 pub mod environment;
 mod failure;
 pub mod fetch;
@@ -29,13 +32,13 @@ pub mod gang;
 pub mod hang;
 pub mod inputs;
 pub mod install;
-pub mod keeper;
 mod member;
 mod message;
 mod observations;
 mod open_files;
 pub mod output;
 pub mod outputs;
+mod panics;
 mod places;
 pub mod ports;
 pub mod progress;
@@ -46,11 +49,8 @@ pub mod serve;
 mod signals;
 mod stacks;
 mod start;
-pub mod surroundings;
-mod survive;
 pub mod variables;
 mod wake;
-mod words;
 mod writer;
 
 use jiff::Timestamp;

@@ -1,19 +1,19 @@
 //! Runs a worker's program as PID 1 of its container; see [`agent`].
 
 use agent::attempt::Attempt;
+use agent::checkpoints::{commands, read_policy};
 use agent::container::Container;
+use agent::context::{Leftovers, Options};
 use agent::fetch::FetchArgs;
 use agent::gang;
 use agent::hang;
 use agent::inputs::InputsArgs;
 use agent::install;
-use agent::keeper::{commands as keeper, read_policy};
 use agent::outputs::OutputsArgs;
 use agent::ports;
 use agent::publish::PublishArgs;
 use agent::remote::{call::call, serve::serve};
 use agent::serve::local::ask;
-use agent::surroundings::{Leftovers, Options};
 use agent::variables;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::{SigSet, Signal};
@@ -433,15 +433,15 @@ fn checkpoints(verb: Verb) -> ExitCode {
     end_when_told();
     let is_upkeep = matches!(verb, Verb::Upkeep { .. });
     let (of, command) = match verb {
-        Verb::List(of) => (of, keeper::Command::List),
-        Verb::Verify(of) => (of, keeper::Command::Verify),
-        Verb::Why(of) => (of, keeper::Command::Why),
-        Verb::Prune { of, dry_run } => (of, keeper::Command::Prune { dry_run }),
-        Verb::Backup { of, state } => (of, keeper::Command::Backup { state }),
-        Verb::Restore { of, to, checkpoint } => (of, keeper::Command::Restore { checkpoint, to }),
-        Verb::Upkeep { of, task: Task::Copy, .. } => (of, keeper::Command::Copy),
+        Verb::List(of) => (of, commands::Command::List),
+        Verb::Verify(of) => (of, commands::Command::Verify),
+        Verb::Why(of) => (of, commands::Command::Why),
+        Verb::Prune { of, dry_run } => (of, commands::Command::Prune { dry_run }),
+        Verb::Backup { of, state } => (of, commands::Command::Backup { state }),
+        Verb::Restore { of, to, checkpoint } => (of, commands::Command::Restore { checkpoint, to }),
+        Verb::Upkeep { of, task: Task::Copy, .. } => (of, commands::Command::Copy),
         Verb::Upkeep { of, without_volume, task: Task::Check } => {
-            (of, keeper::Command::Check { has_volume: !without_volume })
+            (of, commands::Command::Check { has_volume: !without_volume })
         }
     };
     let policy = match read_policy(&of.policy) {
@@ -451,7 +451,7 @@ fn checkpoints(verb: Verb) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let commands = keeper::Commands { policy, root: of.root, json: of.json };
+    let commands = commands::Commands { policy, root: of.root, json: of.json };
     let failed = if is_upkeep {
         let report = commands.report(&command);
         leave(&report.to_message());

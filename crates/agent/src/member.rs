@@ -1,14 +1,14 @@
 //! A container that runs its program as often as its gang wants.
 
 use crate::attempt::Attempt;
+use crate::checkpoints::CheckpointManager;
+use crate::checkpoints::choice::Choice;
 use crate::code::Unpacking;
 use crate::container::Container;
-use crate::gang::{Party, Task};
-use crate::keeper::Keeper;
-use crate::keeper::choice::Choice;
+use crate::context::AgentContext;
+use crate::gang::{GangMember, Task};
 use crate::run::unstarted::{never_started, unstarted};
 use crate::run::{Next, Run, launch};
-use crate::surroundings::Surroundings;
 use gang::Exit;
 use gang::message::Outcome;
 use protocol::gang::{GangEnd, KILLED};
@@ -30,8 +30,8 @@ const LEAVE: Duration = Duration::from_secs(2);
 /// One member of a gang, for as long as its container lives.
 pub struct Member<'a> {
     container: &'a mut Container,
-    party: Party,
-    keeper: Option<Arc<Keeper>>,
+    gang: GangMember,
+    manager: Option<Arc<CheckpointManager>>,
     doing: Doing,
     tasks: VecDeque<Task>,
     /// The last words of the last run, and the exit code of its program.
@@ -60,13 +60,13 @@ enum Doing {
 }
 
 impl<'a> Member<'a> {
-    /// Makes `container` a member of the gang of `party`.
-    pub fn new(party: Party, container: &'a mut Container) -> Self {
+    /// Makes `container` a member of the gang of `gang`.
+    pub fn new(gang: GangMember, container: &'a mut Container) -> Self {
         // If the kernel has killed an earlier container, nothing but its last words is left.
-        let last = party.last_words().map(|report| (report, 0));
-        let keeper = container.surroundings().keeper.clone();
+        let last = gang.last_words().map(|report| (report, 0));
+        let manager = container.context().manager.clone();
         let tasks = VecDeque::new();
-        Self { container, party, keeper, doing: Doing::Nothing, tasks, last, told: None, is_unkillable: false }
+        Self { container, gang, manager, doing: Doing::Nothing, tasks, last, told: None, is_unkillable: false }
     }
 
     /// Does what the gang wants until the gang has ended, or this agent has to end. Returns the agent's exit code.
@@ -82,7 +82,7 @@ impl<'a> Member<'a> {
             if !self.tasks.is_empty() {
                 continue;
             }
-            let until = until.into_iter().chain(self.party.wake_at()).min();
+            let until = until.into_iter().chain(self.gang.wake_at()).min();
             let run = match &mut self.doing {
                 Doing::Running { run, .. } => Some(&mut **run),
                 _ => None,
@@ -96,14 +96,14 @@ impl<'a> Member<'a> {
     fn look(&mut self) -> io::Result<Option<Instant>> {
         if let Some(signal) = self.container.stopped_by().filter(|_| self.told.is_none()) {
             self.told = Some(Instant::now());
-            self.tasks.extend(self.party.terminated(signal));
+            self.tasks.extend(self.gang.terminated(signal));
         }
-        self.tasks.extend(self.party.turn());
+        self.tasks.extend(self.gang.turn());
         match std::mem::replace(&mut self.doing, Doing::Nothing) {
             Doing::Nothing => {}
-            Doing::Choosing(attempt) => match self.keeper.as_ref().and_then(|keeper| keeper.chosen()) {
+            Doing::Choosing(attempt) => match self.manager.as_ref().and_then(|manager| manager.chosen()) {
                 None => self.doing = Doing::Choosing(attempt),
-                Some(Ok(choice)) => self.tasks.extend(self.party.chosen(attempt, Ok(&choice))),
+                Some(Ok(choice)) => self.tasks.extend(self.gang.chosen(attempt, Ok(&choice))),
                 Some(Err(obstacle)) => self.tell_obstacle(attempt, obstacle),
             },
             Doing::Unpacking(attempt, choice, unpacking) => match unpacking.done() {
@@ -111,7 +111,7 @@ impl<'a> Member<'a> {
                 // The program starts in the folder of its code, and the search for the program does too.
                 Some(Ok(folder)) => match std::env::set_current_dir(&folder) {
                     Ok(()) => {
-                        self.party.has_code(attempt.code.clone());
+                        self.gang.has_code(attempt.code.clone());
                         self.fetch(*attempt, *choice)?;
                     }
                     Err(error) => {
@@ -121,7 +121,7 @@ impl<'a> Member<'a> {
                 },
                 Some(Err(obstacle)) => self.start(&attempt, Some(obstacle))?,
             },
-            Doing::Fetching(attempt) => match self.keeper.as_ref().and_then(|keeper| keeper.chosen()) {
+            Doing::Fetching(attempt) => match self.manager.as_ref().and_then(|manager| manager.chosen()) {
                 None => self.doing = Doing::Fetching(attempt),
                 Some(fetched) => self.start(&attempt, fetched.err())?,
             },
@@ -129,13 +129,13 @@ impl<'a> Member<'a> {
                 let next = run.advance(self.container.message());
                 let is_failing = run.is_failing();
                 if is_failing && !is_told {
-                    self.tasks.extend(self.party.failing(attempt));
+                    self.tasks.extend(self.gang.failing(attempt));
                 }
                 let is_told = is_told || is_failing;
                 match next {
                     Next::Turn { until } => {
-                        self.tasks.extend(self.party.idle(run.is_idle()));
-                        run.note_gang(self.party.is_idle());
+                        self.tasks.extend(self.gang.idle(run.is_idle()));
+                        run.note_gang(self.gang.is_idle());
                         self.doing = Doing::Running { attempt, run, is_told };
                         return Ok(until);
                     }
@@ -147,9 +147,9 @@ impl<'a> Member<'a> {
                             // Before the end of the attempt is reported, so that a leader does not begin another
                             // attempt.
                             self.told = Some(Instant::now());
-                            self.tasks.extend(self.party.terminated(nix::libc::SIGTERM));
+                            self.tasks.extend(self.gang.terminated(nix::libc::SIGTERM));
                         }
-                        self.tasks.extend(self.party.ended(attempt, outcome, &report));
+                        self.tasks.extend(self.gang.ended(attempt, outcome, &report));
                         self.last = Some((report, code));
                     }
                 }
@@ -162,21 +162,21 @@ impl<'a> Member<'a> {
     fn work(&mut self) -> io::Result<Option<Exit>> {
         while let Some(task) = self.tasks.pop_front() {
             match task {
-                Task::Choose { attempt } => match self.keeper.clone() {
-                    Some(keeper) => {
-                        keeper.begin(attempt, None, self.party.last_ended())?;
+                Task::Choose { attempt } => match self.manager.clone() {
+                    Some(manager) => {
+                        manager.begin(attempt, None, self.gang.last_ended())?;
                         self.doing = Doing::Choosing(attempt);
                     }
-                    None => self.tasks.extend(self.party.chosen(attempt, Ok(&Choice::default()))),
+                    None => self.tasks.extend(self.gang.chosen(attempt, Ok(&Choice::default()))),
                 },
                 Task::Start { attempt, workers, port, choice, shell } => {
                     let attempt = Attempt {
                         number: Some(attempt),
                         master_port: Some(port),
-                        master_ip: self.party.first_worker(),
+                        master_ip: self.gang.first_worker(),
                         workers,
                         shell,
-                        gang: Some(self.party.counts()),
+                        gang: Some(self.gang.counts()),
                         ..Attempt::default()
                     };
                     let attempt = attempt.from(&choice);
@@ -192,7 +192,7 @@ impl<'a> Member<'a> {
                     Doing::Fetching(fetching) | Doing::Unpacking(fetching, ..) if fetching.number == Some(attempt) => {
                         self.doing = Doing::Nothing;
                         let report = never_started(attempt, nix::libc::SIGTERM);
-                        self.tasks.extend(self.party.ended(attempt, Outcome::Stopped, &report));
+                        self.tasks.extend(self.gang.ended(attempt, Outcome::Stopped, &report));
                     }
                     _ => {}
                 },
@@ -204,19 +204,19 @@ impl<'a> Member<'a> {
 
     /// Begins to unpack the code of an attempt, if it is delivered to the pods.
     fn unpack(&self, choice: &Choice) -> io::Result<Option<Unpacking>> {
-        let Surroundings { options, wake, words, .. } = self.container.surroundings();
+        let AgentContext { options, wake, log, .. } = self.container.context();
         let (Some(digest), Some(parts), Some(state)) = (&choice.code, &options.code, &options.state) else {
             return Ok(None);
         };
-        Unpacking::start(parts, state, digest, wake, words).map(Some)
+        Unpacking::start(parts, state, digest, wake, log).map(Some)
     }
 
     /// Fetches the checkpoint that an attempt resumes from, if the first worker has chosen it, and then starts the
     /// program.
     fn fetch(&mut self, attempt: Attempt, choice: Choice) -> io::Result<()> {
-        match self.keeper.clone().filter(|_| !self.party.leads()) {
-            Some(keeper) => {
-                keeper.begin(attempt.number.unwrap_or(0), Some(choice), None)?;
+        match self.manager.clone().filter(|_| !self.gang.leads()) {
+            Some(manager) => {
+                manager.begin(attempt.number.unwrap_or(0), Some(choice), None)?;
                 self.doing = Doing::Fetching(Box::new(attempt));
                 Ok(())
             }
@@ -233,9 +233,9 @@ impl<'a> Member<'a> {
     /// The attempt can't begin.
     fn tell_obstacle(&mut self, attempt: u32, obstacle: LaunchError) {
         let code = launch::exit_code(obstacle.kind);
-        self.container.surroundings().words.say(&obstacle.message);
+        self.container.context().log.say(&obstacle.message);
         let report = unstarted(attempt, obstacle);
-        self.tasks.extend(self.party.chosen(attempt, Err(&report)));
+        self.tasks.extend(self.gang.chosen(attempt, Err(&report)));
         self.last = Some((report, code));
     }
 
@@ -243,28 +243,29 @@ impl<'a> Member<'a> {
     #[expect(clippy::needless_pass_by_value, reason = "takes what its callers need no more")]
     fn leave(mut self, exit: Exit) -> io::Result<i32> {
         if exit == Exit::Displaced {
-            self.container.surroundings().words.say("a later pod holds this worker's place; this one ends");
+            self.container.context().log.say("a later pod holds this worker's place; this one ends");
         }
-        let end = self.party.end();
+        let end = self.gang.end();
         let attempt = self.last.as_ref().map(|(report, _)| report.attempt);
         if let Some(attempt) = attempt.filter(|_| matches!(exit, Exit::Failed(_))) {
             self.write_last(&end);
             self.save(attempt)?;
         }
-        self.party.close();
+        self.gang.close();
         let until = Instant::now() + FAREWELL;
-        if let Some(keeper) = &self.keeper {
-            keeper.leave_folder();
+        if let Some(manager) = &self.manager {
+            manager.leave_folder();
         }
-        let has_left = |keeper: &Option<Arc<Keeper>>| keeper.as_ref().is_none_or(|keeper| keeper.has_left());
-        while !(self.party.is_closed() && self.container.surroundings().words.all_said() && has_left(&self.keeper))
+        let has_left =
+            |manager: &Option<Arc<CheckpointManager>>| manager.as_ref().is_none_or(|manager| manager.has_left());
+        while !(self.gang.is_closed() && self.container.context().log.all_said() && has_left(&self.manager))
             && Instant::now() < until
         {
             self.container.turn(None, Some(until))?;
         }
         let stays = match exit {
             Exit::Signalled(_) if self.is_unkillable => Some(GIVEN_UP),
-            Exit::Signalled(_) if self.party.has_others() => Some(LEAVE),
+            Exit::Signalled(_) if self.gang.has_others() => Some(LEAVE),
             _ => None,
         };
         let stays = self.told.zip(stays).map(|(told, stays)| told + stays);
@@ -290,19 +291,19 @@ impl<'a> Member<'a> {
     fn write_last(&mut self, end: &GangEnd) {
         if let Some((report, _)) = &mut self.last {
             report.gang = Some(end.clone());
-            report.checkpoints = self.keeper.as_ref().and_then(|keeper| keeper.told()).or(report.checkpoints.take());
+            report.checkpoints = self.manager.as_ref().and_then(|manager| manager.told()).or(report.checkpoints.take());
             self.container.message().write(report);
         }
     }
 
     /// Copies files that would be lost with the pod. If the agent is asked to stop, it has no more time than the pod.
     fn save(&mut self, attempt: u32) -> io::Result<()> {
-        let Some(keeper) = self.keeper.clone().filter(|keeper| keeper.is_only_copy()) else { return Ok(()) };
-        keeper.finish(attempt)?;
+        let Some(manager) = self.manager.clone().filter(|manager| manager.is_only_copy()) else { return Ok(()) };
+        manager.finish(attempt)?;
         let mut until = None;
-        while !keeper.has_settled() && until.is_none_or(|until| Instant::now() < until) {
+        while !manager.has_settled() && until.is_none_or(|until| Instant::now() < until) {
             if self.container.stopped_by().is_some() && until.is_none() {
-                until = Some(Instant::now() + self.container.surroundings().options.grace);
+                until = Some(Instant::now() + self.container.context().options.grace);
             }
             self.container.turn(None, until)?;
         }

@@ -1,9 +1,9 @@
 //! The file that becomes the container's termination message.
 
+use crate::agent_log::AgentLog;
 use crate::install::replace;
+use crate::panics::catch_parser_panic;
 use crate::progress::objective::ObjectiveTracker;
-use crate::survive::survive;
-use crate::words::Words;
 use crate::writer::Writer;
 use protocol::report::{MAX_BYTES, Report};
 use std::fs::{File, OpenOptions};
@@ -39,7 +39,7 @@ struct Target {
     file: Option<File>,
     /// Bytes in the file.
     length: usize,
-    words: Arc<Words>,
+    log: Arc<AgentLog>,
 }
 
 impl MessageFile {
@@ -48,10 +48,10 @@ impl MessageFile {
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
-    pub fn open(path: &Path, words: Arc<Words>) -> io::Result<Self> {
+    pub fn open(path: &Path, log: Arc<AgentLog>) -> io::Result<Self> {
         let path = path.to_owned();
         let prepare = move || {
-            let mut target = Target::open(path, words);
+            let mut target = Target::open(path, log);
             move |message| target.write(&message)
         };
         let writer = Writer::start("message", prepare)?;
@@ -75,7 +75,7 @@ impl MessageFile {
         // If a message can't be made of the program's output, the next message may lack what caused that.
         let objective = self.objective.as_ref().map(|objective| objective.records());
         let report = Report { objective, ..report.clone() };
-        let Some(text) = survive(|| report.to_message()) else { return };
+        let Some(text) = catch_parser_panic(|| report.to_message()) else { return };
         self.writer.put(Message { text, copy: self.copy.clone() });
     }
 }
@@ -87,8 +87,8 @@ impl Drop for MessageFile {
 }
 
 impl Target {
-    fn open(path: PathBuf, words: Arc<Words>) -> Self {
-        let mut target = Self { path, file: None, length: 0, words };
+    fn open(path: PathBuf, log: Arc<AgentLog>) -> Self {
+        let mut target = Self { path, file: None, length: 0, log };
         match open(&target.path) {
             Ok((file, length)) => (target.file, target.length) = (Some(file), length),
             Err(error) => target.give_up(&error),
@@ -110,7 +110,7 @@ impl Target {
 
     fn give_up(&mut self, error: &io::Error) {
         self.file = None;
-        self.words.say(format_args!(
+        self.log.say(format_args!(
             "can't write --termination-log {}: {error}; the pod's status will not tell why the program ended",
             self.path.display()
         ));

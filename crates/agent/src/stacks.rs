@@ -5,8 +5,8 @@
 //! its reader.
 
 use crate::now;
+use crate::panics::catch_parser_panic;
 use crate::run::descendants::{descendants_of_self, of_program};
-use crate::survive::survive;
 use crate::variables::variable;
 use procfs::process::Stat;
 use protocol::stacks::{
@@ -115,7 +115,8 @@ fn read_in_time(stats: &[Stat], read: &mut HashMap<i32, Read1>) {
                 break;
             }
             let stack = (is_python && at < MAX_PROCESSES).then(|| {
-                survive(|| stack_of(pid)).unwrap_or_else(|| Err("its memory is not as that of a Python".to_owned()))
+                catch_parser_panic(|| stack_of(pid))
+                    .unwrap_or_else(|| Err("its memory is not as that of a Python".to_owned()))
             });
             if sender.send(Read1 { pid, rank, is_python, stack }).is_err() {
                 break;

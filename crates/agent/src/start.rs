@@ -19,7 +19,7 @@ impl Container {
     pub fn run(&mut self, attempt: &Attempt) -> io::Result<i32> {
         self.say_words()?;
         match self.take_party() {
-            Some(party) => Member::new(party, self).run(),
+            Some(gang_member) => Member::new(gang_member, self).run(),
             None => self.run_alone(attempt),
         }
     }

@@ -1,7 +1,7 @@
 //! A thread that writes files for the loop of the container. A slow disk must not block the loop, which keeps the
 //! gang's lease.
 
-use crate::survive::survive;
+use crate::panics::catch_parser_panic;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ impl<T: Send + 'static> Writer<T> {
         let shared = Arc::new(Shared { state, changed: Condvar::new() });
         let of_thread = Arc::clone(&shared);
         let work = move || {
-            let Some(mut write) = survive(prepare) else { return };
+            let Some(mut write) = catch_parser_panic(prepare) else { return };
             while let Some(next) = of_thread.next() {
-                survive(|| write(next));
+                catch_parser_panic(|| write(next));
             }
         };
         std::thread::Builder::new().name(name.to_owned()).spawn(work)?;

@@ -1,6 +1,6 @@
 //! Values that a job inherits from its template and the defaults.
 
-use super::{TakenRuntime, schema};
+use super::{AppliedRuntime, schema};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub struct Inherited {
     /// Template that the job was created with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub runtime: Option<TakenRuntime>,
+    pub runtime: Option<AppliedRuntime>,
     /// Partial spec that applies to every field set neither by the job nor by its template.
     pub defaults: RecordedDefaults,
     /// Addresses of the names in `model` and `dataset`, from the operator's list of names when the job was created.

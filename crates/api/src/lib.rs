@@ -60,13 +60,13 @@ pub use rules::{
     RESERVED_KEYS, RULES, Rule, SCHEMA_REFUSALS, SchemaRefusal, completed_message, immutable, immutable_message,
     is_changeable, running_message,
 };
-pub use runtime::{RuntimeKind, RuntimeParameter, RuntimeRef, TakenRuntime};
+pub use runtime::{AppliedRuntime, RuntimeKind, RuntimeParameter, RuntimeRef};
 pub use scheduling::{GangScheduler, Scheduling};
 pub use schema::{NOT_IN_RUNTIMES, NOT_IN_TRIALS, crd, runtime_crd, tuning_crd};
 pub use spec::{TrainingJob, TrainingJobSpec};
 pub use status::{
-    AllocatedResources, AskedRestart, AttemptSpec, BestCheckpoint, BestLoss, CheckpointStatus, CodeStatus, Condition,
-    DataProgress, DataStatus, EarlyStoppingStatus, ElasticStatus, ProgramMetrics, PublicationProgress, RestartFrom,
+    AllocatedResources, AttemptSpec, BestCheckpoint, BestLoss, CheckpointStatus, CodeStatus, Condition, DataProgress,
+    DataStatus, EarlyStoppingStatus, ElasticStatus, HandledRestart, ProgramMetrics, PublicationProgress, RestartFrom,
     ResultStatus, RoleStatus, State, TrainingJobStatus, Workers,
 };
 pub use success::{EarlyStopping, LOSSES, Mode, SuccessPolicy};

@@ -105,7 +105,7 @@ pub(super) const PARAMETER_RULES: [(&str, &str); 2] = [
 /// Copy of the template, taken when the job was created.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct TakenRuntime {
+pub struct AppliedRuntime {
     /// Kind of the template.
     pub kind: RuntimeKind,
     /// Name of the template.
@@ -119,7 +119,7 @@ pub struct TakenRuntime {
     pub spec: Value,
 }
 
-impl TakenRuntime {
+impl AppliedRuntime {
     /// Copies the template from an object.
     #[must_use]
     pub fn of(kind: RuntimeKind, object: &Value) -> Self {

@@ -73,7 +73,7 @@ pub struct TrainingJobStatus {
     pub restart_history: Option<RestartHistory>,
     /// The last handled restart request, made with the annotation `ml.example.com/restart-requested`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked_restart: Option<AskedRestart>,
+    pub asked_restart: Option<HandledRestart>,
     /// The spec with which the current attempt was made, by which the operator notices a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_spec: Option<AttemptSpec>,
@@ -479,7 +479,7 @@ pub struct EarlyStoppingStatus {
 /// A restart request that has been handled and is not acted on again.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct AskedRestart {
+pub struct HandledRestart {
     /// Value of the annotation.
     pub request: String,
     /// Time at which the operator handled the request.

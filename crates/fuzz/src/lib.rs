@@ -144,7 +144,7 @@ fn agent_answer(bytes: &[u8]) {
     if let Ok(status) = trainingjob_operator::controller::decode(bytes) {
         let _ = status.gpu_utilization();
     }
-    let _ = serde_json::from_slice::<agent::keeper::choice::Rounds>(bytes);
+    let _ = serde_json::from_slice::<agent::checkpoints::choice::Rounds>(bytes);
 }
 
 fn outputs() -> Vec<Vec<u8>> {

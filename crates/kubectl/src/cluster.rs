@@ -2,7 +2,7 @@
 
 use super::screen::shortened;
 use anyhow::{Context as _, anyhow, bail};
-use api::{Guarded, RuntimeKind, TakenRuntime, TrainingJob, TuningJob};
+use api::{AppliedRuntime, Guarded, RuntimeKind, TrainingJob, TuningJob};
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{DynamicObject, ListParams, ObjectList};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -187,7 +187,7 @@ impl Cluster {
         };
         let what = format!("get {} {}{place}", kind.as_str(), named.name);
         let found = self.ask(&what, api.get(&named.name)).await?;
-        super::plan::take(job, &TakenRuntime::of(kind, &serde_json::to_value(found)?))
+        super::plan::take(job, &AppliedRuntime::of(kind, &serde_json::to_value(found)?))
     }
 
     /// Lists all TrainingJobs of the namespace, or of all namespaces.

@@ -3,7 +3,7 @@
 use super::convert::{comment, documents, yaml};
 use anyhow::{anyhow, bail};
 use api::{
-    Framework, GROUP, Inherited, ProcsKind, ProcsPerWorker, RoleSpec, RuntimeKind, RuntimeRef, TakenRuntime,
+    AppliedRuntime, Framework, GROUP, Inherited, ProcsKind, ProcsPerWorker, RoleSpec, RuntimeKind, RuntimeRef,
     TrainingJob, TrainingJobSpec, defaults,
 };
 use kube::ResourceExt;
@@ -94,20 +94,20 @@ pub fn wants(job: &TrainingJob) -> Option<RuntimeRef> {
 ///
 /// # Errors
 /// If the template can't be applied to the job.
-pub fn take(job: &mut TrainingJob, taken: &TakenRuntime) -> anyhow::Result<()> {
+pub fn take(job: &mut TrainingJob, taken: &AppliedRuntime) -> anyhow::Result<()> {
     let inherited = plan::record(job, Some(taken), None).map_err(|why| anyhow!("{}: {why}", job.name_any()))?;
     job.status.get_or_insert_default().inherited = Some(inherited);
     Ok(())
 }
 
 /// Returns the template in a document, if it is the one that the job names.
-fn runtime(document: &Value, job: &TrainingJob, named: &RuntimeRef) -> Option<TakenRuntime> {
+fn runtime(document: &Value, job: &TrainingJob, named: &RuntimeRef) -> Option<AppliedRuntime> {
     let kind = named.kind();
     let metadata = &document["metadata"];
     let place = metadata["namespace"].as_str().or(job.metadata.namespace.as_deref());
     let is_there = kind == RuntimeKind::ClusterTrainingRuntime || place == job.metadata.namespace.as_deref();
     (document["kind"] == kind.as_str() && metadata["name"] == named.name.as_str() && is_there)
-        .then(|| TakenRuntime::of(kind, document))
+        .then(|| AppliedRuntime::of(kind, document))
 }
 
 /// Plans a job. `restart_rules` says whether the API server supports restart rules of containers.

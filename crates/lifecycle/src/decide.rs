@@ -10,7 +10,7 @@ use super::record::take_in;
 use super::status::status;
 use super::verdict::{Input, Verdict};
 use super::view::{View, has_begun, incarnation};
-use api::{AskedRestart, ConditionType, State, TrainingJobStatus};
+use api::{ConditionType, HandledRestart, State, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::{Children, ObservedJob};
 use plan::{Ended, Plan, Role};
@@ -55,7 +55,7 @@ fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &Ended) -> Trai
         state: Some(ended.state),
         completion_time: Some(Time(ended.time)),
         // A restart that was requested before the restore is no new request.
-        asked_restart: input.plan.policy.restart_requested.clone().map(|request| AskedRestart {
+        asked_restart: input.plan.policy.restart_requested.clone().map(|request| HandledRestart {
             request,
             time: Time(input.now),
             attempt: 1,

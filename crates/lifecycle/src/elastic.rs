@@ -153,7 +153,7 @@ impl<'a> View<'a> {
             Some(told) => told == size,
             None => changed.is_none_or(|changed| pod.created.is_some_and(|created| created > changed)),
         };
-        let hasten = |pod: &&ObservedPod| Action::HastenPod { name: pod.name.clone(), uid: pod.uid.clone(), size };
+        let hasten = |pod: &&ObservedPod| Action::NudgePod { name: pod.name.clone(), uid: pod.uid.clone(), size };
         let first = self.pods.iter().find(|pod| pod.index == 0 && pod.runs() && !knows(pod));
         effects.and(Effects::of(first.map(hasten)))
     }

@@ -52,7 +52,7 @@ pub use failure::first_cause;
 pub use goodput::goodput;
 pub use history::of as restart_history;
 pub use publishing::publishes;
-pub use verdict::{Action, Event, Input, News, Verdict};
+pub use verdict::{Action, Event, GangState, Input, Verdict};
 pub use view::incarnation;
 
 #[cfg(test)]

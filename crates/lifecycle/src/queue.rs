@@ -2,7 +2,7 @@
 //! them as Kueue does with a single Job, and a suspended Job has the same consequences in both cases.
 
 use super::effects::Effects;
-use super::verdict::{Action, News};
+use super::verdict::{Action, GangState};
 use super::view::View;
 use api::State;
 use observe::{ObservedJob, ObservedWorkload};
@@ -32,7 +32,8 @@ impl<'a> View<'a> {
 
     /// Suspends and resumes the Jobs according to the Workload.
     pub(super) fn follow_queue(&self) -> Effects {
-        let hold = || self.running_jobs().map(|job| Action::HoldJob { name: job.name.clone(), uid: job.uid.clone() });
+        let hold =
+            || self.running_jobs().map(|job| Action::SuspendJob { name: job.name.clone(), uid: job.uid.clone() });
         match self.workload() {
             _ if self.input.plan.gang.queue.is_none() => Effects::default(),
             None if self.may_be_admitted() => Effects::default(),
@@ -41,14 +42,14 @@ impl<'a> View<'a> {
             Some(workload) if workload.admitted => {
                 let held = self.jobs.iter().filter(|job| job.suspend && !job.deleting);
                 let name = |job: &ObservedJob| (job.name.clone(), job.uid.clone(), job.role);
-                Effects::of(held.map(|job| name(job)).map(|(name, uid, role)| Action::LetJobGo { name, uid, role }))
+                Effects::of(held.map(|job| name(job)).map(|(name, uid, role)| Action::UnsuspendJob { name, uid, role }))
             }
             Some(workload) => {
                 // The reserved quota is given back when no pod uses it any more.
                 let mut pods = self.input.children.pods.values();
                 let is_used = self.running_jobs().next().is_some() || pods.any(|pod| pod.is_alive() && !pod.gone);
                 let gives_back = workload.evicted && workload.reserved && !is_used;
-                Effects::of(hold().chain(gives_back.then_some(Action::TellWorkload(News::Left))))
+                Effects::of(hold().chain(gives_back.then_some(Action::UpdateWorkload(GangState::Left))))
             }
         }
     }
@@ -72,14 +73,14 @@ impl<'a> View<'a> {
     /// The report to Kueue when every program runs.
     pub(super) fn news_of_start(&self) -> Option<Action> {
         let is_news = self.workload().is_some_and(|workload| workload.admitted && !workload.pods_ready);
-        is_news.then_some(Action::TellWorkload(News::Runs))
+        is_news.then_some(Action::UpdateWorkload(GangState::Runs))
     }
 
     /// The report to Kueue when the job is over.
     pub(super) fn news_of_end(&self) -> Option<Action> {
         let succeeded = self.record.state != Some(State::Failed);
         let is_news = self.workload().is_some_and(|workload| !workload.finished);
-        is_news.then_some(Action::TellWorkload(News::Ended { succeeded }))
+        is_news.then_some(Action::UpdateWorkload(GangState::Ended { succeeded }))
     }
 
     /// A suspended job requests no resources until it is resumed.

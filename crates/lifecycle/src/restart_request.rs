@@ -1,7 +1,7 @@
 //! Another attempt that a person requests by an annotation, for a running or a failed job.
 
 use super::view::View;
-use api::{AskedRestart, TrainingJobStatus};
+use api::{HandledRestart, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 impl View<'_> {
@@ -14,8 +14,8 @@ impl View<'_> {
 }
 
 /// The record of an accepted request. `attempt` is the first one that follows from it.
-pub(super) fn heeded(view: &View<'_>, request: String, attempt: u32) -> AskedRestart {
-    AskedRestart { request, time: Time(view.now()), attempt }
+pub(super) fn heeded(view: &View<'_>, request: String, attempt: u32) -> HandledRestart {
+    HandledRestart { request, time: Time(view.now()), attempt }
 }
 
 /// Accepts a request for a job that has not ended. The agent of worker 0 finds the request in the ConfigMap, and the

@@ -64,7 +64,7 @@ pub enum Action {
     /// Ensure the Workload by which Kueue admits all roles together.
     EnsureWorkload,
     /// Resume this Job, because its Workload was admitted.
-    LetJobGo {
+    UnsuspendJob {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
@@ -73,14 +73,14 @@ pub enum Action {
         role: RoleName,
     },
     /// Suspend this Job: its pods go, and the Job stays.
-    HoldJob {
+    SuspendJob {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
         uid: String,
     },
     /// Report the state of the gang to Kueue.
-    TellWorkload(News),
+    UpdateWorkload(GangState),
     /// Remove the Workload from its queue.
     DeleteWorkload {
         /// Its name.
@@ -125,7 +125,7 @@ pub enum Action {
         pods: u16,
     },
     /// Make the node of this pod deliver the changes of its ConfigMap.
-    HastenPod {
+    NudgePod {
         /// Its name.
         name: String,
         /// Its UID, the precondition.
@@ -137,9 +137,9 @@ pub enum Action {
     DeleteOwner,
 }
 
-/// News of a gang for Kueue.
+/// GangState of a gang for Kueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum GangState {
     /// Every program runs.
     Runs,
     /// No pod uses what Kueue took back any more.

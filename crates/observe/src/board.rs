@@ -4,7 +4,7 @@ use std::time::Instant;
 
 /// The objects of one job's TensorBoard, and the outcome of creating them.
 #[derive(Clone, Debug, Default)]
-pub struct ObservedBoard {
+pub struct ObservedTensorBoard {
     /// Its Deployment.
     pub deployment: Option<BoardPart>,
     /// Its Service.

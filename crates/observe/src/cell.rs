@@ -1,7 +1,9 @@
 //! All that is remembered of one TrainingJob, in one place.
 
 use super::ours::Ours;
-use super::{AgentAnswer, AgentPolls, Bucket, Children, ObservedBoard, ObservedPod, ObservedUpkeep, ProgressTurn};
+use super::{
+    AgentAnswer, AgentPolls, Bucket, Children, ObservedPod, ObservedTensorBoard, ObservedUpkeep, ProgressTurn,
+};
 use api::{DataStatus, TrainingJobStatus};
 use jiff::Timestamp;
 use plan::{Planned, Upkeep};
@@ -16,13 +18,13 @@ pub struct Cell {
     /// Its objects.
     pub children: Children,
     /// Its TensorBoard.
-    pub board: ObservedBoard,
+    pub board: ObservedTensorBoard,
     /// What its agents answered.
     pub agents: AgentPolls,
     /// What the agent answered that fetches content or publishes the result.
     pub transfer: AgentPolls,
     /// What its spec means.
-    pub wanted: Option<Arc<Wanted>>,
+    pub wanted: Option<Arc<ResolvedSpec>>,
     /// What the operator wrote to it.
     pub writes: Writes,
     /// What the operator published about it.
@@ -104,7 +106,7 @@ pub struct Basis {
 
 /// What one generation of a spec means. It is the same at every pass.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct ResolvedSpec {
     /// Generation of the spec.
     pub generation: Option<i64>,
     /// What it depends on besides the spec.

@@ -408,7 +408,7 @@ fn put_board<K: Resource<DynamicType = ()>>(
     inner: &mut Inner,
     object: &K,
     replicas: Option<i32>,
-    slot: impl Fn(&mut super::ObservedBoard) -> &mut Option<BoardPart>,
+    slot: impl Fn(&mut super::ObservedTensorBoard) -> &mut Option<BoardPart>,
 ) {
     // Only the owner counts: an object that a person has detached from its job is created again.
     let (Some(_), Some(job)) = (owner(object.meta()), JobKey::of_child(object.meta())) else { return };
@@ -419,7 +419,7 @@ fn put_board<K: Resource<DynamicType = ()>>(
 fn drop_board<K: Resource<DynamicType = ()>>(
     inner: &mut Inner,
     object: &K,
-    slot: impl Fn(&mut super::ObservedBoard) -> &mut Option<BoardPart>,
+    slot: impl Fn(&mut super::ObservedTensorBoard) -> &mut Option<BoardPart>,
 ) {
     let Some(cell) = JobKey::of_child(object.meta()).and_then(|job| inner.cells.get_mut(&job)) else { return };
     slot(&mut cell.board).take_if(|part| Some(&part.uid) == object.meta().uid.as_ref());
@@ -493,7 +493,7 @@ mod tests {
         let spec = json!({ "model": "m", "dataset": "d", "framework": "pytorch", "numWorkers": 2 });
         let job = api::TrainingJob::new("x", serde_json::from_value(spec).unwrap());
         let planned = plan::resolve(&job, &plan::Runtime::default());
-        let wanted = crate::Wanted {
+        let wanted = crate::ResolvedSpec {
             generation: None,
             basis: crate::Basis::default(),
             planned,

@@ -30,9 +30,9 @@ mod turn;
 mod workload;
 
 pub use agents::{AgentAnswer, AgentPolls};
-pub use board::{BoardPart, ObservedBoard};
+pub use board::{BoardPart, ObservedTensorBoard};
 pub use bucket::Bucket;
-pub use cell::{Basis, Cell, Publications, Wanted, Writes};
+pub use cell::{Basis, Cell, Publications, ResolvedSpec, Writes};
 pub use children::{Blocked, ChildKey, ChildKind, Children, ObjectEvent, ObservedChild, ObservedUpkeep, version};
 pub use failure::{Container, Disruption, Waiting};
 pub use index::{Index, JobKey, ObservedClaim};

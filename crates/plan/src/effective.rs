@@ -2,7 +2,7 @@
 //! defaults are those recorded when the job was created.
 
 use super::{Refusals, taken};
-use api::{DeletePolicy, Inherited, Storage, TakenRuntime, TrainingJob, TrainingJobSpec};
+use api::{AppliedRuntime, DeletePolicy, Inherited, Storage, TrainingJob, TrainingJobSpec};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ pub fn effective(job: &TrainingJob) -> Result<TrainingJobSpec, String> {
 /// If the template can't be applied to the job.
 pub fn record(
     job: &TrainingJob,
-    runtime: Option<&TakenRuntime>,
+    runtime: Option<&AppliedRuntime>,
     default_ttl_seconds: Option<u32>,
 ) -> Result<Inherited, String> {
     let merged = runtime.map(|taken| taken::merged(&job.spec, taken)).transpose()?;

@@ -1,7 +1,7 @@
 //! Merge of a job's spec with the template that it was created with. The job's fields take precedence.
 
 use super::{Refusals, parameters, template};
-use api::{NOT_IN_RUNTIMES, RuntimeParameter, TakenRuntime, TrainingJob, TrainingJobSpec};
+use api::{AppliedRuntime, NOT_IN_RUNTIMES, RuntimeParameter, TrainingJob, TrainingJobSpec};
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Map, Value, json};
@@ -39,7 +39,7 @@ pub fn with_runtime(job: &TrainingJob) -> Result<Cow<'_, TrainingJob>, String> {
 ///
 /// # Errors
 /// In the same cases as [`with_runtime`].
-pub fn merged(spec: &TrainingJobSpec, taken: &TakenRuntime) -> Result<TrainingJobSpec, String> {
+pub fn merged(spec: &TrainingJobSpec, taken: &AppliedRuntime) -> Result<TrainingJobSpec, String> {
     let mut own = serde_json::to_value(spec).map_err(|error| error.to_string())?;
     let mut base = taken.spec.clone();
     if let Some(base) = base.as_object_mut() {
@@ -128,8 +128,8 @@ mod tests {
     use super::*;
     use api::RuntimeKind;
 
-    fn taken(spec: Value) -> TakenRuntime {
-        TakenRuntime {
+    fn taken(spec: Value) -> AppliedRuntime {
+        AppliedRuntime {
             kind: RuntimeKind::ClusterTrainingRuntime,
             name: "gpu".into(),
             uid: "u".into(),

@@ -2,8 +2,8 @@
 
 use crate::channels::file_follower::FileFollower;
 use crate::observations::Observations;
+use crate::panics::catch_parser_panic;
 use crate::progress::json;
-use crate::survive::survive;
 use parking_lot::Mutex;
 use protocol::progress::Source;
 use std::fs::{DirBuilder, OpenOptions, Permissions};
@@ -89,7 +89,7 @@ impl Folder {
 }
 
 fn on_progress(line: &[u8], observations: &Observations) {
-    survive(|| {
+    catch_parser_panic(|| {
         if let Ok(update) = json::parse(&String::from_utf8_lossy(line)) {
             observations.progress(Source::File, &update, None);
         }
@@ -97,7 +97,7 @@ fn on_progress(line: &[u8], observations: &Observations) {
 }
 
 fn on_exception(line: &[u8], observations: &Observations) {
-    survive(|| match HookLine::parse(line) {
+    catch_parser_panic(|| match HookLine::parse(line) {
         Some(HookLine::Hello) => observations.python_tells(),
         Some(HookLine::Raised { exception, parent, ends }) => {
             let by_program = parent.map(|parent| ends && parent == std::process::id());

@@ -6,9 +6,9 @@ pub mod folder;
 use crate::channels::folder::Folder;
 use crate::install;
 use crate::observations::Observations;
+use crate::panics::catch_parser_panic;
 use crate::progress::trainer_state::TrainerStates;
 use crate::run::view::RunView;
-use crate::survive::survive;
 use crate::variables::variable;
 use protocol::progress::Source;
 use std::ffi::{OsStr, OsString};
@@ -74,7 +74,7 @@ impl Channels {
         self.runtime.spawn(async move {
             while !end.is_cancelled() {
                 let look = move || {
-                    survive(&mut work);
+                    catch_parser_panic(&mut work);
                     work
                 };
                 // This fails only while the process ends.

@@ -1,6 +1,6 @@
 //! This agent's part in its gang: turns the orders of [`gang`] into connections, files and log lines.
 //!
-//! [`Party`] owns the state machine and its connections. The container's loop passes it events, asks it for input from
+//! [`GangMember`] owns the state machine and its connections. The container's loop passes it events, asks it for input from
 //! the other members, and applies its orders to the program.
 
 pub(super) mod clock;
@@ -8,15 +8,15 @@ pub(super) mod judge;
 mod memory;
 mod net;
 
+use crate::agent_log::AgentLog;
 use crate::attempt::Workers;
-use crate::keeper::choice::Choice;
+use crate::checkpoints::choice::Choice;
 use crate::open_files;
 use crate::read_json;
 use crate::remote::Shell;
 use crate::serve::ports::listen;
 use crate::variables::variable;
 use crate::wake::Wake;
-use crate::words::Words;
 use clock::now;
 use failure::restart::{INTERRUPTIONS, Policy};
 use gang::frame::Secret;
@@ -108,7 +108,7 @@ pub enum Task {
 }
 
 /// This agent's part in its gang.
-pub struct Party {
+pub struct GangMember {
     gang: Gang,
     setup_file: PathBuf,
     setup: GangSetup,
@@ -117,7 +117,7 @@ pub struct Party {
     shell: Option<Shell>,
     place: Option<Place>,
     net: Option<Net>,
-    words: Arc<Words>,
+    log: Arc<AgentLog>,
     leads: bool,
     /// The reported status of the gang, if this agent leads it.
     told: Arc<Mutex<Option<GangStatus>>>,
@@ -164,7 +164,7 @@ impl GangError {
     }
 }
 
-impl Party {
+impl GangMember {
     /// Joins the gang as this pod's agent.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Party {
         grace: Duration,
         runtime: &Handle,
         wake: &Arc<Wake>,
-        words: &Arc<Words>,
+        log: &Arc<AgentLog>,
         told: &Arc<Mutex<Option<GangStatus>>>,
     ) -> Result<Self, GangError> {
         let setup: GangSetup = read_json(&options.setup)
@@ -196,7 +196,7 @@ impl Party {
             let secret =
                 read_key(&key).map_err(|error| GangError::new("can't use --gang-key", &key.display(), error))?;
             let identity = Identity { secret, job: setup.uid.clone(), member: member.clone(), pod: pod.clone() };
-            let shared = NetSetup { identity, wake: Arc::clone(wake), words: Arc::clone(words) };
+            let shared = NetSetup { identity, wake: Arc::clone(wake), log: Arc::clone(log) };
             net = Some(network(runtime, &setup, leads, shared)?);
         }
         let before = memory.history.restarts.clone();
@@ -205,7 +205,7 @@ impl Party {
         let gang = Gang::new(Setup { job: setup.uid.clone(), member, incarnation, timing, memory, leader }, now());
         if options.role.is_worker() && index >= setup.workers.max(1) {
             let workers = setup.workers;
-            words.say(format_args!(
+            log.say(format_args!(
                 "the gang is of {workers} by now; this worker waits until it is of more than {index}"
             ));
         }
@@ -217,7 +217,7 @@ impl Party {
             shell,
             place,
             net,
-            words: Arc::clone(words),
+            log: Arc::clone(log),
             leads,
             told: Arc::clone(told),
             ended: Vec::new(),
@@ -319,7 +319,7 @@ impl Party {
         self.take(Input::Terminated(signal))
     }
 
-    /// The latest time at which [`Party::turn`] has to be called.
+    /// The latest time at which [`GangMember::turn`] has to be called.
     pub fn wake_at(&self) -> Option<Instant> {
         let now = now();
         let due = if self.has_more { Some(now) } else { self.due };
@@ -423,7 +423,7 @@ impl Party {
     fn remember(&mut self) {
         let Some(place) = &self.place else { return };
         if let Err(error) = place.save(self.boot, &self.gang.memory()) {
-            self.words.say(format_args!(
+            self.log.say(format_args!(
                 "can't write to the folder of --gang-state: {error}; an agent that is killed will not know what it ran"
             ));
             self.place = None;
@@ -444,12 +444,12 @@ impl Party {
             self.gang.set_policy(policy(&setup));
         }
         if self.setup.largest.is_some() && setup.largest.is_some() && setup.workers != self.setup.workers {
-            self.words.say(format_args!("the gang is to be of {} instead of {}", setup.workers, self.setup.workers));
+            self.log.say(format_args!("the gang is to be of {} instead of {}", setup.workers, self.setup.workers));
             self.setup.workers = setup.workers;
             tasks.extend(self.step(Input::Resize(members(&setup))));
         }
         if setup.restart_requested.is_some() && setup.restart_requested != self.setup.restart_requested {
-            self.words.say("a restart was asked for");
+            self.log.say("a restart was asked for");
             self.setup.restart_requested = setup.restart_requested;
             tasks.extend(self.step(Input::Restart(ASKED_FOR.to_owned())));
         }
@@ -484,7 +484,7 @@ impl Party {
                 None => "; the gang starts again",
                 Some(_) => "",
             };
-            self.words.say(format_args!("attempt {} has ended: {}: {news}{follows}", news.attempt, news.reason));
+            self.log.say(format_args!("attempt {} has ended: {}: {news}{follows}", news.attempt, news.reason));
             self.last = news.attempt;
             self.ended.push(news);
             if self.ended.len() > wire::MAX_RESTARTS {
@@ -496,7 +496,7 @@ impl Party {
             self.waits = Waits { words: waits, since: now, is_said: !is_said };
         } else if !self.waits.is_said && now.since(self.waits.since) >= SAY_AFTER {
             self.waits.is_said = true;
-            self.words.say(format_args!("waiting for {waits}"));
+            self.log.say(format_args!("waiting for {waits}"));
         }
         let is_stopping = phase == GangPhase::Stopping;
         self.stopping_since = is_stopping.then(|| self.stopping_since.unwrap_or_else(crate::now));
@@ -624,7 +624,7 @@ fn network(runtime: &Handle, setup: &GangSetup, leads: bool, shared: NetSetup) -
         return Ok(Net::follow(runtime, setup.leader.clone(), setup.port, shared));
     }
     if let Err(error) = open_files::raise() {
-        shared.words.say(format_args!("can't have more files open, which a gang of a thousand needs: {error}"));
+        shared.log.say(format_args!("can't have more files open, which a gang of a thousand needs: {error}"));
     }
     listen(setup.port)
         .and_then(|listener| Net::lead(runtime, listener, shared))

@@ -4,10 +4,10 @@
 //! wake it. Each connection has a queue for outgoing messages. A full queue drops a message, because the next one
 //! repeats it.
 
+use crate::agent_log::AgentLog;
 use crate::gang::clock::now;
 use crate::places::who_gives_way;
 use crate::wake::Wake;
-use crate::words::Words;
 use gang::frame::{Channel, Event, FrameError, NONCE, Secret};
 use gang::message::{MemberId, Message};
 use gang::{Conn, Input};
@@ -66,7 +66,7 @@ struct Shared {
     identity: Identity,
     inputs: Sender<Input>,
     wake: Arc<Wake>,
-    words: Arc<Words>,
+    log: Arc<AgentLog>,
     last: AtomicU64,
     outputs: Mutex<HashMap<Conn, Sender<Message>>>,
     /// Number of proven connections that are open.
@@ -99,13 +99,13 @@ impl Net {
         net
     }
 
-    fn new(NetSetup { identity, wake, words }: NetSetup) -> Self {
+    fn new(NetSetup { identity, wake, log }: NetSetup) -> Self {
         let (sender, inputs) = channel(INPUTS);
         let shared = Shared {
             identity,
             inputs: sender,
             wake,
-            words,
+            log,
             last: AtomicU64::new(0),
             outputs: Mutex::default(),
             open: AtomicU64::new(0),
@@ -157,7 +157,7 @@ pub struct NetSetup {
     /// Wakes the agent's loop.
     pub wake: Arc<Wake>,
     /// The agent's log.
-    pub words: Arc<Words>,
+    pub log: Arc<AgentLog>,
 }
 
 /// A connection that has proven nothing yet.
@@ -240,7 +240,7 @@ impl Shared {
         let mut told = self.told.lock();
         if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
             *told = Some(Instant::now());
-            self.words.say(format_args!("closed a connection to the gang's port from {from}: {error}"));
+            self.log.say(format_args!("closed a connection to the gang's port from {from}: {error}"));
         }
     }
 }

@@ -5,15 +5,15 @@
 
 mod rule;
 
+use crate::agent_log::AgentLog;
 use crate::now;
 use crate::observations::Observations;
+use crate::panics::catch_parser_panic;
 use crate::run::descendants::{descendants_of_self, of_program};
 use crate::run::view::RunView;
 use crate::serve::gpu::Gpus;
 use crate::stacks;
-use crate::survive::survive;
 use crate::variables::variable;
-use crate::words::Words;
 use exposition::usage::{own_ticks, seconds};
 use parking_lot::{Condvar, Mutex};
 use protocol::hang::{Hang, MAX_TEXT, Stall};
@@ -89,7 +89,7 @@ impl HangWatch {
         is_alone: bool,
         run: &RunView,
         gpus: Gpus,
-        words: &Arc<Words>,
+        log: &Arc<AgentLog>,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -104,7 +104,7 @@ impl HangWatch {
             watch: Watch::new(policy.timeout, policy.idle_timeout),
             observations: Arc::clone(&run.observations),
             gpus,
-            words: Arc::clone(words),
+            log: Arc::clone(log),
             folder: variable("CHECKPOINT_DIR").map(|path| Folder::new(PathBuf::from(path))),
             told: None,
             every: (policy.timeout.min(policy.idle_timeout) / LOOKS).clamp(SHORTEST, LONGEST),
@@ -160,7 +160,7 @@ struct Watcher {
     watch: Watch,
     observations: Arc<Observations>,
     gpus: Gpus,
-    words: Arc<Words>,
+    log: Arc<AgentLog>,
     folder: Option<Folder>,
     /// The last report: whether two signs agreed, and which processes were stopped.
     told: Option<(bool, Vec<i32>)>,
@@ -187,7 +187,7 @@ impl Watcher {
             let since = last.elapsed();
             last = Instant::now();
             // Time in which the machine stood still was not observed.
-            let look = survive(|| self.look(since.min(self.every * 2)));
+            let look = catch_parser_panic(|| self.look(since.min(self.every * 2)));
             if let Some(look) = look {
                 let mut signs = self.watch.take_in(&look);
                 let is_idle = signs.idle.is_some();
@@ -197,9 +197,9 @@ impl Watcher {
                 signs.idle.take_if(|_| !self.shared.all_are_idle.load(SeqCst));
                 self.shared.is_quiet.store(self.watch.is_quiet(), SeqCst);
                 if is_asked {
-                    survive(|| self.look_a_last_time(&signs));
+                    catch_parser_panic(|| self.look_a_last_time(&signs));
                 } else {
-                    survive(|| self.tell(&signs));
+                    catch_parser_panic(|| self.tell(&signs));
                 }
             }
             if is_asked {
@@ -247,7 +247,7 @@ impl Watcher {
         self.told = now_told;
         if !signs.tell() {
             if hung {
-                self.words.say("the program goes on");
+                self.log.say("the program goes on");
             }
             self.observations.hangs(None, None);
         } else if signs.agree() {
@@ -261,7 +261,7 @@ impl Watcher {
             self.observations.hangs(Some(stall), Some(hang));
         } else {
             let stall = suspicion(signs, self.watch.at());
-            self.words.say(&stall.message);
+            self.log.say(&stall.message);
             self.observations.hangs(Some(stall), None);
         }
     }
@@ -283,8 +283,7 @@ impl Watcher {
 
     fn say(&self, what: std::fmt::Arguments<'_>, stacks: &Stacks) {
         let lines = stacks.lines();
-        self.words
-            .say_lines(std::iter::once(what.to_string()).chain(lines.iter().map(|line| format!("stack: {line}"))));
+        self.log.say_lines(std::iter::once(what.to_string()).chain(lines.iter().map(|line| format!("stack: {line}"))));
     }
 }
 
@@ -386,7 +385,7 @@ impl Folder {
         let (path, is_busy) = (self.path.clone(), Arc::clone(&self.is_busy));
         let (sender, receiver) = channel();
         let look = move || {
-            let newest = survive(|| newest_file(&path)).unwrap_or_default();
+            let newest = catch_parser_panic(|| newest_file(&path)).unwrap_or_default();
             is_busy.store(false, SeqCst);
             let _ = sender.send(newest);
         };

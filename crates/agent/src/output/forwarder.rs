@@ -1,11 +1,11 @@
 //! Forwards the program's output at once and byte for byte, and gives it to the parser as well.
 
+use crate::agent_log::write_all;
 use crate::observations::Observations;
 use crate::output::queue::{Queue, Stream};
 use crate::output::recent_lines::RecentLines;
+use crate::panics::catch_parser_panic;
 use crate::run::view::RunView;
-use crate::survive::survive;
-use crate::words::write_all;
 use parking_lot::Mutex;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -107,14 +107,14 @@ impl Copy {
             self.observations.prints(bytes.len());
             if self.stream == Stream::Stderr {
                 // Before it is forwarded, because the forwarding may block, and these may be the last words.
-                survive(|| self.recent_lines.lock().push(bytes));
+                catch_parser_panic(|| self.recent_lines.lock().push(bytes));
                 self.observations.changes.change();
             }
             if let Some(errors) = &self.errors {
                 let at = if is_farewell { Some(0) } else { mpi::farewell_on_stdout(bytes) };
                 if let Some(at) = at {
                     is_farewell = true;
-                    survive(|| errors.recent_lines.lock().push(&bytes[at..]));
+                    catch_parser_panic(|| errors.recent_lines.lock().push(&bytes[at..]));
                 }
             }
             // Without a reader the thread still reads, because the program must not block, and its last words count.

@@ -3,9 +3,9 @@
 use crate::observations::Observations;
 use crate::output::lines::Lines;
 use crate::output::queue::{Next, Queue};
+use crate::panics::catch_parser_panic;
 use crate::progress::text::Text;
 use crate::run::view::RunView;
-use crate::survive::survive;
 use protocol::progress::{Source, Update};
 use protocol::progress_pattern::ProgressPatterns;
 use std::io;
@@ -104,7 +104,7 @@ fn read(output: &Queue, reader: &mut impl LineReader) {
     loop {
         let next = output.next(streams.iter().any(Lines::has_drawn_bar).then_some(SILENCE));
         let started = Instant::now();
-        let mut on_line = |line: &[u8]| _ = survive(|| reader.on_line(line));
+        let mut on_line = |line: &[u8]| _ = catch_parser_panic(|| reader.on_line(line));
         match next {
             Next::Nothing => streams.iter_mut().filter_map(Lines::drawn_bar).for_each(on_line),
             Next::End => return streams.iter_mut().filter_map(Lines::end).for_each(|line| on_line(&line)),
@@ -113,8 +113,8 @@ fn read(output: &Queue, reader: &mut impl LineReader) {
                 if gap {
                     lines.skip();
                 }
-                survive(|| reader.on_piece());
-                lines.push(&bytes, |line| _ = survive(|| reader.on_line(line)));
+                catch_parser_panic(|| reader.on_piece());
+                lines.push(&bytes, |line| _ = catch_parser_panic(|| reader.on_line(line)));
                 output.rest((started.elapsed() * REST).min(MAX_REST));
             }
         }

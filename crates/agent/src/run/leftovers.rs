@@ -2,7 +2,7 @@
 //!
 //! This happens between two runs, when no process of the program is left to use the files.
 
-use crate::survive::survive;
+use crate::panics::catch_parser_panic;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -32,11 +32,12 @@ impl Leftovers {
     /// Removes them as far as possible. What stays does no more harm than before.
     pub fn clear(self) {
         if self.shm {
-            let _ = survive(|| empty(Path::new(SHM)));
+            let _ = catch_parser_panic(|| empty(Path::new(SHM)));
         }
         if self.locks {
-            let _ =
-                survive(|| extensions(&|name| std::env::var_os(name)).map(|folder| unlock(&folder, Path::new("/"))));
+            let _ = catch_parser_panic(|| {
+                extensions(&|name| std::env::var_os(name)).map(|folder| unlock(&folder, Path::new("/")))
+            });
         }
     }
 }

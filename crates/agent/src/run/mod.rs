@@ -11,18 +11,21 @@ mod survivors;
 pub mod unstarted;
 pub mod view;
 
+use crate::agent_log::AgentLog;
 use crate::attempt::Attempt;
 use crate::channels::RunChannels;
+use crate::checkpoints::CheckpointManager;
+use crate::context::{AgentContext, Options};
 use crate::environment;
 use crate::failure::oom::OomKills;
 use crate::hang::{HangWatch, LAST_LOOK};
-use crate::keeper::Keeper;
 use crate::message::MessageFile;
 use crate::now;
 use crate::observations::Observations;
 use crate::output::forwarder::Forwarder;
 use crate::output::parser::{Parser, Parsing};
 use crate::output::queue::Queue;
+use crate::panics::catch_parser_panic;
 use crate::progress::objective::RunObjective;
 use crate::progress::text::Text;
 use crate::remote::Shell;
@@ -34,10 +37,7 @@ use crate::run::view::{CurrentRun, RunView};
 use crate::serve::gpu::Gpus;
 use crate::signals::Received;
 use crate::stacks;
-use crate::surroundings::{Options, Surroundings};
-use crate::survive::survive;
 use crate::variables::variable;
-use crate::words::Words;
 use gang::message::Outcome;
 use jiff::Timestamp;
 use nix::sys::signal::Signal;
@@ -90,8 +90,8 @@ pub struct Run {
     fail_on_nan: bool,
     /// The program is `mpirun`, or starts it.
     is_mpi: bool,
-    words: Arc<Words>,
-    keeper: Option<Arc<Keeper>>,
+    log: Arc<AgentLog>,
+    manager: Option<Arc<CheckpointManager>>,
     /// Watches for a hang while the program runs.
     hang: Option<HangWatch>,
     /// SIGTERM that the program has not received yet.
@@ -159,7 +159,7 @@ enum Stage {
     Forwarding { passed: u64, give_up_at: Instant },
     /// The parser, which ends soon because its queue is bounded.
     Parsing,
-    /// The keeper, which looks at the program's last checkpoints and copies those that would be lost.
+    /// The checkpoint manager, which looks at the program's last checkpoints and copies those that would be lost.
     Keeping { give_up_at: Instant },
     /// The agent's log.
     Speaking { give_up_at: Instant },
@@ -183,38 +183,35 @@ impl Run {
     /// # Errors
     /// Only if the kernel denies a thread.
     pub fn start(
-        surroundings: &Surroundings,
+        context: &AgentContext,
         attempt: &Attempt,
         obstacle: Option<LaunchError>,
         message: &mut MessageFile,
         current: &CurrentRun,
     ) -> io::Result<Self> {
-        let options = &surroundings.options;
+        let options = &context.options;
         // Before the first file of this run exists.
         options.leftovers.clear();
         let view = Arc::new(RunView {
             secret: format!("{:032x}", rand::random::<u128>()),
             observations: Arc::new(Observations::new(
-                Arc::clone(&surroundings.wake),
+                Arc::clone(&context.wake),
                 &options.watch_metrics,
-                surroundings
-                    .objective
-                    .clone()
-                    .map(|objective| RunObjective::new(objective, attempt.number.unwrap_or(0))),
+                context.objective.clone().map(|objective| RunObjective::new(objective, attempt.number.unwrap_or(0))),
             )),
             output: Arc::new(Queue::default()),
         });
         let mut run = Self {
-            channels: surroundings.channels.open(&view),
+            channels: context.channels.open(&view),
             oom_kills: OomKills::start(),
-            gpus: surroundings.gpus.clone(),
+            gpus: context.gpus.clone(),
             gpu_memory_failed: None,
             grace: options.grace,
             unkillable_after: options.unkillable_after,
             fail_on_nan: options.fail_on_nan,
             is_mpi: attempt.shell.is_some(),
-            words: Arc::clone(&surroundings.words),
-            keeper: surroundings.keeper.clone(),
+            log: Arc::clone(&context.log),
+            manager: context.manager.clone(),
             hang: None,
             pending_stop: None,
             report: Report {
@@ -239,19 +236,18 @@ impl Run {
         current.set(view);
         let launched = match obstacle {
             Some(obstacle) => Err(obstacle),
-            None => run.launch(surroundings, attempt)?,
+            None => run.launch(context, attempt)?,
         };
         match launched {
             Ok(process) => {
                 run.process = Some(process);
                 let is_alone = attempt.gang.is_none();
-                let watch =
-                    |policy| HangWatch::start(policy, is_alone, &run.view, surroundings.gpus.clone(), &run.words);
+                let watch = |policy| HangWatch::start(policy, is_alone, &run.view, context.gpus.clone(), &run.log);
                 run.hang = options.hang.map(watch).transpose()?;
                 run.report.phase = Phase::Running;
             }
             Err(error) => {
-                run.words.say(&error.message);
+                run.log.say(&error.message);
                 (run.report.phase, run.report.finished_at, run.report.error) =
                     (Phase::Exited, Some(now()), Some(error));
                 run.stage = Stage::speaking();
@@ -261,8 +257,8 @@ impl Run {
         Ok(run)
     }
 
-    fn launch(&self, surroundings: &Surroundings, attempt: &Attempt) -> io::Result<Result<Process, LaunchError>> {
-        let options = &surroundings.options;
+    fn launch(&self, context: &AgentContext, attempt: &Attempt) -> io::Result<Result<Process, LaunchError>> {
+        let options = &context.options;
         let state = options.gang.as_ref().and_then(|gang| gang.state.as_deref());
         let served = match attempt.shell.as_deref().map(|shell| prepare(shell, state)).transpose() {
             Ok(served) => served.flatten(),
@@ -275,12 +271,12 @@ impl Run {
         if let Some(folder) = state
             && let Err(error) = environment::leave(folder, &of_program)
         {
-            self.words.say(format_args!("can't leave the variables for a shell in {}: {error}", folder.display()));
+            self.log.say(format_args!("can't leave the variables for a shell in {}: {error}", folder.display()));
         }
         let mut program = Program::new(&argv, std::env::vars_os(), &variables, of_program);
         self.channels.add_to(&mut program.env);
-        let started = patterns(&surroundings.options)
-            .and_then(|patterns| Ok((patterns, program.start(surroundings.signal_mask)?)));
+        let started =
+            patterns(&context.options).and_then(|patterns| Ok((patterns, program.start(context.signal_mask)?)));
         let (patterns, started) = match started {
             Ok(started) => started,
             Err(error) => return Ok(Err(error)),
@@ -288,7 +284,7 @@ impl Run {
         let epochs = variable("HYPERPARAM_EPOCHS").and_then(|epochs| epochs.parse().ok());
         let observations = &self.view.observations;
         observations.progress(Source::Environment, &Update { epochs, ..Update::default() }, None);
-        let options = &surroundings.options;
+        let options = &context.options;
         let objective = options.objective.iter().map(|objective| objective.metric.as_str());
         let text = Text::new(epochs).naming(options.watch_metrics.iter().map(String::as_str).chain(objective));
         Ok(Ok(Process {
@@ -518,7 +514,7 @@ impl Run {
     fn give_up_pod(&mut self, message: &mut MessageFile) {
         let left = of_program(descendants_of_self());
         let text = survivors::describe(&left, self.unkillable_after, stacks::waits_in);
-        self.words.say(format_args!("{text}; this pod can run no other attempt, and ends"));
+        self.log.say(format_args!("{text}; this pod can run no other attempt, and ends"));
         self.report.unkillable = Some(Unkillable { time: now(), text });
         self.report.phase = Phase::Exited;
         self.report.finished_at.get_or_insert_with(now);
@@ -527,7 +523,7 @@ impl Run {
 
     fn tell_of_survivors(&self, what_follows: &str) {
         let left = of_program(descendants_of_self()).len();
-        self.words.say(format_args!(
+        self.log.say(format_args!(
             "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file server, or \
              of another user); {what_follows}"
         ));
@@ -598,7 +594,7 @@ impl Run {
         }
         process.kill_at = Some(now + self.grace);
         self.is_urgent = true;
-        self.words.say("an exception has ended the program, but its process is still running: the agent stops it");
+        self.log.say("an exception has ended the program, but its process is still running: the agent stops it");
         self.pending_stop = Some(PendingStop::at_once());
         None
     }
@@ -646,9 +642,9 @@ impl Run {
         self.judge_success();
         self.write_message(message);
         self.is_heard = is_heard;
-        if let Some(keeper) = &self.keeper {
+        if let Some(manager) = &self.manager {
             let goes_on = self.may_be_followed() && self.outcome() != Outcome::Succeeded;
-            let room = if goes_on { keeper.end_attempt() } else { keeper.look_a_last_time() };
+            let room = if goes_on { manager.end_attempt() } else { manager.look_a_last_time() };
             // In a stop, there is no more time than the pod has.
             let room = if self.report.stopped_by.is_some() { room.min(self.grace) } else { room };
             return Step::Go(Stage::Keeping { give_up_at: Instant::now() + room });
@@ -660,8 +656,8 @@ impl Run {
         if self.view.observations.changes.has_changed() {
             self.write_message(message);
         }
-        let Some(keeper) = &self.keeper else { return self.close() };
-        let has_settled = keeper.has_settled();
+        let Some(manager) = &self.manager else { return self.close() };
+        let has_settled = manager.has_settled();
         let until = match self.late_stop {
             Some((_, at)) => at.min(give_up_at),
             None => give_up_at,
@@ -670,7 +666,7 @@ impl Run {
             return Step::Stay { until: Some(until) };
         }
         // A pod that exits 0 is complete, and no other pod would finish its work.
-        let is_undone = self.exit_code() == 0 && !has_settled && keeper.is_only_copy();
+        let is_undone = self.exit_code() == 0 && !has_settled && manager.is_only_copy();
         if let Some((signal, _)) = self.late_stop.filter(|_| is_undone) {
             self.report.stopped_by.get_or_insert(signal);
         }
@@ -684,13 +680,13 @@ impl Run {
             return Step::Go(Stage::Over);
         }
         if self.report.ended_for == Some(ErrorPattern::NanLoss) {
-            self.words.say("the loss is NaN or infinite, and failurePolicy.nanPolicy is Fail");
+            self.log.say("the loss is NaN or infinite, and failurePolicy.nanPolicy is Fail");
         }
         Step::Go(Stage::speaking())
     }
 
     fn speak(&self, give_up_at: Instant) -> Step {
-        if self.words.all_said() || Instant::now() >= give_up_at {
+        if self.log.all_said() || Instant::now() >= give_up_at {
             return Step::Go(Stage::Over);
         }
         Step::Stay { until: Some(give_up_at) }
@@ -729,7 +725,7 @@ impl Run {
         self.view.observations.complete(&mut self.report);
         if let Some(process) = &self.process {
             let report = &mut self.report;
-            survive(|| {
+            catch_parser_panic(|| {
                 process.forwarder.recent_lines(|lines| report.read_stderr(lines.text(), |line| lines.time_of(line)));
             });
         }
@@ -743,7 +739,7 @@ impl Run {
             self.gpu_memory_failed = failed;
             self.report.gpu_memory = failed.and_then(|time| self.gpus.fullest_before(time));
         }
-        self.report.checkpoints = self.keeper.as_ref().and_then(|keeper| keeper.told());
+        self.report.checkpoints = self.manager.as_ref().and_then(|manager| manager.told());
         message.write(&self.report);
         self.written = Instant::now();
     }

@@ -1,7 +1,7 @@
 //! The figures of `nvidia-smi` for the GPUs in this container, if it is installed.
 
+use crate::panics::catch_parser_panic;
 use crate::run::descendants::mark_as_helper;
-use crate::survive::survive;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use protocol::gpu::Gpu;
@@ -37,7 +37,7 @@ impl Gpus {
             loop {
                 match look() {
                     Ok(text) => {
-                        survive(|| of_thread.0.lock().take_in(parse(&text, crate::now()), Instant::now()));
+                        catch_parser_panic(|| of_thread.0.lock().take_in(parse(&text, crate::now()), Instant::now()));
                     }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return,
                     Err(_) => {}

@@ -3,7 +3,7 @@
 //! Stacks reveal how a program is made, and reading them takes processor time from it. A copy of the checkpoints loads
 //! the volume and the network. So no port serves them.
 
-use crate::keeper::{Keeper, Standing};
+use crate::checkpoints::{CheckpointManager, Standing};
 use crate::stacks;
 use axum::Router;
 use axum::body::Bytes;
@@ -30,7 +30,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// Where the socket can't be made there.
-pub fn serve(runtime: &Handle, state: &Path, keeper: Option<Arc<Keeper>>) -> io::Result<()> {
+pub fn serve(runtime: &Handle, state: &Path, manager: Option<Arc<CheckpointManager>>) -> io::Result<()> {
     let path = state.join(SOCKET);
     // The socket of an agent that was killed.
     match remove_file(&path) {
@@ -42,7 +42,7 @@ pub fn serve(runtime: &Handle, state: &Path, keeper: Option<Arc<Keeper>>) -> io:
     listener.set_nonblocking(true)?;
     runtime.spawn(async {
         if let Ok(listener) = tokio::net::UnixListener::from_std(listener) {
-            let _ = axum::serve(listener, of_stacks().merge(of_copies(keeper))).await;
+            let _ = axum::serve(listener, of_stacks().merge(of_copies(manager))).await;
         }
     });
     Ok(())
@@ -94,19 +94,19 @@ fn request(state: &Path, method: &str, what: &str) -> io::Result<String> {
     Err(named(io::Error::other(head.lines().next().unwrap_or("it says nothing").to_owned())))
 }
 
-/// The copies of the checkpoints; none without a keeper.
-fn of_copies(keeper: Option<Arc<Keeper>>) -> Router {
+/// The copies of the checkpoints; none without a checkpoint manager.
+fn of_copies(manager: Option<Arc<CheckpointManager>>) -> Router {
     #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-    async fn standing(State(keeper): State<Arc<Keeper>>) -> impl IntoResponse {
-        let json = serde_json::to_vec(&keeper.standing()).expect("a struct of numbers and strings is JSON");
+    async fn standing(State(manager): State<Arc<CheckpointManager>>) -> impl IntoResponse {
+        let json = serde_json::to_vec(&manager.standing()).expect("a struct of numbers and strings is JSON");
         ([(header::CONTENT_TYPE, "application/json")], json)
     }
-    async fn hurry(State(keeper): State<Arc<Keeper>>) -> StatusCode {
-        keeper.hurry_copies();
+    async fn hurry(State(manager): State<Arc<CheckpointManager>>) -> StatusCode {
+        manager.hurry_copies();
         StatusCode::ACCEPTED
     }
-    keeper
-        .map(|keeper| Router::new().route("/copies", get(standing).post(hurry)).with_state(keeper))
+    manager
+        .map(|manager| Router::new().route("/copies", get(standing).post(hurry)).with_state(manager))
         .unwrap_or_default()
 }
 

@@ -8,7 +8,7 @@ pub mod ports;
 pub mod status;
 pub mod usage;
 
-use crate::keeper::{Keeper, choice};
+use crate::checkpoints::{CheckpointManager, choice};
 use crate::progress::json;
 use crate::run::view::CurrentRun;
 use axum::Router;
@@ -48,12 +48,12 @@ impl Server {
         public: Option<TcpListener>,
         source: StatusSource,
         run: &Arc<CurrentRun>,
-        keeper: Option<&Arc<Keeper>>,
+        manager: Option<&Arc<CheckpointManager>>,
     ) -> io::Result<Self> {
         // Without a port for metrics, the other workers still have to ask which checkpoints are put into the store.
-        let port = keeper.filter(|_| public.is_none()).and_then(|keeper| keeper.port());
+        let port = manager.filter(|_| public.is_none()).and_then(|manager| manager.port());
         let only_gang = port.and_then(|port| listen(port).ok());
-        let keeper = keeper.cloned();
+        let manager = manager.cloned();
         let local = listen_locally().ok();
         let local_url =
             local.as_ref().and_then(|listener| listener.local_addr().ok()).map(|address| format!("http://{address}"));
@@ -69,11 +69,11 @@ impl Server {
                         .with_state(run);
                     serve(listener, routes);
                 }
-                if let (Some(listener), Some(keeper)) = (only_gang, keeper.clone()) {
-                    serve(listener, of_gang(keeper));
+                if let (Some(listener), Some(manager)) = (only_gang, manager.clone()) {
+                    serve(listener, of_gang(manager));
                 }
                 if let Some(listener) = public {
-                    let gang = keeper.map(of_gang);
+                    let gang = manager.map(of_gang);
                     let routes = Router::new()
                         .route("/healthz", get(|| async { "ok\n" }))
                         .route("/status", get(status_json))
@@ -127,15 +127,15 @@ pub(crate) fn serve_transfer(
 }
 
 /// Serves the requests of the other workers, which believe only answers that are proven to be for them.
-fn of_gang(keeper: Arc<Keeper>) -> Router {
-    let rounds = |State(keeper): State<Arc<Keeper>>, headers: HeaderMap| async move {
+fn of_gang(manager: Arc<CheckpointManager>) -> Router {
+    let rounds = |State(manager): State<Arc<CheckpointManager>>, headers: HeaderMap| async move {
         let nonce = headers.get(choice::NONCE).map(HeaderValue::as_bytes).filter(|nonce| choice::is_nonce(nonce));
-        match nonce.and_then(|nonce| keeper.proven_rounds(nonce)) {
+        match nonce.and_then(|nonce| manager.proven_rounds(nonce)) {
             Some(answer) => (StatusCode::OK, answer),
             None => (StatusCode::BAD_REQUEST, b"only workers of the gang are answered\n".to_vec()),
         }
     };
-    Router::new().route(choice::ROUNDS, get(rounds)).with_state(keeper)
+    Router::new().route(choice::ROUNDS, get(rounds)).with_state(manager)
 }
 
 async fn metrics_text(State(source): State<Arc<StatusSource>>) -> impl IntoResponse {

@@ -1,6 +1,6 @@
 //! Assembles the status for each request.
 
-use crate::keeper::Keeper;
+use crate::checkpoints::CheckpointManager;
 use crate::progress::objective::ObjectiveTracker;
 use crate::run::view::CurrentRun;
 use crate::serve::gpu::Gpus;
@@ -37,7 +37,7 @@ pub struct StatusSource {
     pod_uid: Option<String>,
     answer_key: Option<AnswerKey>,
     run: Arc<CurrentRun>,
-    keeper: Option<Arc<Keeper>>,
+    manager: Option<Arc<CheckpointManager>>,
     objective: Option<Arc<ObjectiveTracker>>,
     gang: Arc<Mutex<Option<GangStatus>>>,
     /// Whether the agent leads its gang. Then an answer without the gang's state would mean that there is no gang.
@@ -51,7 +51,7 @@ impl StatusSource {
     pub fn new(
         answer_key: Option<AnswerKey>,
         run: Arc<CurrentRun>,
-        keeper: Option<Arc<Keeper>>,
+        manager: Option<Arc<CheckpointManager>>,
         objective: Option<Arc<ObjectiveTracker>>,
         gang: Arc<Mutex<Option<GangStatus>>>,
         in_gang: bool,
@@ -67,7 +67,7 @@ impl StatusSource {
             pod_uid: variable("POD_UID"),
             answer_key,
             run,
-            keeper,
+            manager,
             objective,
             gang,
             gpus,
@@ -99,7 +99,7 @@ impl StatusSource {
             gpus,
             lost_gpus,
             gang: self.gang.lock().clone(),
-            checkpoints: self.keeper.as_ref().and_then(|keeper| keeper.told()),
+            checkpoints: self.manager.as_ref().and_then(|manager| manager.told()),
             objective: self.objective.as_ref().map(|objective| objective.records()),
             ..AgentStatus::default()
         };

@@ -20,7 +20,7 @@ fn scale(pods: u16) -> Action {
 }
 
 fn hasten(size: u16) -> Action {
-    Action::HastenPod { name: "x-training-0-abcde".into(), uid: "pod-1-0".into(), size }
+    Action::NudgePod { name: "x-training-0-abcde".into(), uid: "pod-1-0".into(), size }
 }
 
 /// The leader, whose node has received this size.

@@ -35,11 +35,11 @@ fn pods(world: &mut World, make: fn(u32, u32) -> ObservedPod) {
 }
 
 fn held(name: &str, role: &str) -> Action {
-    Action::HoldJob { name: name.into(), uid: format!("{role}-1") }
+    Action::SuspendJob { name: name.into(), uid: format!("{role}-1") }
 }
 
 fn let_go(name: &str, role: RoleName) -> Action {
-    Action::LetJobGo { name: name.into(), uid: format!("{role}-1"), role }
+    Action::UnsuspendJob { name: name.into(), uid: format!("{role}-1"), role }
 }
 
 fn to_running() -> World {
@@ -78,7 +78,7 @@ fn it_waits_and_starts_as_one() {
     jobs(&mut world, false, false);
     pods(&mut world, running);
     let told = world.step();
-    assert_eq!(told.actions, [Action::Ensure, Action::TellWorkload(News::Runs)]);
+    assert_eq!(told.actions, [Action::Ensure, Action::UpdateWorkload(GangState::Runs)]);
     assert_eq!(world.status.state, Some(State::Running));
 }
 
@@ -94,7 +94,7 @@ fn it_is_preempted_as_one_and_counted_as_nothing() {
     assert_eq!(world.step().actions, [Action::Ensure], "their pods still use it");
     pods(&mut world, |index, attempt| ended(index, attempt, 143, 20));
     world.children.pods.values_mut().for_each(|pod| pod.gone = true);
-    assert_eq!(world.step().actions, [Action::Ensure, Action::TellWorkload(News::Left)]);
+    assert_eq!(world.step().actions, [Action::Ensure, Action::UpdateWorkload(GangState::Left)]);
     assert_eq!((world.status.restart_count, world.status.restarts.len()), (Some(0), 0));
     world.children.workload = Some(workload());
     assert_eq!(world.step().actions, [Action::Ensure]);
@@ -134,7 +134,7 @@ fn kueue_is_told_of_the_end_and_left_when_suspended() {
     pods(&mut world, |index, attempt| ended(index, attempt, 0, 20));
     world.step();
     assert_eq!(world.status.state, Some(State::Completed));
-    let told = Action::TellWorkload(News::Ended { succeeded: true });
+    let told = Action::UpdateWorkload(GangState::Ended { succeeded: true });
     assert!(world.step().actions.contains(&told));
     world.children.workload = Some(ObservedWorkload { finished: true, ..workload() });
     assert!(!world.step().actions.contains(&told));

@@ -490,7 +490,7 @@ impl World {
                     job.parallelism = Some((*pods).into());
                 }
             }
-            Action::HastenPod { uid, size, .. } => {
+            Action::NudgePod { uid, size, .. } => {
                 if let Some(pod) = self.children.pods.get_mut(uid) {
                     pod.gang_size = Some(*size);
                 }
@@ -506,13 +506,13 @@ impl World {
                     ..ObservedUpkeep::default()
                 });
             }
-            Action::LetJobGo { uid, .. } => {
+            Action::UnsuspendJob { uid, .. } => {
                 if let Some(job) = self.children.jobs.values_mut().find(|job| job.uid == *uid) {
                     (job.suspend, job.suspended_by_queue) = (false, false);
                     job.resumed = Some(at(self.second));
                 }
             }
-            Action::HoldJob { uid, .. } => {
+            Action::SuspendJob { uid, .. } => {
                 if let Some(job) = self.children.jobs.values_mut().find(|job| job.uid == *uid) {
                     (job.suspend, job.suspended_by_queue) = (true, true);
                 }

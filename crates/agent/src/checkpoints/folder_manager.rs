@@ -1,15 +1,15 @@
 //! Manages one folder of checkpoints.
 
+use crate::checkpoints::choice::{Choice, From};
+use crate::checkpoints::copies::{Copies, PartSender, Where, open_uri, places, put_together};
+use crate::checkpoints::found::{bad_ones, depth, kept, look_at, verify_for_start};
+use crate::checkpoints::heartbeat::Heartbeat;
+use crate::checkpoints::problem::{doubt, failed, refused};
+use crate::checkpoints::start::{Work, is_own_failure};
+use crate::checkpoints::{CheckpointManager, Until, block_on, stand_back};
 use crate::gang::judge::alone;
-use crate::keeper::choice::{Choice, From};
-use crate::keeper::copies::{Copies, PartSender, Where, open_uri, places, put_together};
-use crate::keeper::found::{bad_ones, depth, kept, look_at, verify_for_start};
-use crate::keeper::heartbeat::Heartbeat;
-use crate::keeper::problem::{doubt, failed, refused};
-use crate::keeper::start::{Work, is_own_failure};
-use crate::keeper::{Keeper, Until, block_on, stand_back};
 use crate::now;
-use crate::survive::survive;
+use crate::panics::catch_parser_panic;
 use checkpoint::best::{BEST, link_best, unlink_best};
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Doubt, Place, Query, Start, Wish, choose};
@@ -57,8 +57,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 const FETCHED: &str = "resumed-from";
 
 /// Manages one folder during one attempt.
-pub(super) struct Care<'a> {
-    keeper: &'a Arc<Keeper>,
+pub(super) struct FolderManager<'a> {
+    manager: &'a Arc<CheckpointManager>,
     inventory: Inventory,
     started: Timestamp,
     attempt: u32,
@@ -87,16 +87,21 @@ struct Reader {
 }
 
 impl Reader {
-    /// Starts reading, and wakes the keeper at the end. Returns `None` if the kernel denies a thread.
-    fn start(keeper: &Arc<Keeper>, reading: Reading, bytes_per_second: u64, keepers: Arc<AtomicBool>) -> Option<Self> {
-        let (stop, keeper) = (Arc::<AtomicBool>::default(), Arc::clone(keeper));
-        let budget = keeper.budget().bytes_per_second(bytes_per_second);
+    /// Starts reading, and wakes the manager at the end. Returns `None` if the kernel denies a thread.
+    fn start(
+        manager: &Arc<CheckpointManager>,
+        reading: Reading,
+        bytes_per_second: u64,
+        keepers: Arc<AtomicBool>,
+    ) -> Option<Self> {
+        let (stop, manager) = (Arc::<AtomicBool>::default(), Arc::clone(manager));
+        let budget = manager.budget().bytes_per_second(bytes_per_second);
         let budget = budget.stopped_by(Arc::clone(&stop)).stopped_by(keepers);
         let read = move || {
             stand_back();
             let path = reading.path().to_owned();
-            let read = survive(|| reading.read(&budget));
-            keeper.changed.notify_all();
+            let read = catch_parser_panic(|| reading.read(&budget));
+            manager.changed.notify_all();
             read.unwrap_or_else(|| Err(io::Error::other(format!("the reader of {path} failed"))))
         };
         let thread = thread::Builder::new().name("reader".to_owned()).spawn(read).ok()?;
@@ -110,12 +115,12 @@ impl Drop for Reader {
     }
 }
 
-impl<'a> Care<'a> {
-    pub(super) fn new(keeper: &'a Arc<Keeper>, attempt: u32) -> Self {
-        let policy = &keeper.policy;
+impl<'a> FolderManager<'a> {
+    pub(super) fn new(manager: &'a Arc<CheckpointManager>, attempt: u32) -> Self {
+        let policy = &manager.policy;
         Self {
-            keeper,
-            inventory: Inventory::new(&keeper.root, &policy.uid, &policy.job).with_proofs(&keeper.proofs),
+            manager,
+            inventory: Inventory::new(&manager.root, &policy.uid, &policy.job).with_proofs(&manager.proofs),
             started: Timestamp::now(),
             attempt,
             resumed: None,
@@ -126,7 +131,7 @@ impl<'a> Care<'a> {
             sender: None,
             sent: BTreeMap::new(),
             reader: None,
-            stop: keeper.stop_flag(),
+            stop: manager.stop_flag(),
             heartbeat: None,
         }
     }
@@ -144,16 +149,16 @@ impl<'a> Care<'a> {
             };
             let LaunchError { kind, message } = hindrance;
             if told != message {
-                self.keeper.words.say(format_args!("the attempt waits: {message}"));
+                self.manager.log.say(format_args!("the attempt waits: {message}"));
                 let problem = match kind {
                     LaunchErrorKind::FolderInUse => ProblemKind::Shared,
                     _ => ProblemKind::Unreadable,
                 };
                 let problems = vec![Problem { kind: problem, message: message.clone() }];
-                self.keeper.tell(Checkpoints { problems, ..Checkpoints::default() });
+                self.manager.tell(Checkpoints { problems, ..Checkpoints::default() });
                 told.clone_from(&message);
             }
-            if since.elapsed() >= self.keeper.patience() || self.keeper.until() != Until::Run {
+            if since.elapsed() >= self.manager.patience() || self.manager.until() != Until::Run {
                 // Another attempt tries again.
                 let waited = since.elapsed().as_secs();
                 return Err(LaunchError { kind, message: format!("{message} (waited for {waited} s)") });
@@ -164,7 +169,7 @@ impl<'a> Care<'a> {
 
     /// Chooses the checkpoint that the attempt begins with. The inner error says what the attempt has to wait for.
     fn decide(&mut self) -> Result<Result<Choice, LaunchError>, LaunchError> {
-        let policy = self.keeper.current_policy();
+        let policy = self.manager.current_policy();
         // Before the scan, which orders new checkpoints after those of the stores.
         let listed: Vec<_> = places(&policy).map(|place| (self.listed(&place), place)).collect();
         let scan = self.see_what_is_there();
@@ -175,17 +180,17 @@ impl<'a> Care<'a> {
         if !others.is_empty() {
             return Ok(Err(LaunchError { kind: LaunchErrorKind::FolderInUse, message: in_use(&others) }));
         }
-        if let Ok(root) = Folder::root(&self.keeper.root)
+        if let Ok(root) = Folder::root(&self.manager.root)
             && let Err(error) = unlink_best(&root)
         {
-            self.keeper.words.say(format_args!("can't remove the link {BEST} of an earlier job: {error}"));
+            self.manager.log.say(format_args!("can't remove the link {BEST} of an earlier job: {error}"));
         }
-        self.heartbeat.get_or_insert_with(|| Heartbeat::start(self.keeper));
+        self.heartbeat.get_or_insert_with(|| Heartbeat::start(self.manager));
         let query = self.query(&policy, &scan, &listed);
         let choice = self.chosen_of(query, &listed);
         for passed in &choice.passed {
             let path = shown(&passed.path);
-            self.keeper.words.say(format_args!("does not resume from {path}: {}", passed.why));
+            self.manager.log.say(format_args!("does not resume from {path}: {}", passed.why));
         }
         let found = match choice.start {
             Start::Unread(message) => {
@@ -194,7 +199,7 @@ impl<'a> Care<'a> {
             Start::NoneUsable(why) => return Err(none_usable(&why)),
             Start::Scratch => None,
             Start::From(found, place) => {
-                let path = self.keeper.root.join(&found.path);
+                let path = self.manager.root.join(&found.path);
                 let from = match place {
                     Place::Volume => From::Here,
                     Place::Store(uri) => From::Store(uri),
@@ -213,9 +218,9 @@ impl<'a> Care<'a> {
         let Some((found, path, from)) = found else { return Ok(Ok(choice)) };
         let kept = kept(&found, None);
         let at = found.step.map(|step| format!(" (step {step})")).unwrap_or_default();
-        let (read, bytes) = (self.keeper.read_since_end(), found.bytes);
+        let (read, bytes) = (self.manager.read_since_end(), found.bytes);
         let path_shown = path.display();
-        self.keeper.words.say(format_args!("resumes from {path_shown}{at}; read {read} bytes to verify its {bytes}"));
+        self.manager.log.say(format_args!("resumes from {path_shown}{at}; read {read} bytes to verify its {bytes}"));
         self.resumed = Some(kept.clone());
         Ok(Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice }))
     }
@@ -229,7 +234,7 @@ impl<'a> Care<'a> {
             let budget = self.budget().entries(MANY);
             scan = self.inventory.scan(Timestamp::now(), Some(self.started), &budget);
         }
-        if let Ok(root) = Folder::root(&self.keeper.root) {
+        if let Ok(root) = Folder::root(&self.manager.root) {
             let _ = empty_trash(&root, &budget);
         }
         scan
@@ -239,7 +244,7 @@ impl<'a> Care<'a> {
     fn query(&self, policy: &CheckpointPolicy, scan: &Scan, listed: &[(Listed, Where)]) -> Query {
         let (uid, inventory) = (&policy.uid, &self.inventory);
         let manifests = || listed.iter().flat_map(|(list, place)| list.iter().flatten().map(move |it| (it, place)));
-        let used = self.keeper.wish_used(policy);
+        let used = self.manager.wish_used(policy);
         // A job that has written anything has used the `resumeFrom` of its spec. This does not hold for a later
         // request.
         let has_written = policy.request.is_none() && manifests().any(|(manifest, _)| manifest.writer == *uid);
@@ -287,7 +292,7 @@ impl<'a> Care<'a> {
             list.as_ref().err().filter(|_| is_needed).map(ToString::to_string)
         });
         let is_missing =
-            || matches!(Folder::root(&self.keeper.root), Err(error) if error.kind() == io::ErrorKind::NotFound);
+            || matches!(Folder::root(&self.manager.root), Err(error) if error.kind() == io::ErrorKind::NotFound);
         let unlisted = scan.unlisted().filter(|_| !is_missing());
         Query { candidates, wish, unlisted: unlisted.or(unlisted_store), may_start_over: policy.may_start_over }
     }
@@ -295,8 +300,8 @@ impl<'a> Care<'a> {
     /// Chooses a checkpoint and verifies it first. A checkpoint in a store is fetched before it is verified.
     fn chosen_of(&mut self, query: Query, listed: &[(Listed, Where)]) -> checkpoint::choose::Choice {
         let budget = self.budget();
-        let (keeper, inventory) = (self.keeper, &mut self.inventory);
-        let depth = depth(&keeper.policy);
+        let (manager, inventory) = (self.manager, &mut self.inventory);
+        let depth = depth(&manager.policy);
         choose(query, |candidate| match &candidate.place {
             Place::Volume => verify_for_start(inventory, &candidate.found, depth, &budget).map(drop),
             Place::Store(uri) => {
@@ -304,9 +309,9 @@ impl<'a> Care<'a> {
                 let Some((Ok(manifests), place)) = of else { return Err(Doubt::Bad("it is gone".into())) };
                 let is_it = |it: &&Manifest| it.path == candidate.found.path && it.modified == candidate.found.modified;
                 let manifest = manifests.iter().find(is_it).ok_or_else(|| Doubt::Bad("it is gone".into()))?;
-                let store = place.open(&keeper.policy.uid).map_err(|error| doubt(&error))?;
-                let restore = store.restore_with_beside(manifest, &keeper.root);
-                for_start(keeper, None, uri, restore).map_err(|error| doubt(&error))?;
+                let store = place.open(&manager.policy.uid).map_err(|error| doubt(&error))?;
+                let restore = store.restore_with_beside(manifest, &manager.root);
+                for_start(manager, None, uri, restore).map_err(|error| doubt(&error))?;
                 // The bytes are those that were uploaded. Whether they can be loaded depends on their format.
                 let restored = Found { members: Vec::new(), ..candidate.found.clone() };
                 verify_for_start(inventory, &restored, depth, &budget).map(drop)
@@ -328,31 +333,31 @@ impl<'a> Care<'a> {
         } else {
             (PathBuf::from(&from), From::Here)
         };
-        let found = look_at(&path, depth(policy), &self.keeper.proofs, &self.budget());
+        let found = look_at(&path, depth(policy), &self.manager.proofs, &self.budget());
         let found = found.map_err(|doubt| refused(doubt, &name))?;
         // The path as scans below the root know it. No scan has a checkpoint that lies elsewhere.
-        let known = path.strip_prefix(&self.keeper.root).unwrap_or(&path).to_string_lossy().into_owned();
+        let known = path.strip_prefix(&self.manager.root).unwrap_or(&path).to_string_lossy().into_owned();
         self.inventory.use_wish(policy.wish().unwrap_or_default());
-        self.keeper.use_wish(policy);
+        self.manager.use_wish(policy);
         Ok((Found { path: known, ..found }, path, place))
     }
 
     fn fetch(&self, policy: &CheckpointPolicy, uri: &str) -> Result<PathBuf, LaunchError> {
-        let say = |error: &StoreError| self.keeper.words.say(error);
-        fetch_uri(&self.keeper.root, policy, uri, &self.keeper.proofs, &self.budget(), &say)
+        let say = |error: &StoreError| self.manager.log.say(error);
+        fetch_uri(&self.manager.root, policy, uri, &self.manager.proofs, &self.budget(), &say)
     }
 
     /// Budget for reads before a start. The next attempt stops them.
     fn budget(&self) -> Budget {
-        self.keeper.budget().stopped_by(Arc::clone(&self.stop))
+        self.manager.budget().stopped_by(Arc::clone(&self.stop))
     }
 
     /// Lists the checkpoints of a store.
     fn listed(&mut self, place: &Where) -> Listed {
-        let list = async { place.open(&self.keeper.policy.uid)?.list().await };
-        let listing = for_start(self.keeper, Some(self.keeper.patience()), &place.uri, list)?;
+        let list = async { place.open(&self.manager.policy.uid)?.list().await };
+        let listing = for_start(self.manager, Some(self.manager.patience()), &place.uri, list)?;
         for unreadable in &listing.unreadable {
-            self.keeper.words.say(unreadable);
+            self.manager.log.say(unreadable);
         }
         let newest = listing.manifests.iter().map(|manifest| manifest.order).max();
         self.inventory.continue_after(newest.unwrap_or_default());
@@ -365,22 +370,22 @@ impl<'a> Care<'a> {
         self.resumed.clone_from(&choice.from);
         match &choice.fetched {
             From::Here => Ok(()),
-            From::Uri(uri) => self.fetch(&self.keeper.policy, uri).map(drop),
+            From::Uri(uri) => self.fetch(&self.manager.policy, uri).map(drop),
             From::Store(uri) => {
                 let path = choice.from.as_ref().map(|kept| kept.path.clone()).unwrap_or_default();
-                let place = places(&self.keeper.policy).find(|place| place.uri == *uri);
+                let place = places(&self.manager.policy).find(|place| place.uri == *uri);
                 let fetch = || {
-                    let store = place.as_ref()?.open(&self.keeper.policy.uid).ok()?;
+                    let store = place.as_ref()?.open(&self.manager.policy.uid).ok()?;
                     // Another writer may have put another checkpoint at the same path.
-                    let all = for_start(self.keeper, Some(FETCH), uri, store.list()).ok()?.manifests;
+                    let all = for_start(self.manager, Some(FETCH), uri, store.list()).ok()?.manifests;
                     let is_chosen = |it: &Manifest| choice.from.as_ref() == Some(&kept(&it.found(), None));
                     let here = all.iter().filter(|manifest| manifest.path == path);
                     let manifest = here.clone().find(|it| is_chosen(it)).or_else(|| here.clone().next())?;
-                    for_start(self.keeper, None, uri, store.restore_with_beside(manifest, &self.keeper.root)).ok()
+                    for_start(self.manager, None, uri, store.restore_with_beside(manifest, &self.manager.root)).ok()
                 };
                 let since = Instant::now();
                 while fetch().is_none() {
-                    if since.elapsed() >= FETCH || self.keeper.until() != Until::Run {
+                    if since.elapsed() >= FETCH || self.manager.until() != Until::Run {
                         let message = format!("{path} could not be fetched from {uri}, as the first worker has");
                         return Err(LaunchError { kind: LaunchErrorKind::StorageUnavailable, message });
                     }
@@ -399,7 +404,7 @@ impl<'a> Care<'a> {
         let mut now = Timestamp::now();
         let budget = self.budget().bytes_per_second(PACE).time(LOOK);
         // The next attempt does not stop this scan, because only checkpoints that it lists are known as this job's own.
-        let listing = self.keeper.budget().bytes_per_second(PACE).time(LOOK);
+        let listing = self.manager.budget().bytes_per_second(PACE).time(LOOK);
         let mut scan = self.inventory.scan(now, Some(self.started), &listing);
         if is_last {
             // No process is left that could write, so the last files need not be unchanged for a while first.
@@ -410,7 +415,7 @@ impl<'a> Care<'a> {
         let most = policy.retention().saturating_add(1);
         // Checkpoints on a volume are read before they are used. If another attempt follows, it does not wait for that
         // here.
-        let run = self.keeper.current.get();
+        let run = self.manager.current.get();
         let is_done = run.is_some_and(|run| run.observations.snapshot().0.exit_code == Some(0));
         let is_awaited = (until == Until::Pod && !policy.shared) || is_done;
         self.read_on(&mut scan, most, now, is_last, is_awaited);
@@ -418,9 +423,9 @@ impl<'a> Care<'a> {
             self.inventory.prove(&mut scan, most, now, &budget);
         }
         self.judge_start(&scan, is_last);
-        let is_first = self.keeper.index == 0;
+        let is_first = self.manager.index == 0;
         if is_first {
-            self.copies = self.keeper.copies(policy);
+            self.copies = self.manager.copies(policy);
         }
         self.note_put_together(&mut scan);
         for copies in &self.copies {
@@ -436,7 +441,7 @@ impl<'a> Care<'a> {
             && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL))
         {
             // The status shows what the end of the pod waits for.
-            self.keeper.tell(self.describe(policy, &scan));
+            self.manager.tell(self.describe(policy, &scan));
         }
         if is_first {
             self.note_put_together(&mut scan);
@@ -444,10 +449,10 @@ impl<'a> Care<'a> {
             if is_done && policy.shared {
                 self.link_best(told.best.as_ref());
             }
-            self.keeper.tell(told);
+            self.manager.tell(told);
         }
         if is_last {
-            self.keeper.call_done();
+            self.manager.call_done();
         }
         // Between two attempts in this pod the job keeps the folder.
         if until == Until::Pod {
@@ -470,10 +475,10 @@ impl<'a> Care<'a> {
         }
         let next = scan.to_read(most, now);
         let Some(index) = next.first().filter(|_| !is_last && self.reader.is_none()) else { return };
-        match self.inventory.begin_reading(&scan.found[*index].found, false, now, &self.keeper.budget()) {
+        match self.inventory.begin_reading(&scan.found[*index].found, false, now, &self.manager.budget()) {
             Ok((_, Some(reading))) => {
                 let pace = PACE.saturating_mul(next.len().min(MOST_PACES) as u64);
-                self.reader = Reader::start(self.keeper, reading, pace, Arc::clone(&self.stop));
+                self.reader = Reader::start(self.manager, reading, pace, Arc::clone(&self.stop));
             }
             Ok((known, None)) => scan.found[*index] = known,
             Err(error) => scan.notes.push(format!("{}: {error}", shown(&scan.found[*index].found.path))),
@@ -497,7 +502,7 @@ impl<'a> Care<'a> {
     /// Whether the end of the pod waits for this scan. A scan that began before the program's end is followed by
     /// another one, and what it waits for may be called off.
     fn is_leaving(&self, until: Until) -> bool {
-        until == Until::Pod && self.keeper.until() == Until::Pod
+        until == Until::Pod && self.manager.until() == Until::Pod
     }
 
     /// Uploads this worker's files when the first worker's agent asks for them, to a store or to the backup. Then
@@ -509,7 +514,7 @@ impl<'a> Care<'a> {
         }
         let mut heard = Instant::now();
         loop {
-            let rounds = self.keeper.rounds_of_first();
+            let rounds = self.manager.rounds_of_first();
             if rounds.is_some() {
                 heard = Instant::now();
             }
@@ -541,7 +546,7 @@ impl<'a> Care<'a> {
                     self.put.insert(path);
                     self.sent.insert(round, members);
                 }
-                Err(error) => self.keeper.words.say(error),
+                Err(error) => self.manager.log.say(error),
             }
         }
         for (path, round) in rounds {
@@ -550,7 +555,7 @@ impl<'a> Care<'a> {
             let found = found.unwrap_or_else(|| Found::nothing_at(path));
             // A checkpoint that was sent before all of it was written is sent again.
             if self.sender.is_none() && self.sent.get(round) != Some(&found.members) {
-                self.sender = PartSender::start(self.keeper, place, &found, round);
+                self.sender = PartSender::start(self.manager, place, &found, round);
             }
         }
     }
@@ -558,7 +563,7 @@ impl<'a> Care<'a> {
     /// Removes uploaded checkpoints from this worker's own folder, except the newest saves of each series. A single
     /// worker can't decide whether those are complete.
     fn drop_old_parts(&mut self, policy: &CheckpointPolicy, scan: &Scan) {
-        let Ok(root) = Folder::root(&self.keeper.root) else { return };
+        let Ok(root) = Folder::root(&self.manager.root) else { return };
         let retention = policy.retention();
         let put = scan.found.iter().filter(|known| known.own && self.put.contains(&known.found.path));
         let saves = saves(put, |known| &known.found);
@@ -567,7 +572,7 @@ impl<'a> Care<'a> {
             if save.series.iter().all(|series| later(series) >= retention) {
                 let files: Vec<&Found> = save.items.iter().map(|known| &known.found).collect();
                 if let Err(error) = remove_save(&root, &files, &Budget::default()) {
-                    self.keeper.words.say(error);
+                    self.manager.log.say(error);
                 }
             }
         }
@@ -577,7 +582,7 @@ impl<'a> Care<'a> {
     /// do any work is not chosen for ever.
     fn judge_start(&mut self, scan: &Scan, is_last: bool) {
         let Some(resumed) = self.resumed.as_ref().filter(|_| !self.is_judged) else { return };
-        let Some(run) = self.keeper.current.get() else { return };
+        let Some(run) = self.manager.current.get() else { return };
         let (report, progress, _) = run.observations.snapshot();
         let since = report.started_at.unwrap_or(self.started);
         let work = Work {
@@ -590,8 +595,8 @@ impl<'a> Care<'a> {
             self.is_judged = true;
         } else if is_last && report.exit_code != Some(0) && report.error.is_none() {
             self.is_judged = true;
-            if self.keeper.in_gang {
-                *self.keeper.unjudged.lock() = Some(resumed.path.clone());
+            if self.manager.in_gang {
+                *self.manager.unjudged.lock() = Some(resumed.path.clone());
             } else if report.stopped_by.is_none() {
                 self.count_start(&resumed.path.clone(), &alone(&report));
             }
@@ -600,7 +605,7 @@ impl<'a> Care<'a> {
 
     /// Judges the checkpoint of the gang's last attempt, whose end is known by now.
     pub(super) fn judge_last_start(&mut self, before: Option<&AttemptEnd>) {
-        let path = self.keeper.unjudged.lock().take();
+        let path = self.manager.unjudged.lock().take();
         if let Some((path, end)) = path.zip(before) {
             self.see_what_is_there();
             self.count_start(&path, end);
@@ -615,7 +620,7 @@ impl<'a> Care<'a> {
 
     /// Marks checkpoints in the store as complete, though only some of their files are here.
     fn note_put_together(&self, scan: &mut Scan) {
-        if !self.keeper.is_sharded() {
+        if !self.manager.is_sharded() {
             return;
         }
         let is_incomplete = |known: &Known| matches!(known.found.verdict, Verdict::Incomplete { .. });
@@ -634,7 +639,7 @@ impl<'a> Care<'a> {
         let may_be = |known: &Known| {
             let is_part = matches!(known.found.verdict, Verdict::Incomplete { .. });
             let is_of_now = until != Until::Run || known.found.modified >= self.started;
-            self.keeper.is_sharded() && is_part && is_of_now && known.is_quiet(now)
+            self.manager.is_sharded() && is_part && is_of_now && known.is_quiet(now)
         };
         let own = scan.found.iter().filter(|known| known.own && (known.is_proven() || may_be(known)));
         own.map(|known| known.found.clone()).collect()
@@ -642,7 +647,7 @@ impl<'a> Care<'a> {
 
     /// Deletes checkpoints that the rules don't keep, and removes them from `scan`.
     fn rotate(&mut self, policy: &CheckpointPolicy, scan: &mut Scan, now: Timestamp, budget: &Budget) {
-        let Ok(root) = Folder::root(&self.keeper.root) else { return };
+        let Ok(root) = Folder::root(&self.manager.root) else { return };
         let _ = empty_trash(&root, budget);
         let held: BTreeSet<String> = self.copies.iter().flat_map(|copies| copies.held()).collect();
         let all = scan.found.iter().map(|known| known.found.path.clone());
@@ -653,7 +658,7 @@ impl<'a> Care<'a> {
             let files: Vec<&Found> = save.iter().map(|known| &known.found).collect();
             match remove_save(&root, &files, budget) {
                 Ok(()) => gone.extend(files.into_iter().map(|found| found.path.clone())),
-                Err(error) => self.keeper.words.say(error),
+                Err(error) => self.manager.log.say(error),
             }
         }
         self.deleted += gone.len() as u64;
@@ -663,20 +668,20 @@ impl<'a> Care<'a> {
     /// Gives the best checkpoint of a finished job a stable path.
     fn link_best(&self, best: Option<&Kept>) {
         let Some(best) = best else { return };
-        match Folder::root(&self.keeper.root).and_then(|root| link_best(&root, &best.path)) {
+        match Folder::root(&self.manager.root).and_then(|root| link_best(&root, &best.path)) {
             Ok(true) => {}
-            Ok(false) => self.keeper.words.say(format_args!(
+            Ok(false) => self.manager.log.say(format_args!(
                 "the folder of checkpoints has a {BEST} of another origin: no link to {} is made",
                 shown(&best.path)
             )),
-            Err(error) => self.keeper.words.say(format_args!("can't link {BEST} to {}: {error}", shown(&best.path))),
+            Err(error) => self.manager.log.say(format_args!("can't link {BEST} to {}: {error}", shown(&best.path))),
         }
     }
 
     fn describe(&self, policy: &CheckpointPolicy, scan: &Scan) -> Checkpoints {
         let written = |known: &&Known| known.found.is_good() && known.stage == Stage::Written;
         let latest = scan.found.iter().find(written).map(|known| kept(&known.found, None));
-        let space = Folder::root(&self.keeper.root).and_then(|root| space(&root)).ok();
+        let space = Folder::root(&self.manager.root).and_then(|root| space(&root)).ok();
         let best = policy.keep_best.as_ref().and_then(|by| {
             let valued = scan.found.iter().filter(written).filter_map(|known| {
                 let metrics = &known.found.metrics;
@@ -735,14 +740,14 @@ impl<'a> Care<'a> {
 /// Waits for a store's work before a start, in however many answers, until the attempt ends or `most` has passed.
 /// Fetches have no such limit, because a large checkpoint takes hours.
 fn for_start<T>(
-    keeper: &Keeper,
+    manager: &CheckpointManager,
     most: Option<Duration>,
     uri: &str,
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let since = Instant::now();
     let given_up = async {
-        while keeper.until() == Until::Run && most.is_none_or(|most| since.elapsed() < most) {
+        while manager.until() == Until::Run && most.is_none_or(|most| since.elapsed() < most) {
             tokio::time::sleep(CALLED_OFF).await;
         }
     };

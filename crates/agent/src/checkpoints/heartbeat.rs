@@ -1,7 +1,7 @@
 //! Records every minute that this job uses its folder of checkpoints, however long a scan takes. Another job that finds
 //! an old heartbeat would begin to write there.
 
-use crate::keeper::{Keeper, stand_back};
+use crate::checkpoints::{CheckpointManager, stand_back};
 use checkpoint::folder::Folder;
 use checkpoint::ledger::{self, Turn};
 use jiff::Timestamp;
@@ -16,9 +16,9 @@ const EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Heartbeat(Arc<(Mutex<bool>, Condvar)>);
 
 impl Heartbeat {
-    pub(super) fn start(keeper: &Keeper) -> Self {
+    pub(super) fn start(manager: &CheckpointManager) -> Self {
         let stop = Arc::<(Mutex<bool>, Condvar)>::default();
-        let (root, uid, job) = (keeper.root.clone(), keeper.policy.uid.clone(), keeper.policy.job.clone());
+        let (root, uid, job) = (manager.root.clone(), manager.policy.uid.clone(), manager.policy.job.clone());
         let theirs = Arc::clone(&stop);
         let beat = move || {
             stand_back();

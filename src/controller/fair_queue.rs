@@ -17,37 +17,37 @@ pub(super) const LOOK: Duration = Duration::from_millis(50);
 const KEPT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Turnstile<J> {
+pub(super) struct FairQueue<J> {
     /// Concurrent passes of one namespace.
     places: usize,
     /// New jobs of one namespace that begin each second, after the first.
     each_second: u16,
-    lanes: HashMap<String, Lane<J>>,
+    lanes: HashMap<String, NamespaceQueue<J>>,
 }
 
 /// The passes of one namespace.
 #[derive(Debug)]
-struct Lane<J> {
+struct NamespaceQueue<J> {
     inside: HashSet<J>,
     /// Jobs that were called, and when.
     called: HashMap<J, Instant>,
     /// Waiting jobs that are under way.
-    known: Line<J>,
+    known: Fifo<J>,
     /// Waiting jobs that are new.
-    new: Line<J>,
+    new: Fifo<J>,
     /// New jobs that may begin, as of `counted`.
     may_begin: f64,
     counted: Instant,
 }
 
 #[derive(Debug)]
-struct Line<J> {
+struct Fifo<J> {
     /// In order of arrival. A job that is not in `waiting` has left.
     line: VecDeque<J>,
     waiting: HashSet<J>,
 }
 
-impl<J: Clone + Eq + Hash> Line<J> {
+impl<J: Clone + Eq + Hash> Fifo<J> {
     fn new() -> Self {
         Self { line: VecDeque::new(), waiting: HashSet::new() }
     }
@@ -68,13 +68,13 @@ impl<J: Clone + Eq + Hash> Line<J> {
     }
 }
 
-impl<J: Clone + Eq + Hash> Lane<J> {
+impl<J: Clone + Eq + Hash> NamespaceQueue<J> {
     fn new(now: Instant) -> Self {
         Self {
             inside: HashSet::new(),
             called: HashMap::new(),
-            known: Line::new(),
-            new: Line::new(),
+            known: Fifo::new(),
+            new: Fifo::new(),
             may_begin: AT_ONCE.into(),
             counted: now,
         }
@@ -123,7 +123,7 @@ impl<J: Clone + Eq + Hash> Lane<J> {
     }
 }
 
-impl<J: Clone + Eq + Hash> Turnstile<J> {
+impl<J: Clone + Eq + Hash> FairQueue<J> {
     /// Allows `places` concurrent passes of each namespace (at least one), and `each_second` new jobs per second.
     pub fn new(places: usize, each_second: u16) -> Self {
         Self { places: places.max(1), each_second, lanes: HashMap::new() }
@@ -133,7 +133,7 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
     pub fn enter(&mut self, namespace: &str, job: &J, is_new: bool, now: Instant) -> bool {
         let lane = match self.lanes.get_mut(namespace) {
             Some(lane) => lane,
-            None => self.lanes.entry(namespace.to_owned()).or_insert_with(|| Lane::new(now)),
+            None => self.lanes.entry(namespace.to_owned()).or_insert_with(|| NamespaceQueue::new(now)),
         };
         lane.count(self.each_second, now);
         let line = if is_new { &lane.new } else { &lane.known };
@@ -172,7 +172,7 @@ impl<J: Clone + Eq + Hash> Turnstile<J> {
     /// Empties all lines. The caller wakes every existing job again.
     pub fn forget_lines(&mut self) {
         for lane in self.lanes.values_mut() {
-            (lane.known, lane.new) = (Line::new(), Line::new());
+            (lane.known, lane.new) = (Fifo::new(), Fifo::new());
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn each_namespace_has_its_places() {
-        let (mut it, now) = (Turnstile::new(2, EACH_SECOND), Instant::now());
+        let (mut it, now) = (FairQueue::new(2, EACH_SECOND), Instant::now());
         let mut enter = |namespace, job| it.enter(namespace, &job, false, now);
         assert!(enter("flood", 1) && enter("flood", 2));
         assert!(!enter("flood", 3) && !enter("flood", 4) && !enter("flood", 3));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn new_jobs_begin_at_a_rate_and_hold_up_none_that_is_under_way() {
-        let (mut it, mut now) = (Turnstile::new(usize::MAX, EACH_SECOND), Instant::now());
+        let (mut it, mut now) = (FairQueue::new(usize::MAX, EACH_SECOND), Instant::now());
         let began = (0..1000).filter(|job| it.enter("flood", job, true, now)).count();
         assert_eq!(began, AT_ONCE as usize);
         assert!(it.enter("flood", &5000, false, now) && it.enter("quiet", &6000, true, now));
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn who_is_under_way_is_called_before_who_is_new() {
-        let (mut it, now) = (Turnstile::new(1, EACH_SECOND), Instant::now());
+        let (mut it, now) = (FairQueue::new(1, EACH_SECOND), Instant::now());
         assert!(it.enter("a", &1, true, now) && !it.enter("a", &2, true, now) && !it.enter("a", &3, false, now));
         assert_eq!(it.leave("a", &1, now), [3]);
         assert!(it.enter("a", &3, false, now));
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_who_was_called_and_never_comes() {
-        let (mut it, mut now) = (Turnstile::new(1, EACH_SECOND), Instant::now());
+        let (mut it, mut now) = (FairQueue::new(1, EACH_SECOND), Instant::now());
         assert!(it.enter("a", &1, false, now) && !it.enter("a", &2, false, now) && !it.enter("a", &3, false, now));
         assert_eq!(it.leave("a", &1, now), [2]);
         assert!(it.look(now).is_empty() && !it.is_idle());
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn who_is_deleted_while_waiting_takes_nobodys_turn() {
-        let (mut it, now) = (Turnstile::new(1, EACH_SECOND), Instant::now());
+        let (mut it, now) = (FairQueue::new(1, EACH_SECOND), Instant::now());
         assert!(it.enter("a", &1, true, now));
         assert!((2..2000).all(|job| !it.enter("a", &job, true, now)));
         (2..1999).for_each(|job| it.forget("a", &job));
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_who_is_gone() {
-        let (mut it, mut now) = (Turnstile::new(3, EACH_SECOND), Instant::now());
+        let (mut it, mut now) = (FairQueue::new(3, EACH_SECOND), Instant::now());
         for namespace in 0..100 {
             for job in 0..20 {
                 it.enter(&namespace.to_string(), &job, true, now);

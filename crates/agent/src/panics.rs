@@ -1,6 +1,6 @@
 //! Limits a panic to the work that caused it, such as parsing foreign text, so that PID 1 goes on.
 
-use crate::words::Words;
+use crate::agent_log::AgentLog;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const MAX_TOLD: u32 = 3;
 ///
 /// Work that is half done stays so. It may only concern observations of the program, which matter less than the
 /// program.
-pub fn survive<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub fn catch_parser_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     let before = SURVIVES.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work));
     SURVIVES.set(before);
@@ -28,10 +28,10 @@ thread_local! {
     static SURVIVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Logs survived panics with [`Words`], which never blocks, while std's hook would block on a full stderr. A panic that
+/// Logs survived panics with [`AgentLog`], which never blocks, while std's hook would block on a full stderr. A panic that
 /// is not survived is left to std's hook, because it may be the last thing that happens.
-pub fn tell_of_panics(words: &Arc<Words>) {
-    let words = Arc::clone(words);
+pub fn tell_of_panics(log: &Arc<AgentLog>) {
+    let log = Arc::clone(log);
     let told_so_far = AtomicU32::new(0);
     let of_std = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -40,7 +40,7 @@ pub fn tell_of_panics(words: &Arc<Words>) {
         } else if told_so_far.fetch_add(1, SeqCst) < MAX_TOLD {
             let thread = std::thread::current();
             let thread = thread.name().unwrap_or("unnamed");
-            words.say(format_args!("this is a bug, and the program goes on: {panic} (thread {thread})"));
+            log.say(format_args!("this is a bug, and the program goes on: {panic} (thread {thread})"));
         }
     }));
 }
@@ -51,7 +51,10 @@ mod tests {
 
     #[test]
     fn a_panic_ends_its_own_work_only() {
-        assert_eq!(survive(|| 1), Some(1));
-        assert_eq!(survive(|| -> u8 { panic!("of a parser, which is meant to be seen in this test's output") }), None);
+        assert_eq!(catch_parser_panic(|| 1), Some(1));
+        assert_eq!(
+            catch_parser_panic(|| -> u8 { panic!("of a parser, which is meant to be seen in this test's output") }),
+            None
+        );
     }
 }

@@ -1,10 +1,10 @@
 //! Commands on the checkpoints of a job, run by a user, or by the operator while no worker runs.
 
-use crate::keeper::block_on;
-use crate::keeper::care::{fetch_uri, keep};
-use crate::keeper::copies::{Standing, Where, copied as as_copied, copy_beside, open_uri, places};
-use crate::keeper::found::{bad_ones, depth, describe, kept, look_at, verify_for_start};
-use crate::keeper::problem::{failed, in_store, refused};
+use crate::checkpoints::block_on;
+use crate::checkpoints::copies::{Standing, Where, copied as as_copied, copy_beside, open_uri, places};
+use crate::checkpoints::folder_manager::{fetch_uri, keep};
+use crate::checkpoints::found::{bad_ones, depth, describe, kept, look_at, verify_for_start};
+use crate::checkpoints::problem::{failed, in_store, refused};
 use crate::serve::local::{hurry_copies, standing};
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Place, Query, Wish, choose, explain};

@@ -15,7 +15,7 @@ const MAX_WAITING: usize = 64;
 
 /// The agent's log. A thread of its own writes it, because the reader of stderr may block, and the caller is often the
 /// loop that has to serve signals.
-pub struct Words {
+pub struct AgentLog {
     state: Mutex<State>,
     more: Condvar,
     wake: Arc<Wake>,
@@ -28,7 +28,7 @@ struct State {
     has_thread: bool,
 }
 
-impl Words {
+impl AgentLog {
     pub fn new(wake: Arc<Wake>) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), more: Condvar::new(), wake })
     }
@@ -41,8 +41,8 @@ impl Words {
         }
         state.waiting.push_back(format!("agent: {line}\n"));
         if !state.has_thread {
-            let words = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("words".to_owned()).spawn(move || words.speak());
+            let log = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || log.speak());
             if thread.is_err() {
                 // No thread will write the lines, so no caller may wait for them.
                 state.waiting.clear();

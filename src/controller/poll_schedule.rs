@@ -15,7 +15,7 @@ const EVERY: Duration = Duration::from_millis(1200);
 /// Delay before an agent that did not answer is asked again. It doubles each time.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Longest time between two questions to an agent.
-const SELDOM: Duration = Duration::from_secs(30);
+const MAX_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the answer of an agent may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The same for an agent that was never asked. Where the network drops packets, a thousand new pods may be silent at
@@ -24,9 +24,9 @@ const PATIENCE_AT_FIRST: Duration = Duration::from_secs(1);
 /// Concurrent questions.
 const SIDE_BY_SIDE: usize = 32;
 /// Concurrent questions that may get no answer, or a slow one.
-const IN_VAIN: usize = 24;
+const MAX_UNANSWERED: usize = 24;
 /// The same for one namespace.
-const IN_VAIN_OF_ONE: usize = IN_VAIN / 2;
+const IN_VAIN_OF_ONE: usize = MAX_UNANSWERED / 2;
 /// An answer that takes longer counts as slow.
 const SLOW: Duration = Duration::from_millis(500);
 /// A pod that was not asked for this long after it was due is forgotten. Among thousands, a silent one may be late for
@@ -35,7 +35,7 @@ const FORGOTTEN: Duration = Duration::from_secs(1800);
 
 /// What is known of an agent. Agents of the variants that come first are asked first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+enum PodHealth {
     Answers,
     New,
     /// It answers slowly.
@@ -46,7 +46,7 @@ enum Standing {
 
 #[derive(Debug)]
 struct Turn {
-    standing: Standing,
+    standing: PodHealth,
     due: Instant,
 }
 
@@ -71,15 +71,15 @@ impl<T> Question<T> {
 }
 
 #[derive(Debug)]
-pub(super) struct Rota<T> {
+pub(super) struct PollSchedule<T> {
     /// By the pod's UID.
     turns: HashMap<String, Turn>,
     /// Pods that are being asked.
-    asking: HashMap<String, Standing>,
+    asking: HashMap<String, PodHealth>,
     /// Concurrent questions that may get no answer, by namespace.
     in_vain: HashMap<String, usize>,
     /// Due pods. The last one is asked next.
-    line: Vec<(Standing, Instant, Due<T>)>,
+    line: Vec<(PodHealth, Instant, Due<T>)>,
 }
 
 /// A pod that is due.
@@ -92,7 +92,7 @@ pub(super) struct Due<T> {
     pub whom: T,
 }
 
-impl<T> Rota<T> {
+impl<T> PollSchedule<T> {
     pub fn new() -> Self {
         Self { turns: HashMap::new(), asking: HashMap::new(), in_vain: HashMap::new(), line: Vec::new() }
     }
@@ -108,7 +108,7 @@ impl<T> Rota<T> {
         self.turns.retain(|pod, turn| asking.contains_key(pod) || turn.due + FORGOTTEN > now);
         let turns = &mut self.turns;
         let place = |due: Due<T>| {
-            let turn = turns.entry(due.pod.clone()).or_insert(Turn { standing: Standing::New, due: now });
+            let turn = turns.entry(due.pod.clone()).or_insert(Turn { standing: PodHealth::New, due: now });
             (turn.standing, turn.due, due)
         };
         self.line = due.into_iter().map(place).collect();
@@ -120,27 +120,27 @@ impl<T> Rota<T> {
         if self.asking.len() >= SIDE_BY_SIDE {
             return None;
         }
-        let may_be_in_vain = self.in_vain.values().sum::<usize>() < IN_VAIN;
-        let may = |(standing, _, due): &(Standing, Instant, Due<T>)| {
+        let may_be_in_vain = self.in_vain.values().sum::<usize>() < MAX_UNANSWERED;
+        let may = |(standing, _, due): &(PodHealth, Instant, Due<T>)| {
             let of_its = || self.in_vain.get(&due.namespace).copied().unwrap_or_default();
-            *standing == Standing::Answers || (may_be_in_vain && of_its() < IN_VAIN_OF_ONE)
+            *standing == PodHealth::Answers || (may_be_in_vain && of_its() < IN_VAIN_OF_ONE)
         };
         // Agents that answer at once come first. If one that may not answer can't be asked, no other of its namespace
         // can.
         let at = self.line.iter().rposition(may)?;
         let (standing, _, Due { pod, namespace, whom }) = self.line.remove(at);
-        if standing != Standing::Answers {
+        if standing != PodHealth::Answers {
             *self.in_vain.entry(namespace.clone()).or_default() += 1;
         }
         self.asking.insert(pod.clone(), standing);
-        let patience = if standing == Standing::New { PATIENCE_AT_FIRST } else { PATIENCE };
+        let patience = if standing == PodHealth::New { PATIENCE_AT_FIRST } else { PATIENCE };
         Some(Question { pod, namespace, patience, whom, since: now })
     }
 
     /// Ends a question.
     pub fn answered(&mut self, question: &Question<()>, is_up: bool, now: Instant) {
         let asked_as = self.asking.remove(&question.pod);
-        if asked_as.is_some_and(|standing| standing != Standing::Answers)
+        if asked_as.is_some_and(|standing| standing != PodHealth::Answers)
             && let Some(count) = self.in_vain.get_mut(&question.namespace)
         {
             *count = count.saturating_sub(1);
@@ -151,14 +151,14 @@ impl<T> Rota<T> {
         let is_slow = now.saturating_duration_since(question.since) > SLOW;
         let Some(turn) = self.turns.get_mut(&question.pod) else { return };
         turn.standing = match turn.standing {
-            _ if is_up && is_slow => Standing::Slow,
-            _ if is_up => Standing::Answers,
-            Standing::Silent(times) => Standing::Silent(times.saturating_add(1)),
-            Standing::Answers | Standing::New | Standing::Slow => Standing::Silent(1),
+            _ if is_up && is_slow => PodHealth::Slow,
+            _ if is_up => PodHealth::Answers,
+            PodHealth::Silent(times) => PodHealth::Silent(times.saturating_add(1)),
+            PodHealth::Answers | PodHealth::New | PodHealth::Slow => PodHealth::Silent(1),
         };
         let wait = match turn.standing {
-            Standing::Silent(times) => (AGAIN * 2u32.pow((times - 1).min(8))).min(SELDOM),
-            Standing::Answers | Standing::New | Standing::Slow => EVERY,
+            PodHealth::Silent(times) => (AGAIN * 2u32.pow((times - 1).min(8))).min(MAX_INTERVAL),
+            PodHealth::Answers | PodHealth::New | PodHealth::Slow => EVERY,
         };
         turn.due = question.since + wait;
     }
@@ -177,7 +177,7 @@ mod tests {
     /// Agents in simulated time.
     struct World {
         now: Instant,
-        rota: Rota<Takes>,
+        schedule: PollSchedule<Takes>,
         asking: Vec<(Instant, Question<()>, bool)>,
         /// How often each pod was asked.
         asked: HashMap<String, usize>,
@@ -186,8 +186,8 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            let (rota, asking, asked) = (Rota::new(), Vec::new(), HashMap::new());
-            Self { now: Instant::now(), rota, asking, asked, most: 0 }
+            let (schedule, asking, asked) = (PollSchedule::new(), Vec::new(), HashMap::new());
+            Self { now: Instant::now(), schedule, asking, asked, most: 0 }
         }
 
         /// Lets time pass while these pods run, each with its response time. The namespace is the beginning of the
@@ -197,16 +197,16 @@ mod tests {
                 self.now += Duration::from_millis(100);
                 let (over, on): (Vec<_>, Vec<_>) = self.asking.drain(..).partition(|(end, ..)| *end <= self.now);
                 self.asking = on;
-                over.iter().for_each(|(_, question, is_up)| self.rota.answered(question, *is_up, self.now));
+                over.iter().for_each(|(_, question, is_up)| self.schedule.answered(question, *is_up, self.now));
                 if step % 10 == 0 {
-                    let due = pods.iter().filter(|(pod, _)| self.rota.is_due(pod, self.now));
+                    let due = pods.iter().filter(|(pod, _)| self.schedule.is_due(pod, self.now));
                     let due = due.map(|(pod, takes)| {
                         let namespace = pod.split('-').next().unwrap_or_default().to_owned();
                         Due { pod: pod.clone(), namespace, whom: *takes }
                     });
-                    self.rota.line_up(due.collect(), self.now);
+                    self.schedule.line_up(due.collect(), self.now);
                 }
-                while let Some(question) = self.rota.next(self.now) {
+                while let Some(question) = self.schedule.next(self.now) {
                     *self.asked.entry(question.pod.clone()).or_default() += 1;
                     let takes = question.whom.filter(|takes| *takes <= question.patience);
                     let end = self.now + takes.unwrap_or(question.patience);
@@ -244,7 +244,7 @@ mod tests {
         assert!(silent.len() == 10 && silent.iter().all(|count| *count >= 5), "found out when they answer: {silent:?}");
         let slow: usize = world.asked("slow").iter().sum();
         assert!(slow >= 120 / 3 * IN_VAIN_OF_ONE * 3 / 4, "it has its own share: {slow}");
-        assert!(world.rota.in_vain.values().all(|count| *count <= IN_VAIN_OF_ONE));
+        assert!(world.schedule.in_vain.values().all(|count| *count <= IN_VAIN_OF_ONE));
     }
 
     #[test]
@@ -290,9 +290,9 @@ mod tests {
     fn who_is_gone_is_forgotten() {
         let mut world = World::new();
         world.pass(10, &pods("x", 50, AT_ONCE));
-        assert_eq!(world.rota.turns.len(), 50);
+        assert_eq!(world.schedule.turns.len(), 50);
         world.now += FORGOTTEN;
         world.pass(10, &pods("y", 1, AT_ONCE));
-        assert_eq!(world.rota.turns.len(), 1);
+        assert_eq!(world.schedule.turns.len(), 1);
     }
 }

@@ -1,12 +1,12 @@
 //! The context of the program's runs: the agent's options, and what the container provides.
 
+use crate::agent_log::AgentLog;
 use crate::channels::Channels;
+use crate::checkpoints::CheckpointManager;
 use crate::hang;
-use crate::keeper::Keeper;
 use crate::progress::objective::ObjectiveTracker;
 use crate::serve::gpu::Gpus;
 use crate::wake::Wake;
-use crate::words::Words;
 use nix::sys::signal::SigSet;
 use protocol::objective::ObjectiveRule;
 use std::ffi::OsString;
@@ -57,10 +57,10 @@ pub struct Options {
 }
 
 /// What the container provides to every run.
-pub struct Surroundings {
+pub struct AgentContext {
     pub options: Options,
     /// Manages the checkpoints.
-    pub keeper: Option<Arc<Keeper>>,
+    pub manager: Option<Arc<CheckpointManager>>,
     /// The signal mask that the program starts with.
     pub signal_mask: SigSet,
     pub channels: Channels,
@@ -68,5 +68,5 @@ pub struct Surroundings {
     /// Readings of the objective in all runs, if the job has one.
     pub objective: Option<Arc<ObjectiveTracker>>,
     pub wake: Arc<Wake>,
-    pub words: Arc<Words>,
+    pub log: Arc<AgentLog>,
 }

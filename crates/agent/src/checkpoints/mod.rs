@@ -1,29 +1,29 @@
-//! Manages the checkpoints. The keeper chooses the one that a run resumes from, and watches what the program writes. It
+//! Manages the checkpoints. The checkpoint manager chooses the one that a run resumes from, and watches what the program writes. It
 //! deletes checkpoints that are not needed any more, and copies those that must outlive the pod.
 //!
 //! All of it happens in separate threads at the lowest priority for processor and disk, so the training never waits for
 //! it. If all workers share a folder, one worker's agent manages it. If each worker has its own, each agent manages its
 //! own.
 
-mod care;
 pub mod choice;
 pub mod commands;
 mod copies;
+mod folder_manager;
 mod found;
 mod heartbeat;
 mod problem;
 mod start;
 
+use crate::agent_log::AgentLog;
+use crate::checkpoints::choice::{Choice, NoRounds, ROUNDS, Rounds};
+pub use crate::checkpoints::copies::Standing;
+use crate::checkpoints::copies::{Copies, places};
+use crate::checkpoints::folder_manager::FolderManager;
 use crate::gang::{self, read_key};
-use crate::keeper::care::Care;
-use crate::keeper::choice::{Choice, NoRounds, ROUNDS, Rounds};
-pub use crate::keeper::copies::Standing;
-use crate::keeper::copies::{Copies, places};
+use crate::panics::catch_parser_panic;
 use crate::run::view::CurrentRun;
-use crate::survive::survive;
 use crate::variables::variable;
 use crate::wake::Wake;
-use crate::words::Words;
 use crate::{now, read_json};
 use ::gang::frame::AnswerKey;
 use checkpoint::budget::Budget;
@@ -56,7 +56,7 @@ const LAST_LOOK: Duration = Duration::from_secs(30);
 const LAST_COPY: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// Manages the checkpoints as long as the container lives.
-pub struct Keeper {
+pub struct CheckpointManager {
     policy_file: PathBuf,
     /// The policy as it was when the container started.
     policy: CheckpointPolicy,
@@ -68,7 +68,7 @@ pub struct Keeper {
     started: Timestamp,
     current: Arc<CurrentRun>,
     wake: Arc<Wake>,
-    words: Arc<Words>,
+    log: Arc<AgentLog>,
     state: Mutex<State>,
     /// Wakes the thread.
     changed: Condvar,
@@ -139,21 +139,21 @@ pub(super) enum Until {
     Pod,
 }
 
-impl Keeper {
+impl CheckpointManager {
     /// Reads the policy. If it can't be read, the agent logs that and does not manage the checkpoints.
     pub fn new(
         policy_file: &Path,
         gang: Option<&gang::Options>,
         current: &Arc<CurrentRun>,
         wake: &Arc<Wake>,
-        words: &Arc<Words>,
+        log: &Arc<AgentLog>,
     ) -> Option<Arc<Self>> {
         store::choose_tls();
         let policy = match read_policy(policy_file) {
             Ok(policy) => policy,
             Err(error) => {
                 let file = policy_file.display();
-                words.say(format_args!("can't read --checkpoints {file}: {error}; the checkpoints are not managed"));
+                log.say(format_args!("can't read --checkpoints {file}: {error}; the checkpoints are not managed"));
                 return None;
             }
         };
@@ -169,7 +169,7 @@ impl Keeper {
             index: variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0),
             current: Arc::clone(current),
             wake: Arc::clone(wake),
-            words: Arc::clone(words),
+            log: Arc::clone(log),
             state: Mutex::default(),
             changed: Condvar::new(),
             stop: Mutex::default(),
@@ -199,17 +199,17 @@ impl Keeper {
         let before = before.cloned();
         // Stops the reads of earlier attempts, so that this one does not wait for them.
         self.stop.lock().store(true, Ordering::Relaxed);
-        self.work_on(move |keeper| keeper.work(attempt, given, before.as_ref()))
+        self.work_on(move |manager| manager.work(attempt, given, before.as_ref()))
     }
 
-    /// Copies files that would be lost with the pod. [`Keeper::has_settled`] says when that is done.
+    /// Copies files that would be lost with the pod. [`CheckpointManager::has_settled`] says when that is done.
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
     pub fn finish(self: &Arc<Self>, attempt: u32) -> io::Result<()> {
-        self.work_on(move |keeper| {
-            keeper.state.lock().until = Until::Pod;
-            Care::new(keeper, attempt).look(&keeper.current_policy(), Until::Pod);
+        self.work_on(move |manager| {
+            manager.state.lock().until = Until::Pod;
+            FolderManager::new(manager, attempt).look(&manager.current_policy(), Until::Pod);
         })
     }
 
@@ -219,14 +219,14 @@ impl Keeper {
         if self.index != 0 && self.policy.shared {
             return;
         }
-        let keeper = Arc::clone(self);
+        let manager = Arc::clone(self);
         let leave = move || {
-            if let Some(thread) = keeper.thread.lock().take() {
+            if let Some(thread) = manager.thread.lock().take() {
                 let _ = thread.join();
             }
-            let _ = Folder::root(&keeper.root).and_then(|root| ledger::leave(&root, &keeper.policy.uid));
-            keeper.has_left.store(true, Ordering::Relaxed);
-            keeper.wake.wake();
+            let _ = Folder::root(&manager.root).and_then(|root| ledger::leave(&root, &manager.policy.uid));
+            manager.has_left.store(true, Ordering::Relaxed);
+            manager.wake.wake();
         };
         if thread::Builder::new().name("leave".to_owned()).spawn(leave).is_err() {
             self.has_left.store(true, Ordering::Relaxed);
@@ -244,19 +244,19 @@ impl Keeper {
         self.state.lock().is_pending = true;
         *self.stop.lock() = Arc::default();
         let before = self.thread.lock().take();
-        let keeper = Arc::clone(self);
+        let manager = Arc::clone(self);
         let thread = thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
             stand_back();
             // Two threads in one folder would get in each other's way.
             let _ = before.map(thread::JoinHandle::join);
-            let told = keeper.state.lock().told.take();
-            *keeper.state.lock() = State { told, ..State::default() };
-            if survive(|| work(&keeper)).is_none() {
+            let told = manager.state.lock().told.take();
+            *manager.state.lock() = State { told, ..State::default() };
+            if catch_parser_panic(|| work(&manager)).is_none() {
                 // A start from step 0 instead would lose the existing checkpoints.
                 let message = "choosing the checkpoint to resume from failed because of a bug in the agent".to_owned();
-                keeper.choose(Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message }));
+                manager.choose(Err(LaunchError { kind: LaunchErrorKind::LaunchFailed, message }));
             }
-            keeper.settle();
+            manager.settle();
         })?;
         *self.thread.lock() = Some(thread);
         Ok(())
@@ -273,14 +273,14 @@ impl Keeper {
         self.state.lock().told.clone()
     }
 
-    /// The program has ended, and the pod will. Returns how long it is worth waiting for [`Keeper::has_settled`].
+    /// The program has ended, and the pod will. Returns how long it is worth waiting for [`CheckpointManager::has_settled`].
     pub fn look_a_last_time(&self) -> Duration {
         self.end_run(Until::Pod);
         if self.is_only_copy() { LAST_COPY } else { LAST_LOOK }
     }
 
     /// The program has ended, and another attempt may follow in this pod. Returns how long it is worth waiting for
-    /// [`Keeper::has_settled`].
+    /// [`CheckpointManager::has_settled`].
     pub fn end_attempt(&self) -> Duration {
         self.end_run(Until::Attempt);
         LAST_LOOK
@@ -379,7 +379,7 @@ impl Keeper {
             Err(NoRounds::Silent) => None,
             Err(NoRounds::Unproven) => {
                 if !self.has_met_stranger.swap(true, Ordering::Relaxed) {
-                    self.words.say(format_args!(
+                    self.log.say(format_args!(
                         "what answers at {address} does not prove that it is worker 0 of this gang: it is not believed, and no \
                          files are put into a store for it; check that nothing else listens there"
                     ));
@@ -397,13 +397,13 @@ impl Keeper {
         if self.index != 0 && self.policy.shared {
             return self.choose(Ok(given.unwrap_or_default()));
         }
-        let mut care = Care::new(self, attempt);
+        let mut folders = FolderManager::new(self, attempt);
         let choice = match given {
             None => {
-                care.judge_last_start(before);
-                care.choose()
+                folders.judge_last_start(before);
+                folders.choose()
             }
-            Some(choice) => care.fetch_as_chosen(&choice).map(|()| choice),
+            Some(choice) => folders.fetch_as_chosen(&choice).map(|()| choice),
         };
         let goes_on = choice.is_ok();
         self.choose(choice);
@@ -412,7 +412,7 @@ impl Keeper {
         }
         loop {
             let until = self.until();
-            let took = care.look(&self.current_policy(), until);
+            let took = folders.look(&self.current_policy(), until);
             if until != Until::Run {
                 return;
             }

@@ -198,7 +198,7 @@ fn stdout(output: &Output) -> String {
 
 #[test]
 fn a_run_goes_on_from_the_newest_that_is_whole() {
-    let world = World::new("keeper-newest", json!({}));
+    let world = World::new("checkpoints-newest", json!({}));
     let tell = r#"echo "from=$RESUME_FROM_CHECKPOINT step=$RESUME_FROM_STEP args=$*""#;
     let more = ["--resume-arg=--load", "--resume-arg=$(RESUME_FROM_CHECKPOINT)"];
     let first = world.run(1, &more, &format!("{tell}; save 1; save 2; save 3 half"));
@@ -227,7 +227,7 @@ fn a_run_goes_on_from_the_newest_that_is_whole() {
 
 #[test]
 fn what_was_asked_for_is_taken_first_and_has_to_be_good() {
-    let mut world = World::new("keeper-asked", json!({}));
+    let mut world = World::new("checkpoints-asked", json!({}));
     world.run(1, &[], "save 1; save 2; save 3 half");
     let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
     world.policy["resumeFrom"] = json!(world.path("step-1"));
@@ -247,7 +247,7 @@ fn what_was_asked_for_is_taken_first_and_has_to_be_good() {
 
 #[test]
 fn the_newest_are_kept_and_what_others_wrote() {
-    let mut world = World::new("keeper-retention", json!({}));
+    let mut world = World::new("checkpoints-retention", json!({}));
     fs::create_dir_all(world.checkpoints().join("step-0")).unwrap();
     fs::write(world.checkpoints().join("step-0/.complete"), "").unwrap();
     fs::write(world.checkpoints().join("step-0/weights"), "of another job").unwrap();
@@ -277,7 +277,7 @@ measured() {
 fn the_best_is_kept_beside_the_newest() {
     for (mode, best, value, kept) in [("max", 2, 0.9, [2, 5, 6]), ("min", 1, 0.1, [1, 5, 6])] {
         let by = json!({ "metric": "accuracy", "max": mode == "max" });
-        let world = World::new(&format!("keeper-best-{mode}"), json!({ "retention": 2, "keepBest": by }));
+        let world = World::new(&format!("checkpoints-best-{mode}"), json!({ "retention": 2, "keepBest": by }));
         let weights = testkit::root("tests/fixtures/checkpoints/safetensors/sharded/model-00002-of-00002.safetensors");
         let run = |attempt: u32, script: &str| {
             let mut agent = world.agent(attempt, &[], &format!("{SAVE_MEASURED}{script}"));
@@ -303,7 +303,7 @@ fn the_best_is_kept_beside_the_newest() {
 #[test]
 fn the_best_has_a_link_when_the_job_is_done() {
     let by = json!({ "metric": "accuracy", "max": true });
-    let mut world = World::new("keeper-best-link", json!({ "retention": 2, "keepBest": by, "shared": true }));
+    let mut world = World::new("checkpoints-best-link", json!({ "retention": 2, "keepBest": by, "shared": true }));
     let weights = testkit::root("tests/fixtures/checkpoints/safetensors/sharded/model-00002-of-00002.safetensors");
     let run = |world: &World, attempt: u32, script: &str| {
         let mut agent = world.agent(attempt, &[], &format!("{SAVE_MEASURED}{script}"));
@@ -333,7 +333,7 @@ fn the_best_has_a_link_when_the_job_is_done() {
 /// whole one.
 #[test]
 fn fifty_kills_lose_nothing() {
-    let world = World::new("keeper-kills", json!({}));
+    let world = World::new("checkpoints-kills", json!({}));
     let script = r#"
         from=${RESUME_FROM_STEP:-0}
         echo "$from" > "$ROOM/from"
@@ -369,7 +369,7 @@ fn fifty_kills_lose_nothing() {
 
 #[test]
 fn a_checkpoint_with_which_runs_fail_is_set_aside() {
-    let world = World::new("keeper-suspect", json!({}));
+    let world = World::new("checkpoints-suspect", json!({}));
     world.run(1, &[], "save 1; save 2; exit 1");
     for attempt in 2..=3 {
         let failed = world.run(attempt, &[], r#"echo "$RESUME_FROM_STEP"; exit 1"#);
@@ -384,7 +384,7 @@ fn a_checkpoint_with_which_runs_fail_is_set_aside() {
 
 #[test]
 fn copies_are_made_and_come_back() {
-    let mut world = World::new("keeper-copies", json!({}));
+    let mut world = World::new("checkpoints-copies", json!({}));
     let bucket = world.room.path("bucket");
     fs::create_dir_all(&bucket).unwrap();
     world.policy["retention"] = json!(2);
@@ -411,20 +411,20 @@ fn copies_are_made_and_come_back() {
 /// checkpoint without the files of one worker never appears.
 #[test]
 fn shards_of_all_workers_make_one_copy() {
-    shards_come_back("keeper-shards", &|store, _| json!({ "store": store }), &[true, false]);
+    shards_come_back("checkpoints-shards", &|store, _| json!({ "store": store }), &[true, false]);
 }
 
 /// Where only the backup outlives the pods, it also gets the last checkpoint, however long it is until the next copy.
 #[test]
 fn shards_of_all_workers_make_one_backup() {
     let policy = |_: &Value, backup: &Value| json!({ "backup": { "place": backup, "intervalSeconds": 3600 } });
-    shards_come_back("keeper-shards-backup", &policy, &[false, true]);
+    shards_come_back("checkpoints-shards-backup", &policy, &[false, true]);
 }
 
 #[test]
 fn shards_of_all_workers_make_a_copy_and_a_backup() {
     let policy = |store: &Value, backup: &Value| json!({ "store": store, "backup": { "place": backup, "intervalSeconds": 3600 } });
-    shards_come_back("keeper-shards-both", &policy, &[true, true]);
+    shards_come_back("checkpoints-shards-both", &policy, &[true, true]);
 }
 
 /// Two workers write half of a checkpoint each. It lies in the places of `lies_in`, and new workers resume from it.
@@ -474,10 +474,10 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
 /// nevertheless.
 #[test]
 fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
-    let store = Room::new("keeper-rounds-store");
+    let store = Room::new("checkpoints-rounds-store");
     let mut policy = json!({ "store": { "uri": format!("file://{}", store.0.display()) } });
     (policy["workers"], policy["port"]) = (json!(2), json!(free_port()));
-    let [first, mut lost, other] = [0, 1, 2].map(|n| World::new(&format!("keeper-rounds-{n}"), policy.clone()));
+    let [first, mut lost, other] = [0, 1, 2].map(|n| World::new(&format!("checkpoints-rounds-{n}"), policy.clone()));
     // Its agent looks only once before it is killed.
     lost.policy["lookSeconds"] = json!(600);
     let fixture = testkit::root("tests/fixtures/checkpoints/dcp/ranks/step_9");
@@ -507,7 +507,7 @@ fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
 
 #[test]
 fn people_are_told_what_there_is_and_why() {
-    let world = World::new("keeper-commands", json!({}));
+    let world = World::new("checkpoints-commands", json!({}));
     world.run(1, &[], "save 1; save 2; save 3 half");
     let why = stdout(&world.command(&["why"]));
     assert!(why.contains("step-3: passed over: it is incomplete") && why.contains("step-2: taken"), "{why}");
@@ -526,7 +526,7 @@ fn people_are_told_what_there_is_and_why() {
 fn all_workers_go_on_from_the_same() {
     let port = free_port();
     let policy = json!({ "uid": "uid-1", "job": "x", "workers": 2, "retention": 3, "shared": true, "port": port });
-    let world = World::new("keeper-gang", policy);
+    let world = World::new("checkpoints-gang", policy);
     let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
     let gang = free_port();
     let worker = |attempt: u32, index: usize, script: &str| {
@@ -548,7 +548,7 @@ fn all_workers_go_on_from_the_same() {
 /// more.
 #[test]
 fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
-    let world = World::new("keeper-fast", json!({ "shared": true }));
+    let world = World::new("checkpoints-fast", json!({ "shared": true }));
     let mut agent = world.start(SAVES_ALL_THE_TIME);
     let mut seen = BTreeSet::new();
     until("the first ones to go", DEADLINE, || {
@@ -569,7 +569,7 @@ fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
 /// A look that waited for the large checkpoint to be read would return after a minute and a half.
 #[test]
 fn a_large_checkpoint_that_is_read_holds_up_no_look() {
-    let world = World::new("keeper-large", json!({ "shared": true }));
+    let world = World::new("checkpoints-large", json!({ "shared": true }));
     let script = r#"
         mkdir -p "$CHECKPOINT_DIR/step-1"
         truncate -s 3G "$CHECKPOINT_DIR/step-1/weights"
@@ -589,7 +589,7 @@ fn a_large_checkpoint_that_is_read_holds_up_no_look() {
 /// Files of torch.save that belong together, and files that no format claims, outlive the pod together.
 #[test]
 fn a_bucket_gets_all_files_of_a_save() {
-    let mut world = World::new("keeper-beside", json!({}));
+    let mut world = World::new("checkpoints-beside", json!({}));
     let bucket = world.room.path("bucket");
     fs::create_dir_all(&bucket).unwrap();
     world.policy["retention"] = json!(1);
@@ -627,7 +627,7 @@ fn a_bucket_gets_all_files_of_a_save() {
 /// The second stage of a training starts its step numbers again. The agent does not treat its checkpoints as old.
 #[test]
 fn keeps_the_newest_of_each_stage() {
-    let world = World::new("keeper-stages", json!({ "shared": true, "retention": 2 }));
+    let world = World::new("checkpoints-stages", json!({ "shared": true, "retention": 2 }));
     let script = r#"
         stage() { for n in $2; do mkdir -p "$CHECKPOINT_DIR/$1"; (CHECKPOINT_DIR="$CHECKPOINT_DIR/$1"; save $n); sleep 1; done; }
         stage sft "8000 8500 9000"; stage dpo "100 200 300"
@@ -650,7 +650,7 @@ const SAVES_ALL_THE_TIME: &str = r#"
 /// Whatever the store does, the training continues and saves. The agent reports what is wrong, and the copies catch up.
 #[test]
 fn a_store_that_fails_holds_up_no_training() {
-    let (server, mut world) = (Server::s3(), World::new("keeper-failing", json!({ "shared": true })));
+    let (server, mut world) = (Server::s3(), World::new("checkpoints-failing", json!({ "shared": true })));
     let proxy = Proxy::before(&server);
     world.policy["backup"] = json!({ "place": world.place(&proxy, "failing"), "intervalSeconds": 1 });
     let mut agent = world.start(SAVES_ALL_THE_TIME);
@@ -673,7 +673,7 @@ fn a_store_that_fails_holds_up_no_training() {
 /// one.
 #[test]
 fn what_is_written_over_while_it_is_sent_is_sent_again() {
-    let (server, mut world) = (Server::s3(), World::new("keeper-written-over", json!({})));
+    let (server, mut world) = (Server::s3(), World::new("checkpoints-written-over", json!({})));
     let proxy = Proxy::before(&server);
     world.policy["store"] = world.place(&proxy, "written-over");
     let sent = world.room.path("sent");
@@ -704,7 +704,7 @@ fn what_is_written_over_while_it_is_sent_is_sent_again() {
 /// itself.
 #[test]
 fn a_backup_is_made_when_somebody_asks_for_it() {
-    let mut world = World::new("keeper-backup-now", json!({ "shared": true }));
+    let mut world = World::new("checkpoints-backup-now", json!({ "shared": true }));
     let backup = |world: &World, more: &[&str]| {
         let mut command = Command::new(binary("agent"));
         command.args(["checkpoints", "backup", "--policy"]).arg(world.room.path("policy"));
@@ -778,7 +778,7 @@ const UGLY: &str = "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r";
 /// could not look at.
 #[test]
 fn a_hostile_folder_harms_nobody() {
-    let mut world = World::new("keeper-hostile", json!({}));
+    let mut world = World::new("checkpoints-hostile", json!({}));
     let (root, outside, bucket) = (world.checkpoints(), world.room.folder("outside"), world.room.folder("bucket"));
     let place = json!({ "uri": format!("file://{}", bucket.display()) });
     world.policy["backup"] = json!({ "place": place, "intervalSeconds": 1 });
@@ -927,7 +927,7 @@ const TELL: &str = r#"echo "$RESUME_FROM_CHECKPOINT""#;
 /// since count.
 #[test]
 fn a_wish_is_used_once_whatever_the_attempt() {
-    let mut world = World::new("keeper-wish", json!({}));
+    let mut world = World::new("checkpoints-wish", json!({}));
     let base = world.room.folder("base");
     saved(&base.join("step-12000"), "weights");
     let wish = base.join("step-12000").display().to_string();
@@ -951,7 +951,7 @@ fn a_wish_is_used_once_whatever_the_attempt() {
 /// Finding 1c: a job never resumes from a checkpoint of an earlier job that is newer than its `resumeFrom`.
 #[test]
 fn a_rollback_is_not_undone() {
-    let mut world = World::new("keeper-rollback", json!({ "retention": 9 }));
+    let mut world = World::new("checkpoints-rollback", json!({ "retention": 9 }));
     world.run(1, &[], "for n in 5 6 7 8 9; do save $n; done");
     world.policy["uid"] = json!("uid-2");
     world.policy["resumeFrom"] = json!(world.path("step-7"));
@@ -967,7 +967,7 @@ fn a_rollback_is_not_undone() {
 /// checkpoint.
 #[test]
 fn a_requested_checkpoint_is_used_once_for_each_request() {
-    let mut world = World::new("keeper-request", json!({ "retention": 9 }));
+    let mut world = World::new("checkpoints-request", json!({ "retention": 9 }));
     world.run(1, &[], "for n in 5 6 7; do save $n; done");
     for request in ["one", "two"] {
         (world.policy["request"], world.policy["resumeFrom"]) = (json!(request), json!(world.path("step-5")));
@@ -981,7 +981,7 @@ fn a_requested_checkpoint_is_used_once_for_each_request() {
 /// The bucket has what the job wrote before the request. New pods learn of the request only from the operator.
 #[test]
 fn a_requested_checkpoint_is_used_once_with_a_bucket() {
-    let mut world = World::new("keeper-request-bucket", json!({ "retention": 9 }));
+    let mut world = World::new("checkpoints-request-bucket", json!({ "retention": 9 }));
     let bucket = world.room.folder("bucket");
     world.policy["store"] = json!({ "uri": format!("file://{}", bucket.display()) });
     let base = world.room.folder("base");
@@ -1012,7 +1012,7 @@ fn a_requested_checkpoint_is_used_once_with_a_bucket() {
 /// With a bucket, new pods know only what the store and the operator report.
 #[test]
 fn a_wish_is_used_once_with_a_bucket() {
-    let mut world = World::new("keeper-wish-bucket", json!({}));
+    let mut world = World::new("checkpoints-wish-bucket", json!({}));
     let bucket = world.room.folder("bucket");
     let base = world.room.folder("base");
     saved(&base.join("step-12000"), "weights");
@@ -1036,7 +1036,7 @@ fn a_wish_is_used_once_with_a_bucket() {
 /// Finding 2: the agent does not treat a folder that can't be read as an empty one.
 #[test]
 fn what_cannot_be_read_is_waited_for_and_not_begun_anew() {
-    let world = World::new("keeper-unread", json!({ "patienceSeconds": 1 }));
+    let world = World::new("checkpoints-unread", json!({ "patienceSeconds": 1 }));
     world.run(1, &[], "save 1; save 2");
     let locked = |path: &str, mode: u32| {
         fs::set_permissions(world.checkpoints().join(path), Permissions::from_mode(mode)).unwrap();
@@ -1061,7 +1061,7 @@ fn what_cannot_be_read_is_waited_for_and_not_begun_anew() {
 /// Finding 13: neither an unreachable store nor an unreadable file of `resumeFrom` is a bad checkpoint.
 #[test]
 fn a_store_that_is_away_is_waited_for() {
-    let mut world = World::new("keeper-away", json!({ "patienceSeconds": 1 }));
+    let mut world = World::new("checkpoints-away", json!({ "patienceSeconds": 1 }));
     let away = json!({ "uri": "s3://bucket/x", "endpoint": "http://127.0.0.1:1", "region": "us-east-1" });
     let refused = |world: &World, attempt| {
         let refused = world.run(attempt, &[], TELL);
@@ -1084,7 +1084,7 @@ fn a_store_that_is_away_is_waited_for() {
 /// Finding 11: a listing whose every page arrives, but which never ends.
 #[test]
 fn a_store_that_answers_for_ever_holds_up_no_start_for_ever() {
-    let mut world = World::new("keeper-endless", json!({ "patienceSeconds": 1 }));
+    let mut world = World::new("checkpoints-endless", json!({ "patienceSeconds": 1 }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, keys) = (listener.local_addr().unwrap().port(), world.room.folder("keys"));
     thread::spawn(move || {
@@ -1130,7 +1130,7 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
 /// Finding 9: a link may exist at the path to which the checkpoint of a URI is fetched.
 #[test]
 fn a_wish_is_not_fetched_through_a_link() {
-    let mut world = World::new("keeper-wish-link", json!({ "patienceSeconds": 1 }));
+    let mut world = World::new("checkpoints-wish-link", json!({ "patienceSeconds": 1 }));
     let (base, outside) = (world.room.folder("base"), world.room.folder("outside"));
     saved(&base.join("step-7"), "weights");
     saved(&outside.join(".trainingjob"), "theirs");
@@ -1226,13 +1226,13 @@ fn answer(stream: &mut TcpStream, way: &str, json: &str, away: &str, endless: &A
 /// Finding 6: an agent believes the server at the first worker's address only if it has the gang's key.
 #[test]
 fn forged_rounds_are_not_believed() {
-    let store = Room::new("keeper-forged-store");
+    let store = Room::new("checkpoints-forged-store");
     let uri = format!("file://{}", store.0.display());
     let rounds: Vec<_> = (1..=4).map(|step| json!([format!("step-{step}"), format!("{uri} evil")])).collect();
     let forger = Forger::new(&json!({ "uid": "uid-1", "rounds": rounds }));
     // The first worker has no store, so that it does not wait for the files of others.
     let policy = json!({ "workers": 2, "retention": 1, "port": free_port() });
-    let [first, mut second] = [0, 1].map(|n| World::new(&format!("keeper-forged-{n}"), policy.clone()));
+    let [first, mut second] = [0, 1].map(|n| World::new(&format!("checkpoints-forged-{n}"), policy.clone()));
     second.policy["store"] = json!({ "uri": uri });
     second.policy["port"] = json!(forger.port);
     let gang = free_port();
@@ -1283,7 +1283,7 @@ fn a_restart_reads_what_this_container_has_not_proven() {
             r#"until grep -q '"depth":"Content"' "$CHECKPOINT_DIR/.trainingjob/ledger.json"; do sleep 0.1; done"#,
         ),
     ] {
-        let world = World::new(&format!("keeper-proven-{}", what.len()), json!({}));
+        let world = World::new(&format!("checkpoints-proven-{}", what.len()), json!({}));
         let script = format!("[ $ATTEMPT -gt 1 ] || {{ BYTES=50000000; save 1; {wait}; }}; [ $ATTEMPT -eq 3 ]");
         let agent = world.member(1, 5, 1, 0, free_port(), &script).spawn().unwrap();
         let output = ended(agent);
@@ -1300,7 +1300,7 @@ fn a_restart_reads_what_this_container_has_not_proven() {
 
 #[test]
 fn structure_alone_is_verified_if_the_job_asks_for_it() {
-    let mut world = World::new("keeper-structure", json!({ "structureOnly": true }));
+    let mut world = World::new("checkpoints-structure", json!({ "structureOnly": true }));
     world.run(1, &[], "BYTES=50000; save 1; save 2; save 3 half");
     let resumes_from = |world: &World, attempt, step, bytes| {
         let output = world.run(attempt, &[], TELL);
@@ -1321,7 +1321,7 @@ fn structure_alone_is_verified_if_the_job_asks_for_it() {
 /// Finding 5: a job whose own checkpoints are all unusable starts over only if its policy allows that.
 #[test]
 fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {
-    let mut world = World::new("keeper-none", json!({}));
+    let mut world = World::new("checkpoints-none", json!({}));
     world.run(1, &[], "save 1");
     rot(&world, 1);
     let refused = world.run(2, &[], TELL);
@@ -1339,7 +1339,7 @@ fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {
 /// Finding 5: a failure that is not the program's own, or that follows real work, does not count against a checkpoint.
 #[test]
 fn only_own_failures_make_a_checkpoint_suspect() {
-    let world = World::new("keeper-own-failures", json!({}));
+    let world = World::new("checkpoints-own-failures", json!({}));
     world.run(1, &[], "save 1; save 2");
     let fails = [
         "kill -9 $$",
@@ -1360,7 +1360,7 @@ fn only_own_failures_make_a_checkpoint_suspect() {
 
 #[test]
 fn a_job_whose_checkpoints_are_all_suspect_waits() {
-    let world = World::new("keeper-all-suspect", json!({}));
+    let world = World::new("checkpoints-all-suspect", json!({}));
     world.run(1, &[], "save 1; save 2; save 3");
     for (attempt, step) in (2..).zip([3, 3, 2, 2, 1, 1]) {
         assert_eq!(resumes(&world, &world.run(attempt, &[], &format!("{TELL}; exit 1"))), format!("step-{step}"));
@@ -1374,7 +1374,7 @@ fn a_job_whose_checkpoints_are_all_suspect_waits() {
 /// Two jobs never write to one folder at once. The second job resumes from what the first one has left.
 #[test]
 fn a_second_job_waits_until_the_first_has_left() {
-    let mut first = World::new("keeper-turns", json!({}));
+    let mut first = World::new("checkpoints-turns", json!({}));
     let script = r#"save 1; : > "$ROOM/saved"; until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do sleep 0.1; done"#;
     let mut running = first.start(script);
     until("the first save", DEADLINE, || first.room.path("saved").exists().then_some(()));
@@ -1393,7 +1393,7 @@ fn a_second_job_waits_until_the_first_has_left() {
 /// checkpoint.
 #[test]
 fn a_predecessor_that_has_not_left_is_waited_for() {
-    let mut world = World::new("keeper-predecessor", json!({ "patienceSeconds": 20 }));
+    let mut world = World::new("checkpoints-predecessor", json!({ "patienceSeconds": 20 }));
     world.run(1, &[], "save 1");
     world.policy["uid"] = json!("uid-2");
     let beats = world.checkpoints().join(".trainingjob/jobs/uid-1.json");

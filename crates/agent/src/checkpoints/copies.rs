@@ -1,10 +1,10 @@
 //! Copies in object stores. A separate thread makes them, so neither the training nor the scans of the folder wait for
 //! them.
 
-use crate::keeper::found::{failing, kept};
-use crate::keeper::problem::in_store;
-use crate::keeper::{Keeper, block_on, stand_back};
-use crate::survive::survive;
+use crate::checkpoints::found::{failing, kept};
+use crate::checkpoints::problem::in_store;
+use crate::checkpoints::{CheckpointManager, block_on, stand_back};
+use crate::panics::catch_parser_panic;
 use checkpoint::budget::Budget;
 use checkpoint::files::Member;
 use checkpoint::found::{Found, Verdict};
@@ -185,14 +185,14 @@ impl State {
 
 impl Copies {
     /// Starts the thread. Returns `None` if the kernel denies one.
-    pub(super) fn start(keeper: &Arc<Keeper>, place: Where) -> Option<Self> {
-        let is_last_chance = keeper.is_only_copy();
-        let is_second = place.is_backup && keeper.policy.store.is_some();
+    pub(super) fn start(manager: &Arc<CheckpointManager>, place: Where) -> Option<Self> {
+        let is_last_chance = manager.is_only_copy();
+        let is_second = place.is_backup && manager.policy.store.is_some();
         let shared = Arc::<Shared>::default();
-        let (theirs, at, keeper) = (Arc::clone(&shared), place.clone(), Arc::clone(keeper));
+        let (theirs, at, manager) = (Arc::clone(&shared), place.clone(), Arc::clone(manager));
         let work = move || {
             stand_back();
-            let _ = survive(|| work(&theirs, &at, &keeper));
+            let _ = catch_parser_panic(|| work(&theirs, &at, &manager));
             theirs.state.lock().is_drained = true;
             theirs.changed.notify_all();
         };
@@ -281,8 +281,8 @@ impl Copies {
 }
 
 #[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
-fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
-    let (root, uid) = (&keeper.root, &keeper.policy.uid);
+fn work(shared: &Shared, place: &Where, manager: &CheckpointManager) {
+    let (root, uid) = (&manager.root, &manager.policy.uid);
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let mut failures = 0_u32;
     let mut due = Instant::now();
@@ -316,8 +316,8 @@ fn work(shared: &Shared, place: &Where, keeper: &Keeper) {
                 Some(found) => {
                     let beside = shared.state.lock().beside.clone();
                     copy_beside(&store, root, found, &beside).await?;
-                    let manifest = match keeper.is_sharded() {
-                        true => gather(keeper, &store, place, found).await?,
+                    let manifest = match manager.is_sharded() {
+                        true => gather(manager, &store, place, found).await?,
                         false => store.upload(root, found).await?,
                     };
                     if !place.is_backup {
@@ -411,26 +411,31 @@ pub(super) async fn copy_beside(
 /// Gathers a checkpoint whose files lie in the workers' own folders. This worker sends its files, then waits for those
 /// of the others, which ask for the rounds. A round is named after its content, so that a retry continues with the
 /// files that were sent before. It ends with its attempt, or when no worker has shown for a while that it sends.
-async fn gather(keeper: &Keeper, store: &Store, place: &Where, found: &Found) -> Result<Manifest, StoreError> {
-    let round = place.round(&format!("{} {} {}", found.path, found.modified, keeper.started));
+async fn gather(
+    manager: &CheckpointManager,
+    store: &Store,
+    place: &Where,
+    found: &Found,
+) -> Result<Manifest, StoreError> {
+    let round = place.round(&format!("{} {} {}", found.path, found.modified, manager.started));
     let found = &Found { verdict: put_together(), ..found.clone() };
-    let inventory = Inventory::new(&keeper.root, "", "");
+    let inventory = Inventory::new(&manager.root, "", "");
     let lacks = |files: &[Member]| {
         inventory.lacks(found, files, &Budget::default()).unwrap_or_else(|error| Some(error.to_string()))
     };
-    keeper.call_for(&found.path, &round);
+    manager.call_for(&found.path, &round);
     let result = async {
-        store.upload_part(&keeper.root, found, 0, &round).await?;
+        store.upload_part(&manager.root, found, 0, &round).await?;
         let mut since = Instant::now();
         let mut signs = Vec::new();
         loop {
-            match store.finish(found, keeper.policy.workers, &round, lacks).await {
-                Err(error) if error.trouble == Trouble::Incomplete && !keeper.calls_for(&round) => {
+            match store.finish(found, manager.policy.workers, &round, lacks).await {
+                Err(error) if error.trouble == Trouble::Incomplete && !manager.calls_for(&round) => {
                     let message = format!("{}: another attempt has begun", found.path);
                     return Err(StoreError::new(Trouble::Changed, message));
                 }
                 Err(error) if error.trouble == Trouble::Incomplete => {
-                    let seen = store.signs(&found.path, keeper.policy.workers, &round).await?;
+                    let seen = store.signs(&found.path, manager.policy.workers, &round).await?;
                     if seen != signs {
                         (signs, since) = (seen, Instant::now());
                     }
@@ -444,7 +449,7 @@ async fn gather(keeper: &Keeper, store: &Store, place: &Where, found: &Found) ->
         }
     };
     let result = result.await;
-    keeper.call_off(&round);
+    manager.call_off(&round);
     result
 }
 
@@ -478,16 +483,16 @@ pub(super) struct PartSender {
 
 impl PartSender {
     /// Starts the thread. Returns `None` if the kernel denies one.
-    pub(super) fn start(keeper: &Arc<Keeper>, place: &Where, found: &Found, round: &str) -> Option<Self> {
+    pub(super) fn start(manager: &Arc<CheckpointManager>, place: &Where, found: &Found, round: &str) -> Option<Self> {
         let stop = Arc::<AtomicBool>::default();
-        let (theirs, keeper, place) = (Arc::clone(&stop), Arc::clone(keeper), place.clone());
+        let (theirs, manager, place) = (Arc::clone(&stop), Arc::clone(manager), place.clone());
         let (path, members) = (found.path.clone(), found.members.clone());
         let (found, name) = (found.clone(), round.to_owned());
         let send = move || {
             stand_back();
-            let store = place.open(&keeper.policy.uid)?;
+            let store = place.open(&manager.policy.uid)?;
             let sent = block_on(async {
-                let sent = store.upload_part(&keeper.root, &found, keeper.index, &name);
+                let sent = store.upload_part(&manager.root, &found, manager.index, &name);
                 tokio::select! {
                     sent = sent => sent,
                     () = stopped(&theirs) => {
@@ -495,7 +500,7 @@ impl PartSender {
                     }
                 }
             });
-            keeper.changed.notify_all();
+            manager.changed.notify_all();
             sent
         };
         let thread = thread::Builder::new().name("part".to_owned()).spawn(send).ok()?;
