@@ -15,6 +15,7 @@ import tomllib
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 from runner import lanes, libtest, moved, mutants, soak
 from runner.records import Records
@@ -295,9 +296,9 @@ hostile\tnode\thostile\tsoak
 class Repeat(Folder):
     def repetition(self, runs=None, since=None):
         (self.folder / "table.tsv").write_text(TABLE)
-        module = script("repeat")
+        self.module = script("repeat")
         args = SimpleNamespace(folder=self.folder, results=None, since=since, runs=runs, load=2)
-        return module.Repetition(moved.read(self.folder / "table.tsv"), args)
+        return self.module.Repetition(moved.read(self.folder / "table.tsv"), args)
 
     def add(self, repetition, test, result, count=1, program="node"):
         for _ in range(count):
@@ -332,6 +333,29 @@ class Repeat(Folder):
         self.assertFalse(repetition.is_green())
         self.assertRegex(repetition.report(), r"hostile +node hostile +soak +1 +1 +-")
         self.assertRegex(repetition.report(), r"suspended +node demo_and_more +kept +1 +0 +2\.0")
+
+    def test_a_round_runs_the_tests_that_lack_runs(self):
+        repetition = self.repetition()
+        suite = mock.create_autospec(self.module.Suite)  # with its own arguments
+        suite.return_value.tests = [libtest.Test("node", "demo_and_more", 0.0, "ok", 2.5)]
+        suite.return_value.failures = []
+        with mock.patch.object(self.module, "Suite", suite), mock.patch.object(self.module.meter, "Group"):
+            repetition.round(SimpleNamespace(), "node", False, ["demo_and_more", "died"], 1)
+        (run,) = (call.args[1] for call in suite.return_value.run_program.call_args_list)
+        self.assertEqual(run.arguments, ("--exact", "--include-ignored", "demo_and_more", "died"))
+        results = repetition.results()
+        self.assertEqual([results["node", test][0]["result"] for test in ("demo_and_more", "died")],
+                         ["passed", "failed"])
+
+    def test_the_load_ends_with_a_round_that_breaks(self):
+        repetition = self.repetition()
+        broken = mock.patch.object(repetition, "round", side_effect=RuntimeError("no more"))
+        with broken, mock.patch.object(self.module.plan, "Plan") as plan:
+            plan.return_value.steps.return_value = []
+            with self.assertRaisesRegex(RuntimeError, "no more"):
+                repetition.run()
+        repetition.close()
+        self.assertEqual(repetition.processes.living, {})
 
     def test_faults_of_a_table(self):
         rows = moved.read(self.repetition().args.folder / "table.tsv")
