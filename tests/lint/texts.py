@@ -42,6 +42,22 @@ def text(path, pieces, is_limited=False, placeholders=None):
     return Text(path, shown, mask(shown, placeholders), tuple(starts), tuple(lines), is_limited)
 
 
+class Paragraphs:
+    """The Texts of a file, of lines that are added one after the other."""
+
+    def __init__(self, path, is_limited=False):
+        self.path, self.is_limited, self.texts, self.lines = path, is_limited, [], []
+
+    def add(self, number, words):
+        self.lines.append((number, words))
+
+    def end(self):
+        """Ends the paragraph, if one has begun."""
+        if self.lines:
+            self.texts.append(text(self.path, self.lines, self.is_limited))
+        self.lines = []
+
+
 # ---- within a line
 
 CODE_SPAN = re.compile(r"(?<![`\\])(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
@@ -214,33 +230,27 @@ def yaml_values(path, source, keys, foreign=()):
 
 def yaml_comments(path, source, is_limited=False):
     """Paragraphs of comments. What is indented within a comment is a command or an example."""
-    found, block, inside = [], [], None
-
-    def end():
-        nonlocal block
-        if block:
-            found.append(text(path, block, is_limited))
-        block = []
+    found, inside = Paragraphs(path, is_limited), None
 
     for number, line in enumerate(source.splitlines(), 1):
         indent = len(line) - len(line.lstrip())
         if inside is not None and (not line.strip() or indent > inside):
-            end()
+            found.end()
             continue  # of a block, where # is what the program makes of it
         inside = None
         code, comment = split_comment(line)
         if code.strip():
-            end()
+            found.end()
             if re.search(r"(?:^|[:-]\s+)[|>][+-]?\d?[+-]?$", code.rstrip()):
                 inside = indent
         if comment is None or not comment.strip() or re.match(r"\s{2,}|!", comment):
-            end()
+            found.end()
             continue
-        block.append((number, comment.strip()))
+        found.add(number, comment.strip())
         if code.strip():
-            end()
-    end()
-    return found
+            found.end()
+    found.end()
+    return found.texts
 
 
 def split_comment(line):
@@ -435,14 +445,8 @@ def rust_help(path, source):
     rust = Rust(source)
     if not DERIVES.search(rust.code):
         return []
-    tests, found, block, last = rust.tests(), [], [], None
+    tests, found, last = rust.tests(), Paragraphs(path, is_limited=True), None
     items = [(found.start(), rust.end_of_item(found.end())) for found in DERIVES.finditer(rust.code)]
-
-    def end():
-        nonlocal block
-        if block:
-            found.append(text(path, block, is_limited=True))
-        block = []
 
     for start, words in rust.docs:
         if any(begin <= start < stop for begin, stop in tests):
@@ -453,63 +457,51 @@ def rust_help(path, source):
             continue
         number = rust.line(start)
         if last is not None and number != last + 1:
-            end()
+            found.end()
         last = number
         if words.strip():
-            block.append((number, words.strip()))
+            found.add(number, words.strip())
         else:
-            end()
-    end()
-    return found
+            found.end()
+    found.end()
+    return found.texts
 
 
 def rust_comments(path, source):
     """Paragraphs of `//`, `///` and `//!`, tests' too. What is fenced in them is code."""
-    rust, found, block, last, is_fenced = Rust(source), [], [], None, False
-
-    def end():
-        nonlocal block
-        if block:
-            found.append(text(path, block))
-        block = []
+    rust, found, last, is_fenced = Rust(source), Paragraphs(path), None, False
 
     for start, words in rust.comments:
         number = rust.line(start)
         if last is not None and number != last + 1:
-            end()
+            found.end()
             is_fenced = False
         last = number
         if words.strip().startswith("```"):
             is_fenced = not is_fenced
         if is_fenced or not words.strip() or words.strip().startswith("```"):
-            end()
+            found.end()
         else:
-            block.append((number, words.strip()))
-    end()
-    return found
+            found.add(number, words.strip())
+    found.end()
+    return found.texts
 
 
 def python_comments(path, source):
     """Comments, line after line, and docstrings by their paragraphs."""
-    found, block, last = [], [], None
-
-    def end():
-        nonlocal block
-        if block:
-            found.append(text(path, block))
-        block = []
+    found, last = Paragraphs(path), None
 
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
             number, words = token.start[0], token.string.lstrip("#").strip()
             if number - 1 != last:
-                end()
+                found.end()
             last = number
             if words:
-                block.append((number, words))
+                found.add(number, words)
             else:
-                end()
-    end()
+                found.end()
+    found.end()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
                 ast.get_docstring(node, clean=False)):
@@ -517,10 +509,10 @@ def python_comments(path, source):
             lines = docstring.value.splitlines()
             for number, line in enumerate([*lines, ""], docstring.lineno):
                 if line.strip():
-                    block.append((number, line.strip()))
+                    found.add(number, line.strip())
                 else:
-                    end()
-    return found
+                    found.end()
+    return found.texts
 
 
 def test_files(folder):
