@@ -132,7 +132,7 @@ generate: need-rust ## regenerate what is made from code: CRDs, tables of the do
 	 $$crdgen --runtime TrainingRuntime > crds/trainingruntimes.yaml && \
 	 $$crdgen --tuning > crds/tuningjobs.yaml && \
 	 $$crdgen --fields > docs/fields.md && $$crdgen --refusals > docs/refusals.md
-	UPDATE=1 cargo test --quiet --test planes both_forms_of_the_rules_are_one
+	UPDATE=1 cargo test --quiet --test planes both_rule_files_have_the_same_rules
 	INSTA_UPDATE=always cargo test --quiet --lib --package objects --package kubectl-trainingjob
 	@git diff --stat
 

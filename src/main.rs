@@ -6,7 +6,7 @@ use k8s_controller::LeaderElection;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::ClientBuilder;
 use kube::{Api, Client, Config};
-use plan::{AgentDelivery, Runtime};
+use plan::{AgentDelivery, OperatorInfo};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -111,11 +111,11 @@ async fn main() -> anyhow::Result<()> {
 
     let identity = args.identity.clone().unwrap_or_else(own_name);
     let version = client.apiserver_version().await.context("the API server does not tell its version")?;
-    let restart_rules = Runtime::has_restart_rules(&version.major, &version.minor);
+    let restart_rules = OperatorInfo::has_restart_rules(&version.major, &version.minor);
     // Outside a cluster no pods can use the operator's account.
     let own_namespace = in_cluster().then(|| args.lease_namespace.clone());
     let default_ttl_seconds = args.default_ttl_seconds_after_finished;
-    let runtime = Runtime { restart_rules, own_namespace, default_ttl_seconds, ..runtime(&client, &args).await? };
+    let runtime = OperatorInfo { restart_rules, own_namespace, default_ttl_seconds, ..runtime(&client, &args).await? };
     info!(version = env!("CARGO_PKG_VERSION"), identity, agent_image = runtime.agent_image, "operator");
     let agent_access = args.agent_access.unwrap_or(if in_cluster() { AgentAccess::Direct } else { AgentAccess::Proxy });
     let operator_key = match agent_access {
@@ -214,12 +214,12 @@ fn own_name() -> String {
 const LOOKS: u32 = 20;
 
 /// The agent comes from the image of the operator's own pod, unless `--agent-image` is set.
-async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
+async fn runtime(client: &Client, args: &Args) -> anyhow::Result<OperatorInfo> {
     if let Some(image) = &args.agent_image {
-        return Ok(Runtime { agent_image: image.clone(), ..Runtime::default() });
+        return Ok(OperatorInfo { agent_image: image.clone(), ..OperatorInfo::default() });
     }
     let (Some(name), true) = (&args.identity, in_cluster()) else {
-        return Ok(Runtime { agent_image: DEV_IMAGE.into(), ..Runtime::default() });
+        return Ok(OperatorInfo { agent_image: DEV_IMAGE.into(), ..OperatorInfo::default() });
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), &args.lease_namespace);
     let look = async || {
@@ -236,5 +236,5 @@ async fn runtime(client: &Client, args: &Args) -> anyhow::Result<Runtime> {
         tokio::time::sleep(Duration::from_millis(500)).await;
         (own, looks) = (look().await?, looks + 1);
     }
-    Ok(Runtime { agent_image: own.image, agent_image_pull_policy: own.pull_policy, ..Runtime::default() })
+    Ok(OperatorInfo { agent_image: own.image, agent_image_pull_policy: own.pull_policy, ..OperatorInfo::default() })
 }

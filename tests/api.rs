@@ -23,7 +23,7 @@ use kube::{
     runtime::wait::{await_condition, conditions},
 };
 use kubectl_trainingjob::convert::{Answers, convert};
-use plan::{self, Incarnation, Runtime};
+use plan::{self, Incarnation, OperatorInfo};
 use protocol::gang::GangPast;
 use serde_json::{Value, json};
 use std::{
@@ -56,7 +56,7 @@ fn the_crd_is_current() {
 }
 
 #[test]
-fn the_tables_of_the_docs_are_current() {
+fn generated_doc_tables_are_current() {
     assert_eq!(
         made(&["--fields"]),
         read("docs/fields.md"),
@@ -128,7 +128,7 @@ fn broken(before: &str, now: &str) -> Vec<String> {
 
 /// docs/api.md, A10. Each version's shape is kept when it is tagged.
 #[test]
-fn a_field_keeps_its_name_and_type_and_takes_what_it_took() {
+fn api_fields_stay_compatible_with_released_versions() {
     let now = made(&["--shape"]);
     let mut versions = 0;
     for file in std::fs::read_dir(root().join("tests/fixtures/api")).unwrap() {
@@ -142,7 +142,7 @@ fn a_field_keeps_its_name_and_type_and_takes_what_it_took() {
 }
 
 #[test]
-fn what_breaks_a_client_is_found() {
+fn breaking_schema_changes_are_detected() {
     let before = "\nspec\tobject\t\t\t\t\nspec.a\tinteger\t\t1\t9\t\nspec.b\tstring\t\t\t\tx,y\nspec.c\tstring\t\t\t\t";
     let cases = [
         ("spec.a\tinteger\t\t1\t9\t", "", "spec.a is gone"),
@@ -165,7 +165,7 @@ fn what_breaks_a_client_is_found() {
 /// `kubectl apply` keeps the whole CRD in an annotation of at most 262,144 bytes. A quarter of them is reserved for
 /// later.
 #[test]
-fn the_crd_is_small() {
+fn crd_fits_into_the_kubectl_apply_annotation() {
     for crd in [api::crd(), api::tuning_crd()] {
         let size = serde_json::to_string(&crd).unwrap().len();
         assert!(size < 196_608, "{} has {size} bytes", crd.metadata.name.unwrap());
@@ -173,7 +173,7 @@ fn the_crd_is_small() {
 }
 
 #[test]
-fn every_refusal_has_an_example_that_says_so() {
+fn every_refusal_has_an_example_with_its_message() {
     let found: BTreeMap<String, String> = bad_examples().map(|bad| (bad.name, bad.refused)).collect();
     let examples: BTreeSet<&str> =
         RULES.iter().map(|rule| rule.example).chain(SCHEMA_REFUSALS.iter().map(|refusal| refusal.example)).collect();
@@ -190,14 +190,14 @@ fn every_refusal_has_an_example_that_says_so() {
 
 /// `kubectl explain` shows descriptions alone.
 #[test]
-fn every_default_is_told_and_few_are_in_the_schema() {
+fn every_default_is_described_but_few_are_in_the_schema() {
     let crd = serde_json::to_value(api::crd()).unwrap();
     let spec = &schema(&crd)["properties"]["spec"];
     for (path, default) in api::defaults::all() {
         let field = path.split('.').fold(spec, |schema, step| &schema["properties"][step]);
         let description = field["description"].as_str().unwrap_or_else(|| panic!("{path} has no description"));
-        let told = format!(" Default: {default}.").replace('"', "");
-        assert!(description.ends_with(&told), "{path}: {description}");
+        let reported = format!(" Default: {default}.").replace('"', "");
+        assert!(description.ends_with(&reported), "{path}: {description}");
         assert_eq!(description.matches("Default").count(), 1, "{path}: {description}");
     }
     let mut found = Vec::new();
@@ -218,7 +218,7 @@ fn defaults_of(schema: &Value, path: &str, found: &mut Vec<String>) {
 
 /// No user counts the entries of a list of forty.
 #[test]
-fn a_refusal_in_a_list_names_the_entry() {
+fn rule_message_names_the_list_entry() {
     for rule in RULES {
         let speaks_of_entries =
             rule.at.ends_with([']', '}']) || [".all(", ".filter("].iter().any(|all| rule.rule.contains(all));
@@ -260,7 +260,7 @@ fn each_rule_alone_refuses_its_example() {
 }
 
 #[test]
-fn rules_leave_the_rest_alone() {
+fn rules_accept_valid_specs_and_refuse_reserved_env() {
     for (name, spec) in accepted() {
         assert_eq!(offline(&job(&name, spec.clone()), None), Vec::<String>::new(), "{name}: {spec}");
     }
@@ -316,20 +316,20 @@ fn situations() -> Vec<(Value, bool)> {
 fn refusals(fields: Option<&str>, status: &Value, may_change: bool) -> BTreeSet<String> {
     let fields = fields.into_iter().flat_map(|fields| fields.split(' '));
     let (changeable, fixed): (Vec<&str>, Vec<&str>) = fields.partition(|field| api::is_changeable(field));
-    let told = |fields: &[&str]| fields.iter().copied().map(api::immutable).collect::<String>();
+    let reported = |fields: &[&str]| fields.iter().copied().map(api::immutable).collect::<String>();
     let of_state = if status["state"] == "Completed" { api::completed_message } else { api::running_message };
     let mut all = BTreeSet::new();
     if !fixed.is_empty() {
-        all.insert(api::immutable_message(&told(&fixed)));
+        all.insert(api::immutable_message(&reported(&fixed)));
     }
     if !changeable.is_empty() && !may_change {
-        all.insert(of_state(&told(&changeable)));
+        all.insert(of_state(&reported(&changeable)));
     }
     all
 }
 
 #[test]
-fn every_field_of_the_spec_is_changed_in_these_tests() {
+fn every_spec_field_has_a_change_case() {
     let crd = serde_json::to_value(api::crd()).unwrap();
     let spec = &schema(&crd)["properties"]["spec"]["properties"];
     let fields: BTreeSet<&str> = spec.as_object().unwrap().keys().map(String::as_str).collect();
@@ -353,7 +353,7 @@ async fn examples_are_admitted_strictly() {
 }
 
 #[tokio::test]
-async fn parameters_of_a_template_are_checked() {
+async fn template_parameters_are_checked() {
     let client = server().await;
     for (parameters, expected) in [
         (
@@ -390,7 +390,7 @@ async fn parameters_of_a_template_are_checked() {
 /// The installation's templates are admitted. With an image, a command and checkpoints elsewhere, jobs can run with
 /// each.
 #[tokio::test]
-async fn jobs_with_the_templates_of_the_installation_can_run() {
+async fn jobs_can_run_with_each_installed_template() {
     let client = server().await;
     let files = yaml_files("deploy/runtimes").into_iter().filter(|path| !path.ends_with("kustomization.yaml"));
     for file in files {
@@ -406,7 +406,7 @@ async fn jobs_with_the_templates_of_the_installation_can_run() {
         let named = json!({ "apiVersion": "ml.example.com/v1", "kind": "TrainingJob", "metadata": { "name": "x" }, "spec": own });
         let admitted = create(&client, &named, true).await;
         assert!(admitted.is_ok(), "{name}: {}", admitted.unwrap_err());
-        let taken = AppliedRuntime::of(RuntimeKind::ClusterTrainingRuntime, &template);
+        let taken = AppliedRuntime::from_object(RuntimeKind::ClusterTrainingRuntime, &template);
         let mut typed: TrainingJob = serde_json::from_value(named.clone()).unwrap();
         let whole = plan::merged(&typed.spec, &taken).unwrap();
         let mut whole_job = named;
@@ -416,14 +416,14 @@ async fn jobs_with_the_templates_of_the_installation_can_run() {
         typed.metadata.uid = Some("u".into());
         let inherited = plan::record(&typed, Some(&taken), None).unwrap();
         typed.status = Some(TrainingJobStatus { inherited: Some(inherited), ..TrainingJobStatus::default() });
-        let planned = plan::resolve(&typed, &Runtime::default());
+        let planned = plan::resolve(&typed, &OperatorInfo::default());
         assert!(planned.accepted().is_ok(), "{name}: {}", planned.refusals);
     }
 }
 
 /// Manifests of other kinds: those that show what `convert` has to know, and those of the project's first documents.
 #[tokio::test]
-async fn what_is_converted_is_admitted_strictly() {
+async fn converted_manifests_are_admitted_strictly() {
     let client = server().await;
     for path in yaml_files("tests/fixtures/convert").into_iter().chain(yaml_files("examples/documents/others")) {
         let (name, text) = (path.display(), fs::read_to_string(&path).unwrap());
@@ -462,7 +462,7 @@ async fn bad_examples_are_refused_with_their_message() {
 }
 
 #[tokio::test]
-async fn the_api_server_names_the_entry() {
+async fn api_server_refusal_names_the_list_entry() {
     let client = server().await;
     let mut wrong = Vec::new();
     let line_break = json!({ "env": [{ "name": "A\nB" }] });
@@ -482,7 +482,7 @@ async fn the_api_server_names_the_entry() {
 
 /// A default that the API server wrote into the job could not be distinguished from a user's value.
 #[tokio::test]
-async fn a_job_is_stored_as_it_was_written() {
+async fn job_is_stored_without_added_defaults() {
     let client = server().await;
     let stored = create(&client, &job("defaults", json!({})), true).await.unwrap();
     let bare = json!({ "model": "resnet50", "dataset": "cifar10", "numWorkers": 2, "suspend": false });
@@ -568,7 +568,7 @@ async fn upgrade(cluster: &Cluster, client: &Client) {
 
 /// Their owners apply the same files after an upgrade, by whatever way.
 #[tokio::test]
-async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
+async fn reapplied_jobs_with_stored_defaults_match_their_files() {
     let (client, cluster, jobs) = (server().await, cluster(), old_jobs());
     cluster.kubectl_with(&["apply", "-f", "-"], &list(&jobs));
     cluster.kubectl_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list(&jobs));
@@ -586,7 +586,7 @@ async fn jobs_stored_with_all_their_defaults_are_what_their_files_say() {
 
 /// Jobs that were stored with every default written down keep their meaning, to the last name and hash.
 #[test]
-fn jobs_stored_with_all_their_defaults_have_the_same_plan() {
+fn jobs_with_stored_defaults_keep_their_plan() {
     let old = old_crd();
     let specs =
         values().into_iter().flat_map(|(field, one, other, _)| [one, other].map(|v| job("x", json!({ field: v }))));
@@ -598,14 +598,14 @@ fn jobs_stored_with_all_their_defaults_have_the_same_plan() {
         let planned = |job: &Value| {
             let mut job: TrainingJob = serde_json::from_value(job.clone()).unwrap();
             job.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
-            plan::resolve(&job, &Runtime { agent_image: "operator:1".into(), ..Runtime::default() })
+            plan::resolve(&job, &OperatorInfo { agent_image: "operator:1".into(), ..OperatorInfo::default() })
         };
         assert_eq!(planned(&stored), planned(&written), "{written}");
     }
 }
 
 #[tokio::test]
-async fn updates_change_what_may_change_and_nothing_else() {
+async fn api_server_accepts_only_allowed_changes() {
     let client = server().await;
     let mut wrong = Vec::new();
     for (index, Change { what, old, new, refused }) in changes().into_iter().enumerate() {
@@ -625,7 +625,7 @@ async fn updates_change_what_may_change_and_nothing_else() {
             (Err(message), None) => wrong.push(format!("{what} was refused: {message}")),
             (Err(message), Some(fields)) => {
                 let expected = refusals(Some(&fields), &made["status"], false);
-                if !expected.iter().all(|told| message.contains(told)) {
+                if !expected.iter().all(|reported| message.contains(reported)) {
                     wrong.push(format!("{what}: {message}"));
                 }
             }
@@ -644,7 +644,7 @@ async fn run(client: &Client, url: &str, mut made: Value) -> Value {
 /// A program, its resources and its placement may change until it starts, while it is suspended, and once it has
 /// failed.
 #[tokio::test]
-async fn what_may_change_while_no_program_runs() {
+async fn program_fields_may_change_while_no_program_runs() {
     let client = server().await;
     let url = format!("{}/stopped", url("api"));
     let mut made = create(&client, &job("stopped", json!({ "image": "a" })), false).await.unwrap();
@@ -684,7 +684,7 @@ async fn what_may_change_while_no_program_runs() {
 
 /// A list in which each entry has a name of its own has no order.
 #[tokio::test]
-async fn another_order_of_variables_is_no_change() {
+async fn reordered_env_is_not_a_change() {
     let client = server().await;
     let order = |names: [&str; 2]| job("order", json!({ "env": names.map(|name| json!({ "name": name })) }));
     let made = create(&client, &order(["A", "B"]), false).await.unwrap();
@@ -700,7 +700,7 @@ async fn another_order_of_variables_is_no_change() {
 
 /// The API server stops rules that take too long. A job with all that the schema allows must not reach that limit.
 #[tokio::test]
-async fn the_largest_job_is_within_the_budget_of_the_rules() {
+async fn largest_job_stays_within_the_rule_cost_budget() {
     let client = server().await;
     let list = |length: usize, item: &dyn Fn(usize) -> Value| (0..length).map(item).collect::<Vec<_>>();
     let name = |index: usize, length: usize| format!("{:a>length$}", format!("a{index}"));
@@ -751,7 +751,7 @@ async fn the_largest_job_is_within_the_budget_of_the_rules() {
 
 /// As `kubectl scale` and an autoscaler do it.
 #[tokio::test]
-async fn an_elastic_job_is_scaled_within_its_bounds() {
+async fn elastic_job_scales_only_within_its_bounds() {
     let client = server().await;
     let elastic = json!({ "elastic": { "minWorkers": 2, "maxWorkers": 4 }, "checkpoint": { "enabled": false } });
     let template = json!({ "runtimeRef": { "name": "gpu" } });
@@ -792,7 +792,7 @@ async fn an_elastic_job_is_scaled_within_its_bounds() {
 
 /// The API server sees the template's values in the job's status alone.
 #[tokio::test]
-async fn a_job_that_is_elastic_by_its_template_is_scaled() {
+async fn job_with_an_elastic_template_can_be_scaled() {
     let client = server().await;
     let name = "elastic-by-template";
     create(&client, &job(name, json!({ "runtimeRef": { "name": "gpu" } })), false).await.unwrap();
@@ -807,7 +807,7 @@ async fn a_job_that_is_elastic_by_its_template_is_scaled() {
 
 /// The controller manager adds the roles of deploy/admin to Kubernetes' own, which give users their rights.
 #[tokio::test]
-async fn people_who_may_edit_scale_jobs() {
+async fn users_with_the_edit_role_can_scale_jobs() {
     let client = server().await;
     let cluster = cluster();
     cluster.kubectl(&["apply", "-f", root().join("deploy/admin/users.yaml").to_str().unwrap()]);
@@ -836,13 +836,13 @@ async fn people_who_may_edit_scale_jobs() {
 
 /// Both numbers of an unfinished Indexed Job may change at once, as the Job of an elastic gang needs it.
 #[tokio::test]
-async fn the_number_of_a_jobs_pods_may_change() {
+async fn parallelism_and_completions_can_change_together() {
     let client = server().await;
     let elastic = json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } });
     let mut owner: TrainingJob = serde_json::from_value(job("pods", elastic)).unwrap();
     owner.metadata.namespace = Some("api".into());
     owner.metadata.uid = Some("00000000-0000-4000-8000-000000000001".into());
-    let runtime = Runtime { agent_image: "operator:1".into(), ..Runtime::default() };
+    let runtime = OperatorInfo { agent_image: "operator:1".into(), ..OperatorInfo::default() };
     let mut objects = objects::objects(&plan::resolve(&owner, &runtime).plan, Incarnation::FIRST, &GangPast::default());
     // Its owner does not exist here, so that it would be collected.
     objects.jobs[0].metadata.owner_references = None;
@@ -865,7 +865,7 @@ async fn the_number_of_a_jobs_pods_may_change() {
 
 /// Every field of the status survives. None is pruned for want of a schema.
 #[tokio::test]
-async fn a_status_comes_back_as_written() {
+async fn status_round_trips_unchanged() {
     let client = server().await;
     let made = create(&client, &job("status", json!({})), false).await.unwrap();
     let time = "2030-01-02T03:04:05Z";
@@ -1449,7 +1449,7 @@ fn rights_of(account: &str, namespace: &str) -> BTreeSet<Right> {
 
 /// By the API server's answer, the accounts of both installs may do what the tables say, and nothing else.
 #[tokio::test]
-async fn every_account_may_do_what_the_docs_say() {
+async fn accounts_have_exactly_the_documented_rights() {
     server().await;
     let cluster = cluster();
     for namespace in ["trainingjob-system", "ml-training-operator", "ml-training"] {

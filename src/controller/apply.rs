@@ -1,7 +1,7 @@
 //! A TrainingJob's children: created where missing, restored where changed, left alone where they are not this job's.
 
 use super::error::{Error, call, refusal, unless_gone};
-use super::pass::{Child, Created, Pass, is_ours};
+use super::pass::{Child, CreateOutcome, Pass, is_ours};
 use super::refused;
 use api::{Reason, TrainingJob};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use observe::{
     Blocked, ChildKey, ChildKind, Children, JOB_TRACKING, ObservedChild, ObservedJob, ResolvedSpec, SlimJob, SlimPod,
     digest,
 };
-use plan::{CheckpointVolume, Delivery, GroupKind, Incarnation, Plan, Runtime, Upkeep};
+use plan::{CheckpointVolume, Delivery, GroupKind, Incarnation, OperatorInfo, Plan, Upkeep};
 use protocol::gang::GangPast;
 use tracing::{info, warn};
 
@@ -77,8 +77,8 @@ impl Pass<'_, TrainingJob> {
     async fn ensure_claim(&self, wanted: Option<PersistentVolumeClaim>) -> Result<Option<Blocked>, Error> {
         let Some(wanted) = wanted else { return Ok(None) };
         Ok(match self.create(&wanted).await? {
-            Created::Made(_) | Created::Found(_) => None,
-            Created::Blocked(blocked) => Some(blocked),
+            CreateOutcome::Made(_) | CreateOutcome::Found(_) => None,
+            CreateOutcome::Blocked(blocked) => Some(blocked),
         })
     }
 
@@ -95,17 +95,17 @@ impl Pass<'_, TrainingJob> {
             Some(child) if child.deleting => return Ok(Some(Blocked::deleting(&wanted.name_any()))),
             Some(child) if children.is_right(key, child.digest, should) => return Ok(None),
             Some(child) => match self.put_right(&child.uid, wanted).await? {
-                Created::Made(object) | Created::Found(object) => (*object, true),
-                Created::Blocked(blocked) => return Ok(Some(blocked)),
+                CreateOutcome::Made(object) | CreateOutcome::Found(object) => (*object, true),
+                CreateOutcome::Blocked(blocked) => return Ok(Some(blocked)),
             },
             None => match self.create(&wanted).await? {
-                Created::Made(made) => (*made, true),
-                Created::Found(found) if children.is_right(key, digest(&found), should) => (*found, false),
-                Created::Found(found) => match self.put_right(&found.uid().unwrap_or_default(), wanted).await? {
-                    Created::Made(object) | Created::Found(object) => (*object, true),
-                    Created::Blocked(blocked) => return Ok(Some(blocked)),
+                CreateOutcome::Made(made) => (*made, true),
+                CreateOutcome::Found(found) if children.is_right(key, digest(&found), should) => (*found, false),
+                CreateOutcome::Found(found) => match self.put_right(&found.uid().unwrap_or_default(), wanted).await? {
+                    CreateOutcome::Made(object) | CreateOutcome::Found(object) => (*object, true),
+                    CreateOutcome::Blocked(blocked) => return Ok(Some(blocked)),
                 },
-                Created::Blocked(blocked) => return Ok(Some(blocked)),
+                CreateOutcome::Blocked(blocked) => return Ok(Some(blocked)),
             },
         };
         let present = ObservedChild { uid: object.uid().unwrap_or_default(), digest: digest(&object), deleting: false };
@@ -142,7 +142,7 @@ impl Pass<'_, TrainingJob> {
         past: &GangPast,
         delivery: Delivery,
     ) -> Result<(), Error> {
-        let plan = &Plan { runtime: Runtime { delivery, ..plan.runtime.clone() }, ..plan.clone() };
+        let plan = &Plan { runtime: OperatorInfo { delivery, ..plan.runtime.clone() }, ..plan.clone() };
         if !self.has_unseen && !self.ensure_unseen(plan).await? {
             return Ok(());
         }
@@ -158,18 +158,18 @@ impl Pass<'_, TrainingJob> {
         for (role, wanted) in plan.gang.roles.iter().zip(jobs).rev() {
             let key = ChildKey::job(role.name);
             match self.create(&objects::posted(plan, &wanted)).await? {
-                Created::Made(job) | Created::Found(job) => {
+                CreateOutcome::Made(job) | CreateOutcome::Found(job) => {
                     let dropped = is_native(plan) && !job.has_group();
                     if dropped {
                         let fact = Event { warning: true, reason: "PlacedOneByOne", note: group_dropped().message };
-                        self.tell(Some(incarnation.attempt), vec![fact]);
+                        self.publish_events(Some(incarnation.attempt), vec![fact]);
                     }
                     self.block(key, dropped.then(group_dropped));
                     // The watch may be slower than the next reconcile, which would send the request again.
                     let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
                     self.remember(job.as_ref());
                 }
-                Created::Blocked(blocked) => {
+                CreateOutcome::Blocked(blocked) => {
                     self.block(key, Some(blocked));
                     return Ok(());
                 }
@@ -237,8 +237,8 @@ impl Pass<'_, TrainingJob> {
 
     async fn create_group<K: Child>(&self, group: &K, remedy: &str) -> Result<Option<Blocked>, Error> {
         match self.create(group).await {
-            Ok(Created::Made(_) | Created::Found(_)) => Ok(None),
-            Ok(Created::Blocked(blocked)) => Ok(Some(blocked)),
+            Ok(CreateOutcome::Made(_) | CreateOutcome::Found(_)) => Ok(None),
+            Ok(CreateOutcome::Blocked(blocked)) => Ok(Some(blocked)),
             Err(error) if refusal(&error).is_some_and(refused::kind_is_unknown) => {
                 let message = format!(
                     "the API server has no PodGroup of {}, which spec.scheduling.gang needs: {remedy}, or make the job \
@@ -279,12 +279,12 @@ impl Pass<'_, TrainingJob> {
         };
         let Some(wanted) = wanted else { return Ok(()) };
         match self.create(&wanted).await? {
-            Created::Made(job) | Created::Found(job) => {
+            CreateOutcome::Made(job) | CreateOutcome::Found(job) => {
                 self.block(ChildKey::UPKEEP, None);
                 let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
                 self.remember(job.as_ref());
             }
-            Created::Blocked(blocked) => self.block(ChildKey::UPKEEP, Some(blocked)),
+            CreateOutcome::Blocked(blocked) => self.block(ChildKey::UPKEEP, Some(blocked)),
         }
         Ok(())
     }

@@ -79,7 +79,7 @@ impl Asker {
             }
         };
         let key = context.options.operator_key.job_key(job.uid);
-        believed(&answer, nonce, &key, job, pod).map_err(NoAnswer::Refused)
+        verify_answer(&answer, nonce, &key, job, pod).map_err(NoAnswer::Refused)
     }
 }
 
@@ -131,7 +131,7 @@ where
 }
 
 /// The decoded answer, if the agent in this pod gave it to this question.
-fn believed(
+fn verify_answer(
     answer: &Answer,
     nonce: Nonce,
     key: &AnswerKey,

@@ -24,7 +24,7 @@ impl Context {
                 let words = cell.children.upkeep_words.as_ref();
                 words.map(|(_, words)| words.fetched.iter().map(|content| content.key.clone()).collect())
             };
-            self.index.read(&JobKey::of(job.meta()), words).flatten().unwrap_or_default()
+            self.index.read(&JobKey::from_meta(job.meta()), words).flatten().unwrap_or_default()
         };
         in_use(of_namespace.map(|job| (job, reported(job)))).map(|jobs| CacheUses { time, jobs })
     }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn content_of_jobs_that_have_not_ended_is_in_use() {
+    fn content_of_unfinished_jobs_is_in_use() {
         let jobs = [
             job("b", "Running", &["1", "2"]),
             job("a", "Suspended", &["1"]),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_listed_in_part() {
+    fn incomplete_list_of_content_in_use_is_not_returned() {
         let mut unreadable = job("a", "Running", &["1"]);
         unreadable["spec"]["numWorkers"] = json!("many");
         assert_eq!(uses(&[job("b", "Running", &["2"]), unreadable]), None);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn content_that_was_fetched_is_in_use_before_the_status_says_so() {
+    fn fetched_content_is_in_use_before_status_shows_it() {
         let jobs = ["Pending", "Completed"].map(|state| serde_json::from_value(job(state, state, &[])).unwrap());
         let reported: Vec<(&Guarded, Vec<String>)> =
             jobs.iter().zip(["1", "2"]).map(|(job, key)| (job, vec![key.to_owned()])).collect();

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_the_address_of_its_file() {
+    fn content_name_resolves_to_address_in_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let names = ContentNames(Some(folder.path().to_owned()));
         for (name, text) in [("llama-3-8b", "hf://org/llama@v1\n"), ("empty", ""), ("two", "s3://a/b\ns3://c/d")] {

@@ -19,11 +19,11 @@ const PAGE: u32 = 100;
 #[derive(Default)]
 pub(super) struct Deliveries {
     wanted: AgentDelivery,
-    found: Mutex<Option<Found>>,
+    found: Mutex<Option<DeliveryResult>>,
 }
 
 /// A result, and when it was found.
-struct Found {
+struct DeliveryResult {
     at: Instant,
     delivery: Delivery,
     why: &'static str,
@@ -49,7 +49,7 @@ impl Deliveries {
         if found.as_ref().is_none_or(|before| before.why != why) {
             info!(delivery = ?delivery, "the agent's delivery: {why}");
         }
-        *found = Some(Found { at: Instant::now(), delivery, why });
+        *found = Some(DeliveryResult { at: Instant::now(), delivery, why });
         delivery
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::events::v1;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use lifecycle::whole_second;
-use observe::events::telling;
+use observe::events::most_telling;
 use parking_lot::Mutex;
 use plan::Plan;
 use protocol::attempt::Class;
@@ -131,7 +131,7 @@ impl Pass<'_, TrainingJob> {
             let params = ListParams::default().fields(&format!("involvedObject.uid={uid}")).limit(100);
             let reading = call("list events", api.list(&params));
             let Some(list) = self.context.event_reads.read(reading).await else { return Ok(false) };
-            found = found.or(telling(&list?.items));
+            found = found.or(most_telling(&list?.items));
         }
         let learnt = self.context.index.update_known(&self.key, |cell| {
             let children = &mut cell.children;
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_fast_is_read_often_and_what_is_slow_seldom() {
+    fn event_reads_are_throttled_by_their_duration() {
         let begun = Instant::now();
         let reads = |took: Duration| {
             let (mut budget, mut reads) = (Budget { left: SAVED.as_secs_f64(), at: begun }, 0);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_would_be_too_much_is_left_out() {
+    async fn event_read_over_budget_is_skipped() {
         let reads = EventReads::new();
         assert_eq!(reads.read(async { 1 }).await, Some(1));
         reads.budget.lock().spend(Duration::from_secs(5));

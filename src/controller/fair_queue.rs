@@ -201,7 +201,7 @@ mod tests {
     const EACH_SECOND: u16 = 20;
 
     #[test]
-    fn each_namespace_has_its_places() {
+    fn fair_queue_limits_each_namespace_separately() {
         let (mut it, now) = (FairQueue::new(2, EACH_SECOND), Instant::now());
         let mut enter = |namespace, job| it.enter(namespace, &job, false, now);
         assert!(enter("flood", 1) && enter("flood", 2));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn new_jobs_begin_at_a_rate_and_hold_up_none_that_is_under_way() {
+    fn new_jobs_start_at_a_rate_without_delaying_others() {
         let (mut it, mut now) = (FairQueue::new(usize::MAX, EACH_SECOND), Instant::now());
         let began = (0..1000).filter(|job| it.enter("flood", job, true, now)).count();
         assert_eq!(began, AT_ONCE as usize);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_under_way_is_called_before_who_is_new() {
+    fn running_job_is_called_before_new_job() {
         let (mut it, now) = (FairQueue::new(1, EACH_SECOND), Instant::now());
         assert!(it.enter("a", &1, true, now) && !it.enter("a", &2, true, now) && !it.enter("a", &3, false, now));
         assert_eq!(it.leave("a", &1, now), [3]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_who_was_called_and_never_comes() {
+    fn called_job_that_never_enters_does_not_block_queue() {
         let (mut it, mut now) = (FairQueue::new(1, EACH_SECOND), Instant::now());
         assert!(it.enter("a", &1, false, now) && !it.enter("a", &2, false, now) && !it.enter("a", &3, false, now));
         assert_eq!(it.leave("a", &1, now), [2]);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_deleted_while_waiting_takes_nobodys_turn() {
+    fn job_deleted_while_waiting_takes_no_turn() {
         let (mut it, now) = (FairQueue::new(1, EACH_SECOND), Instant::now());
         assert!(it.enter("a", &1, true, now));
         assert!((2..2000).all(|job| !it.enter("a", &job, true, now)));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_who_is_gone() {
+    fn fair_queue_keeps_nothing_of_gone_jobs() {
         let (mut it, mut now) = (FairQueue::new(3, EACH_SECOND), Instant::now());
         for namespace in 0..100 {
             for job in 0..20 {

@@ -14,6 +14,7 @@ mod events;
 mod fair_queue;
 mod operator_key;
 mod pass;
+mod pass_permit;
 mod poll;
 mod poll_schedule;
 mod queue;
@@ -23,7 +24,6 @@ mod short_search;
 mod status;
 mod tensorboard;
 mod tuning;
-mod turn;
 mod watch;
 
 pub use ask::AgentAccess;
@@ -42,11 +42,11 @@ use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
-use lifecycle::{self, Action, Input, Verdict};
+use lifecycle::{self, Action, Decision, Input};
 use observe::{Basis, Blocked, Cell, ChildKey, Children, Index, JobKey, ResolvedSpec, digest};
 use parking_lot::Mutex;
 use pass::Pass;
-use plan::{self, AgentDelivery, Incarnation, Runtime};
+use plan::{self, AgentDelivery, Incarnation, OperatorInfo};
 use protocol::gang::GangPast;
 use protocol::proof::OperatorKey;
 use protocol::role::RoleName;
@@ -64,7 +64,7 @@ pub struct Options {
     /// The only namespace to watch; all of them if `None`.
     pub namespace: Option<String>,
     /// What the operator knows of itself.
-    pub runtime: Runtime,
+    pub runtime: OperatorInfo,
     /// Concurrent reconciles. One namespace gets half of them, if the operator watches more than one.
     pub concurrency: u16,
     /// New jobs of one namespace that are started each second, after the first 128.
@@ -85,7 +85,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             namespace: None,
-            runtime: Runtime::default(),
+            runtime: OperatorInfo::default(),
             concurrency: 32,
             new_jobs_per_second: 10,
             identity: "trainingjob-operator".into(),
@@ -175,7 +175,7 @@ fn basis(status: Option<&TrainingJobStatus>) -> Basis {
     }
 }
 
-fn wanted(job: &TrainingJob, runtime: &Runtime) -> ResolvedSpec {
+fn wanted(job: &TrainingJob, runtime: &OperatorInfo) -> ResolvedSpec {
     let planned = plan::resolve(job, runtime);
     let refused = planned.accepted().err().map(ToString::to_string);
     let objects = planned.accepted().ok().map(|plan| objects::objects(plan, Incarnation::FIRST, &GangPast::default()));
@@ -272,7 +272,7 @@ pub async fn run(
 }
 
 async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<controller::Action, Error> {
-    let Some(_turn) = context.turn(&object) else { return Ok(controller::Action::await_change()) };
+    let Some(_turn) = context.permit(&object) else { return Ok(controller::Action::await_change()) };
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let started = Instant::now();
     let (_in_flight, this) = (context.metrics.reconciling(), ObjectRef::from_obj(&*object));
@@ -308,7 +308,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
             Cow::Owned(whole)
         }
         Some(Err(waits)) => {
-            pass.tell_waiting(&waits).await?;
+            pass.report_blocker(&waits).await?;
             return Ok(Requeue(Some(pass.look_again())));
         }
     };
@@ -381,7 +381,7 @@ impl Pass<'_, TrainingJob> {
         if let Some(inherited) = self.inherited.take_if(|_| current.inherited.is_none()) {
             if let Some(taken) = &inherited.runtime {
                 let note = format!("the job begins with {}, generation {}", taken.called(), taken.generation);
-                self.tell(None, vec![lifecycle::Event { warning: false, reason: "RuntimeTaken", note }]);
+                self.publish_events(None, vec![lifecycle::Event { warning: false, reason: "RuntimeTaken", note }]);
             }
             current.inherited = Some(inherited);
         }
@@ -401,7 +401,7 @@ impl Pass<'_, TrainingJob> {
             (cell.agents.answer(), cell.agents.silent_since(), refusal, cell.transfer_answer())
         });
         let (agent, agent_silent_since, agent_refusal, transfer) = agents.unwrap_or_default();
-        let Verdict { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
+        let Decision { status, actions, events, read_events_of, requeue: again } = lifecycle::decide(&Input {
             plan,
             refused: wanted.refused.as_deref(),
             generation: self.owner.metadata.generation,
@@ -429,7 +429,7 @@ impl Pass<'_, TrainingJob> {
         self.count(plan, &stored, &status);
         let acted = released.and(self.act(wanted, &children, &actions).await);
         // The status is written, so the events are true whatever the actions led to.
-        self.tell(status.attempt, events);
+        self.publish_events(status.attempt, events);
         acted?;
         requeue.within(self.board(wanted, &status).await);
         let mut learnt = context.index.read(&self.key, |c| c.children.blocked != children.blocked).unwrap_or(false);
@@ -484,7 +484,7 @@ impl Pass<'_, TrainingJob> {
                 self.let_job_go(plan, name, uid, *role, &flavors.cloned().unwrap_or_default()).await
             }
             Action::SuspendJob { name, uid } => self.hold_job(name, uid).await,
-            Action::UpdateWorkload(news) => self.tell_workload(&wanted.planned.plan, *news).await,
+            Action::UpdateWorkload(news) => self.update_workload(&wanted.planned.plan, *news).await,
             Action::DeleteWorkload { name, uid } => self.delete_workload(name, uid).await,
             Action::CreateUpkeep(task) => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };
@@ -514,7 +514,7 @@ impl Pass<'_, TrainingJob> {
 #[expect(clippy::needless_pass_by_value, reason = "as kube calls it")]
 fn error_policy(object: Arc<Guarded>, error: &Error, context: Arc<Context>) -> controller::Action {
     let mut failures = 1;
-    context.index.update_known(&JobKey::of(object.meta()), |cell| {
+    context.index.update_known(&JobKey::from_meta(object.meta()), |cell| {
         cell.failures = cell.failures.saturating_add(1);
         failures = cell.failures;
     });

@@ -43,7 +43,7 @@ impl<K> Child for K where
 }
 
 /// Outcome of a create.
-pub(super) enum Created<K> {
+pub(super) enum CreateOutcome<K> {
     /// It exists now, as the API server stores it.
     Made(Box<K>),
     /// It existed already and is ours.
@@ -81,7 +81,7 @@ impl<'a, O: Owner> Pass<'a, O> {
         if owner.meta().uid.is_none() {
             return Err(Error::NoUid);
         }
-        let (key, version) = (JobKey::of(owner.meta()), version(owner.meta()));
+        let (key, version) = (JobKey::from_meta(owner.meta()), version(owner.meta()));
         Ok(Self { context, owner, key, version, confirmed: false, has_unseen: false, inherited: None })
     }
 
@@ -111,11 +111,11 @@ impl<'a, O: Owner> Pass<'a, O> {
     }
 
     /// Creates an object, or finds out which owner the existing one of that name has.
-    pub(super) async fn create<K: Child>(&self, wanted: &K) -> Result<Created<K>, Error> {
+    pub(super) async fn create<K: Child>(&self, wanted: &K) -> Result<CreateOutcome<K>, Error> {
         match self.post(wanted, false).await? {
-            Posted::Made(object) => Ok(Created::Made(object)),
+            Posted::Made(object) => Ok(CreateOutcome::Made(object)),
             Posted::Exists => self.who_has(&wanted.name_any()).await,
-            Posted::Blocked(blocked) => Ok(Created::Blocked(blocked)),
+            Posted::Blocked(blocked) => Ok(CreateOutcome::Blocked(blocked)),
         }
     }
 
@@ -179,17 +179,17 @@ impl<'a, O: Owner> Pass<'a, O> {
         (is_repeated == Some(true)).then_some(Blocked { reason: Reason::ApiTimeout, message })
     }
 
-    async fn who_has<K: Child>(&self, name: &str) -> Result<Created<K>, Error> {
+    async fn who_has<K: Child>(&self, name: &str) -> Result<CreateOutcome<K>, Error> {
         let Some(object) = call("get child", self.api::<K>().get_opt(name)).await? else {
             return Err(Error::Outdated);
         };
         if object.meta().deletion_timestamp.is_some() {
-            return Ok(Created::Blocked(Blocked::deleting(name)));
+            return Ok(CreateOutcome::Blocked(Blocked::deleting(name)));
         }
         if is_ours(&object, &self.key.uid) {
-            return Ok(Created::Found(Box::new(object)));
+            return Ok(CreateOutcome::Found(Box::new(object)));
         }
-        let blocked = |reason, why| Ok(Created::Blocked(Blocked { reason, message: format!("{name} {why}") }));
+        let blocked = |reason, why| Ok(CreateOutcome::Blocked(Blocked { reason, message: format!("{name} {why}") }));
         if owner(object.meta()).is_some() {
             let why = "belongs to an earlier TrainingJob of this name; Kubernetes is about to delete it";
             return blocked(Reason::OldObject, why);
@@ -202,20 +202,20 @@ impl<'a, O: Owner> Pass<'a, O> {
     }
 
     /// Restores an object of ours that another client changed, unless that is denied.
-    pub(super) async fn put_right<K: Child>(&self, uid: &str, mut wanted: K) -> Result<Created<K>, Error> {
+    pub(super) async fn put_right<K: Child>(&self, uid: &str, mut wanted: K) -> Result<CreateOutcome<K>, Error> {
         let (api, name) = (self.api::<K>(), wanted.name_any());
         info!(kind = %K::kind(&()), name, "restoring an object that another client changed");
         let found = call("get child", api.get_opt(&name)).await?.filter(|found| found.uid().as_deref() == Some(uid));
         keep_others(found.ok_or(Error::Outdated)?.meta(), wanted.meta_mut());
         let answer = self.context.write("update child", api.replace(&name, &PostParams::default(), &wanted)).await;
         if let Some(blocked) = self.timed_out(&K::kind(&()), &name, &answer) {
-            return Ok(Created::Blocked(blocked));
+            return Ok(CreateOutcome::Blocked(blocked));
         }
         match answer {
-            Ok(object) => Ok(Created::Made(Box::new(object))),
+            Ok(object) => Ok(CreateOutcome::Made(Box::new(object))),
             Err(error) => {
                 let blocked = refusal(&error).and_then(refused::blocked).filter(Blocked::is_denial);
-                blocked.map(Created::Blocked).ok_or(error)
+                blocked.map(CreateOutcome::Blocked).ok_or(error)
             }
         }
     }
@@ -284,7 +284,7 @@ impl<'a, O: Owner> Pass<'a, O> {
     ///
     /// A fact of an attempt always has the same name, so that it is published once, also after a restart of the
     /// operator.
-    pub(super) fn tell(&self, attempt: Option<u32>, facts: Vec<Event>) {
+    pub(super) fn publish_events(&self, attempt: Option<u32>, facts: Vec<Event>) {
         let regarding = self.owner.object_ref(&());
         let admit = |fact: &Event, hash| {
             let now = std::time::Instant::now();

@@ -5,7 +5,7 @@
 //! the pod proxy.
 
 use super::ask::{AgentAccess, AskedJob, NoAnswer};
-use super::poll_schedule::{Due, PollSchedule};
+use super::poll_schedule::{DuePoll, PollSchedule};
 use super::{Context, status};
 use api::{Guarded, State};
 use futures::StreamExt;
@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use kube::runtime::reflector::{ObjectRef, Store};
 use observe::{AgentPolls, Cell, JobKey, ObservedPod};
 use protocol::agent_status::AgentStatus;
-use protocol::checkpoints::{Checkpoints, Kept, ProblemKind};
-use protocol::role::{Place, RoleName};
+use protocol::checkpoints::{Checkpoints, GoodCheckpoint, ProblemKind};
+use protocol::role::{ReplicaId, RoleName};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, warn};
@@ -24,7 +24,7 @@ use tracing::{debug, warn};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A job whose agents are asked.
-pub(super) struct Asked {
+pub(super) struct PolledJob {
     pub key: JobKey,
     pub job: ObjectRef<Guarded>,
     pub port: u16,
@@ -34,7 +34,7 @@ pub(super) struct Asked {
     pub moves_data: bool,
 }
 
-impl Asked {
+impl PolledJob {
     /// Where the job's answers are stored.
     fn polls<'a>(&self, cell: &'a mut Cell) -> &'a mut AgentPolls {
         if self.moves_data { &mut cell.transfer } else { &mut cell.agents }
@@ -61,7 +61,7 @@ pub(super) async fn run(context: Arc<Context>, store: Store<Guarded>) {
         tokio::select! {
             _ = ticks.tick() => {
                 let now = Instant::now();
-                schedule.line_up(whom(&context, &store, |pod| schedule.is_due(pod, now)), now);
+                schedule.line_up(due_polls(&context, &store, |pod| schedule.is_due(pod, now)), now);
             }
             Some((question, job, polled)) = asking.next(), if !asking.is_empty() => {
                 let polled: Polled = polled;
@@ -82,10 +82,10 @@ pub(super) async fn run(context: Arc<Context>, store: Store<Guarded>) {
 }
 
 /// Jobs whose programs run or whose data is moved, and whose pod is due.
-fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool) -> Vec<Due<Asked>> {
+fn due_polls(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool) -> Vec<DuePoll<PolledJob>> {
     let running = |object: Arc<Guarded>| {
         let job = object.0.as_ref().ok()?;
-        let key = JobKey::of(&job.metadata);
+        let key = JobKey::from_meta(&job.metadata);
         if job.metadata.deletion_timestamp.is_some() {
             return None;
         }
@@ -102,22 +102,22 @@ fn whom(context: &Context, store: &Store<Guarded>, is_due: impl Fn(&str) -> bool
                 return None;
             }
             let number = cell.children.job(RoleName::WORKER)?.incarnation;
-            let pod = |place: Place| {
-                let runs = |pod: &ObservedPod| pod.incarnation == number && pod.place() == place && pod.runs();
+            let pod = |place: ReplicaId| {
+                let runs = |pod: &ObservedPod| pod.incarnation == number && pod.replica_id() == place && pod.runs();
                 cell.children.pods.values().find(|pod| runs(pod))
             };
-            let first = pod(Place::FIRST_WORKER).filter(|pod| is_due(&pod.uid))?.clone();
+            let first = pod(ReplicaId::FIRST_WORKER).filter(|pod| is_due(&pod.uid))?.clone();
             Some((port, *first, plan.gang.other_reporter().and_then(pod).cloned(), false))
         })??;
         let (pod, namespace) = (first.uid.clone(), key.namespace.clone());
         let (job, first) = (ObjectRef::from_obj(&*object), Box::new(first));
-        Some(Due { pod, namespace, whom: Asked { key, job, port, first, other, moves_data } })
+        Some(DuePoll { pod, namespace, whom: PolledJob { key, job, port, first, other, moves_data } })
     };
     store.state().into_iter().filter_map(running).collect()
 }
 
 /// Asks the agents of one job.
-pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -> Polled {
+pub(super) async fn poll(context: &Context, asked: &PolledJob, patience: Duration) -> Polled {
     let job = AskedJob { namespace: &asked.key.namespace, name: &asked.job.name, uid: &asked.key.uid };
     let ask = async |pod: &ObservedPod| {
         let asking = context.asker.ask(context, &job, pod, asked.port);
@@ -143,15 +143,15 @@ pub(super) async fn poll(context: &Context, asked: &Asked, patience: Duration) -
                 NoAnswer::Missing(error) => (error, None),
                 NoAnswer::Refused(error) => (error.clone(), Some(error)),
             };
-            let (since, is_to_be_told) = context
+            let (since, needs_logging) = context
                 .index
                 .update_known(&asked.key, |cell| {
                     let polls = asked.polls(cell);
                     polls.failed(&asked.first.uid, refusal);
-                    (polls.silent_since(), polls.is_to_be_told())
+                    (polls.silent_since(), polls.needs_logging())
                 })
                 .unwrap_or_default();
-            if is_to_be_told {
+            if needs_logging {
                 warn!(namespace = job.namespace, pod, error, since = %since.unwrap_or_default(), "no answer of the agent");
             } else {
                 debug!(namespace = job.namespace, pod, error, "no answer of the agent");
@@ -185,7 +185,7 @@ fn suspicion(status: &AgentStatus) -> Option<(bool, Option<u64>)> {
 /// What counts as news about the checkpoints. Free bytes, and a store's report about itself, do not.
 fn folder(status: &AgentStatus) -> Option<([Option<&str>; 4], Vec<ProblemKind>)> {
     #[expect(clippy::ref_option, reason = "a field of each side")]
-    fn path(kept: &Option<Kept>) -> Option<&str> {
+    fn path(kept: &Option<GoodCheckpoint>) -> Option<&str> {
         kept.as_ref().map(|kept| kept.path.as_str())
     }
     let checkpoints = status.checkpoints.as_ref()?;

@@ -45,14 +45,14 @@ enum PodHealth {
 }
 
 #[derive(Debug)]
-struct Turn {
+struct ScheduledPoll {
     standing: PodHealth,
     due: Instant,
 }
 
 /// A question to one agent.
 #[derive(Debug)]
-pub(super) struct Question<T> {
+pub(super) struct AgentQuestion<T> {
     /// UID of the pod.
     pub pod: String,
     namespace: String,
@@ -62,29 +62,29 @@ pub(super) struct Question<T> {
     since: Instant,
 }
 
-impl<T> Question<T> {
+impl<T> AgentQuestion<T> {
     /// Separates the question from its recipient.
-    pub fn split(self) -> (Question<()>, T) {
+    pub fn split(self) -> (AgentQuestion<()>, T) {
         let Self { pod, namespace, patience, whom, since } = self;
-        (Question { pod, namespace, patience, whom: (), since }, whom)
+        (AgentQuestion { pod, namespace, patience, whom: (), since }, whom)
     }
 }
 
 #[derive(Debug)]
 pub(super) struct PollSchedule<T> {
     /// By the pod's UID.
-    turns: HashMap<String, Turn>,
+    turns: HashMap<String, ScheduledPoll>,
     /// Pods that are being asked.
     asking: HashMap<String, PodHealth>,
     /// Concurrent questions that may get no answer, by namespace.
     in_vain: HashMap<String, usize>,
     /// Due pods. The last one is asked next.
-    line: Vec<(PodHealth, Instant, Due<T>)>,
+    line: Vec<(PodHealth, Instant, DuePoll<T>)>,
 }
 
 /// A pod that is due.
 #[derive(Clone, Debug)]
-pub(super) struct Due<T> {
+pub(super) struct DuePoll<T> {
     /// UID of the pod.
     pub pod: String,
     /// Its namespace.
@@ -103,12 +103,12 @@ impl<T> PollSchedule<T> {
     }
 
     /// Replaces the line with the pods that are due.
-    pub fn line_up(&mut self, due: Vec<Due<T>>, now: Instant) {
+    pub fn line_up(&mut self, due: Vec<DuePoll<T>>, now: Instant) {
         let asking = &self.asking;
         self.turns.retain(|pod, turn| asking.contains_key(pod) || turn.due + FORGOTTEN > now);
         let turns = &mut self.turns;
-        let place = |due: Due<T>| {
-            let turn = turns.entry(due.pod.clone()).or_insert(Turn { standing: PodHealth::New, due: now });
+        let place = |due: DuePoll<T>| {
+            let turn = turns.entry(due.pod.clone()).or_insert(ScheduledPoll { standing: PodHealth::New, due: now });
             (turn.standing, turn.due, due)
         };
         self.line = due.into_iter().map(place).collect();
@@ -116,29 +116,29 @@ impl<T> PollSchedule<T> {
     }
 
     /// The next question, if one more may be asked now.
-    pub fn next(&mut self, now: Instant) -> Option<Question<T>> {
+    pub fn next(&mut self, now: Instant) -> Option<AgentQuestion<T>> {
         if self.asking.len() >= SIDE_BY_SIDE {
             return None;
         }
         let may_be_in_vain = self.in_vain.values().sum::<usize>() < MAX_UNANSWERED;
-        let may = |(standing, _, due): &(PodHealth, Instant, Due<T>)| {
+        let may = |(standing, _, due): &(PodHealth, Instant, DuePoll<T>)| {
             let of_its = || self.in_vain.get(&due.namespace).copied().unwrap_or_default();
             *standing == PodHealth::Answers || (may_be_in_vain && of_its() < IN_VAIN_OF_ONE)
         };
         // Agents that answer at once come first. If one that may not answer can't be asked, no other of its namespace
         // can.
         let at = self.line.iter().rposition(may)?;
-        let (standing, _, Due { pod, namespace, whom }) = self.line.remove(at);
+        let (standing, _, DuePoll { pod, namespace, whom }) = self.line.remove(at);
         if standing != PodHealth::Answers {
             *self.in_vain.entry(namespace.clone()).or_default() += 1;
         }
         self.asking.insert(pod.clone(), standing);
         let patience = if standing == PodHealth::New { PATIENCE_AT_FIRST } else { PATIENCE };
-        Some(Question { pod, namespace, patience, whom, since: now })
+        Some(AgentQuestion { pod, namespace, patience, whom, since: now })
     }
 
     /// Ends a question.
-    pub fn answered(&mut self, question: &Question<()>, is_up: bool, now: Instant) {
+    pub fn answered(&mut self, question: &AgentQuestion<()>, is_up: bool, now: Instant) {
         let asked_as = self.asking.remove(&question.pod);
         if asked_as.is_some_and(|standing| standing != PodHealth::Answers)
             && let Some(count) = self.in_vain.get_mut(&question.namespace)
@@ -178,7 +178,7 @@ mod tests {
     struct World {
         now: Instant,
         schedule: PollSchedule<Takes>,
-        asking: Vec<(Instant, Question<()>, bool)>,
+        asking: Vec<(Instant, AgentQuestion<()>, bool)>,
         /// How often each pod was asked.
         asked: HashMap<String, usize>,
         most: usize,
@@ -202,7 +202,7 @@ mod tests {
                     let due = pods.iter().filter(|(pod, _)| self.schedule.is_due(pod, self.now));
                     let due = due.map(|(pod, takes)| {
                         let namespace = pod.split('-').next().unwrap_or_default().to_owned();
-                        Due { pod: pod.clone(), namespace, whom: *takes }
+                        DuePoll { pod: pod.clone(), namespace, whom: *takes }
                     });
                     self.schedule.line_up(due.collect(), self.now);
                 }
@@ -228,7 +228,7 @@ mod tests {
 
     /// A sidecar on the agent's port may answer just before the timeout.
     #[test]
-    fn slow_answers_of_one_namespace_delay_no_other() {
+    fn slow_agents_do_not_delay_other_namespaces() {
         let mut world = World::new();
         let mut all = pods("slow", 200, Some(Duration::from_millis(900)));
         world.pass(30, &all);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_silent_agents_hold_nobody_up() {
+    fn thousand_silent_agents_do_not_delay_others() {
         let mut world = World::new();
         let mut all = pods("healthy", 200, AT_ONCE);
         world.pass(10, &all);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_agent_is_asked_less_often_until_it_answers() {
+    fn silent_agent_is_polled_less_often_until_it_answers() {
         let mut world = World::new();
         let silent = pods("x", 1, NEVER);
         let times: Vec<_> = (0..12)
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_forgotten() {
+    fn gone_agents_are_forgotten() {
         let mut world = World::new();
         world.pass(10, &pods("x", 50, AT_ONCE));
         assert_eq!(world.schedule.turns.len(), 50);

@@ -1,7 +1,7 @@
 //! The Workload of a gang of several roles, and the Jobs that wait for it.
 
 use super::error::{Error, call, refusal, unless_gone};
-use super::pass::{Created, Pass};
+use super::pass::{CreateOutcome, Pass};
 use super::refused;
 use api::{Reason, TrainingJob};
 use jiff::Timestamp;
@@ -52,8 +52,8 @@ impl Pass<'_, TrainingJob> {
             workload.spec.priority = priority;
         }
         let blocked = match self.create(&workload).await {
-            Ok(Created::Made(_) | Created::Found(_)) => None,
-            Ok(Created::Blocked(blocked)) => Some(blocked),
+            Ok(CreateOutcome::Made(_) | CreateOutcome::Found(_)) => None,
+            Ok(CreateOutcome::Blocked(blocked)) => Some(blocked),
             Err(error) if refusal(&error).is_some_and(refused::kind_is_unknown) => {
                 let message = "the API server has no Workload of kueue.x-k8s.io/v1beta2, which spec.scheduling.queue needs: \
                                install Kueue 0.15 or newer, or make the job again without queue";
@@ -123,13 +123,13 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// Reports to Kueue how the gang stands. The rest of the Workload's status stays as in the version that was read.
-    pub(super) async fn tell_workload(&self, plan: &Plan, news: GangState) -> Result<(), Error> {
+    pub(super) async fn update_workload(&self, plan: &Plan, news: GangState) -> Result<(), Error> {
         let name = names::workload_name(&plan.identity.name, &plan.identity.uid);
         let api = self.api::<WholeWorkload>();
         let Some(found) = call("get Workload", api.get_opt(&name)).await? else { return Ok(()) };
         let status = found.rest.get("status").cloned().unwrap_or_default();
-        let told = with_news(&status, news, &lifecycle::whole_second(Timestamp::now()).to_string());
-        let patch = json!({ "metadata": { "uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version }, "status": told });
+        let reported = with_news(&status, news, &lifecycle::whole_second(Timestamp::now()).to_string());
+        let patch = json!({ "metadata": { "uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version }, "status": reported });
         info!(name, ?news, "telling Kueue");
         let answer = self
             .context
@@ -183,9 +183,9 @@ fn with_news(status: &Value, news: GangState, now: &str) -> Value {
             set("Admitted", false, "NoReservation", "The workload has no reservation");
         }
     }
-    let mut told = json!({ "conditions": conditions });
+    let mut reported = json!({ "conditions": conditions });
     if news == GangState::Left {
-        told["admission"] = Value::Null;
+        reported["admission"] = Value::Null;
     }
-    told
+    reported
 }

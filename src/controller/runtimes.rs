@@ -25,12 +25,12 @@ use text::start_of;
 const LOOK_AGAIN: RangeInclusive<u64> = 10..=60;
 
 /// Why a job does not start yet.
-pub(super) struct Waits {
+pub(super) struct StartBlocker {
     reason: Reason,
     message: String,
 }
 
-impl Waits {
+impl StartBlocker {
     /// The reason, and the message.
     pub(super) fn into_parts(self) -> (Reason, String) {
         (self.reason, self.message)
@@ -44,7 +44,7 @@ impl Waits {
 impl Pass<'_, TrainingJob> {
     /// What the job inherits from its template and the defaults, or why the template can't be used. `None` if it is
     /// recorded already.
-    pub(super) async fn inherited(&self) -> Result<Option<Result<Inherited, Waits>>, Error> {
+    pub(super) async fn inherited(&self) -> Result<Option<Result<Inherited, StartBlocker>>, Error> {
         let job = self.owner;
         let status = job.status.as_ref();
         if status.is_some_and(|status| status.inherited.is_some() || status.state.is_some_and(State::is_finished)) {
@@ -71,7 +71,7 @@ impl Pass<'_, TrainingJob> {
         Ok(Some(self.checked(&inherited).await?.map_or(Ok(inherited), Err)))
     }
 
-    fn record(&self, runtime: Option<&AppliedRuntime>, is_new: bool) -> Result<Inherited, Waits> {
+    fn record(&self, runtime: Option<&AppliedRuntime>, is_new: bool) -> Result<Inherited, StartBlocker> {
         let ttl = self.context.options.runtime.default_ttl_seconds.filter(|_| is_new);
         let mut inherited = plan::record(self.owner, runtime, ttl).map_err(|why| wrong(runtime, &why))?;
         if is_new {
@@ -81,20 +81,20 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// The addresses that the administrator keeps for the names of model and dataset.
-    fn names(&self, runtime: Option<&AppliedRuntime>) -> Result<BTreeMap<String, String>, Waits> {
+    fn names(&self, runtime: Option<&AppliedRuntime>) -> Result<BTreeMap<String, String>, StartBlocker> {
         let merged = runtime.map(|taken| plan::merged(&self.owner.spec, taken)).transpose();
         let merged = merged.map_err(|why| wrong(runtime, &why))?;
         let spec = merged.as_ref().unwrap_or(&self.owner.spec);
         let mut names = BTreeMap::new();
         for name in [&spec.model, &spec.dataset].into_iter().flatten() {
             let address = self.context.options.content_names.address_of(name);
-            let address = address.map_err(|why| Waits::new(Reason::InvalidRuntime, why))?;
+            let address = address.map_err(|why| StartBlocker::new(Reason::InvalidRuntime, why))?;
             names.extend(address.map(|address| (name.clone(), address)));
         }
         Ok(names)
     }
 
-    async fn read(&self, named: &RuntimeRef) -> Result<Result<AppliedRuntime, Waits>, Error> {
+    async fn read(&self, named: &RuntimeRef) -> Result<Result<AppliedRuntime, StartBlocker>, Error> {
         let (kind, name) = (named.kind(), &named.name);
         let (client, resource) = (self.context.client.clone(), kind.resource());
         let api: Api<DynamicObject> = match kind {
@@ -104,7 +104,7 @@ impl Pass<'_, TrainingJob> {
         let error = match call("get runtime", api.get(name)).await {
             Ok(found) => {
                 let found = serde_json::to_value(found).unwrap_or_default();
-                return Ok(Ok(AppliedRuntime::of(kind, &found)));
+                return Ok(Ok(AppliedRuntime::from_object(kind, &found)));
             }
             Err(error) => error,
         };
@@ -113,7 +113,7 @@ impl Pass<'_, TrainingJob> {
         {
             let (kind, why) = (kind.as_str(), start_of(&why.to_string(), 200).to_owned());
             let message = format!("{kind} {name} can't be read: {why}. Correct the template, and the job begins");
-            return Ok(Err(Waits::new(Reason::InvalidRuntime, message)));
+            return Ok(Err(StartBlocker::new(Reason::InvalidRuntime, message)));
         }
         let Some(status) = refusal(&error) else { return Err(error) };
         let (kind, plural) = (kind.as_str(), kind.plural());
@@ -139,11 +139,11 @@ impl Pass<'_, TrainingJob> {
             403 => format!("the operator may not read it, which its ClusterRole should allow: {}", status.message),
             _ => return Err(error),
         };
-        Ok(Err(Waits::new(Reason::RuntimeNotFound, message)))
+        Ok(Err(StartBlocker::new(Reason::RuntimeNotFound, message)))
     }
 
     /// What blocks the effective spec, which is the job merged with its template.
-    async fn checked(&self, inherited: &Inherited) -> Result<Option<Waits>, Error> {
+    async fn checked(&self, inherited: &Inherited) -> Result<Option<StartBlocker>, Error> {
         let wrong = |why: &str| wrong(inherited.runtime.as_ref(), why);
         let mut job = self.owner.clone();
         job.status.get_or_insert_default().inherited = Some(inherited.clone());
@@ -187,11 +187,11 @@ impl Pass<'_, TrainingJob> {
     }
 
     /// Reports on the job what it waits for.
-    pub(super) async fn tell_waiting(&self, waits: &Waits) -> Result<(), Error> {
+    pub(super) async fn report_blocker(&self, waits: &StartBlocker) -> Result<(), Error> {
         let (job, now) = (self.owner, whole_second(Timestamp::now()));
         let status = job.status.clone().unwrap_or_default();
         let (mut conditions, generation) = (status.conditions.clone(), job.metadata.generation);
-        let Waits { reason, message } = waits;
+        let StartBlocker { reason, message } = waits;
         set_condition(&mut conditions, ConditionType::Accepted, false, reason, message, generation, now);
         let state = status.state.unwrap_or(State::Pending);
         if conditions == status.conditions && status.state.is_some() && status.observed_generation == generation {
@@ -207,20 +207,20 @@ impl Pass<'_, TrainingJob> {
             .write("write status", api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)))
             .await?;
         let what = if *reason == Reason::RuntimeNotFound { "RuntimeNotFound" } else { "InvalidRuntime" };
-        self.tell(None, vec![Event { warning: true, reason: what, note: message.clone() }]);
+        self.publish_events(None, vec![Event { warning: true, reason: what, note: message.clone() }]);
         Ok(())
     }
 }
 
 /// The message that a job can't run with its template.
-fn wrong(taken: Option<&AppliedRuntime>, why: &str) -> Waits {
+fn wrong(taken: Option<&AppliedRuntime>, why: &str) -> StartBlocker {
     let called = taken.map(|taken| format!(" with {} (generation {})", taken.called(), taken.generation));
     let called = called.unwrap_or_default();
     let message = format!(
         "the effective spec{called} can't run: {why}. Correct the template, and the job starts; or delete the job and create \
          it with a correct spec"
     );
-    Waits::new(Reason::InvalidRuntime, message)
+    StartBlocker::new(Reason::InvalidRuntime, message)
 }
 
 fn look_again(since: Option<Timestamp>, now: Timestamp) -> Duration {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_long_looks_seldom() {
+    fn long_waiting_job_checks_its_runtime_less_often() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let after = |waited: i64| look_again(Some(at(1000)), at(1000 + waited)).as_secs();
         assert_eq!([-5, 0, 10, 60, 120, 360, 100_000].map(after), [10, 10, 10, 10, 20, 60, 60]);

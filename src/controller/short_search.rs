@@ -2,7 +2,7 @@
 
 use super::Requeue;
 use super::error::Error;
-use super::pass::{Created, Pass};
+use super::pass::{CreateOutcome, Pass};
 use api::{Reason, TrainingJob, Tuning};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -25,7 +25,7 @@ impl Pass<'_, TrainingJob> {
         let mut requeue = Requeue::default();
         if found.is_none() && !is_over {
             self.confirm().await?;
-            if let Created::Blocked(Blocked { reason, message }) =
+            if let CreateOutcome::Blocked(Blocked { reason, message }) =
                 self.create(&trials::own_search(self.owner, tuning)).await?
             {
                 let name = self.owner.name_any();

@@ -42,7 +42,10 @@ impl Pass<'_, TrainingJob> {
     /// How long a status that follows from observations alone has to wait, if there were too many of them.
     pub(super) fn throttled(&self, current: &TrainingJobStatus, status: &TrainingJobStatus) -> Option<Duration> {
         let is_over = status.state.is_some_and(State::is_finished);
-        if current == status || is_over || haste(&Parts::of(current), &Parts::of(status)) != Haste::Now {
+        if current == status
+            || is_over
+            || write_urgency(&Parts::split(current), &Parts::split(status)) != WriteUrgency::Now
+        {
             return None;
         }
         let now = Instant::now();
@@ -60,19 +63,19 @@ impl Pass<'_, TrainingJob> {
             index.update_known(&self.key, |cell| cell.writes.counters_since = None);
             return Ok(None);
         }
-        let (old, new) = (Parts::of(current), Parts::of(status));
-        let wait = match haste(&old, &new) {
-            Haste::Now => Duration::ZERO,
-            Haste::Gather => {
+        let (old, new) = (Parts::split(current), Parts::split(status));
+        let wait = match write_urgency(&old, &new) {
+            WriteUrgency::Now => Duration::ZERO,
+            WriteUrgency::Gather => {
                 let since =
                     index.update_known(&self.key, |c| *c.writes.counters_since.get_or_insert_with(Instant::now));
                 since.map_or(Duration::ZERO, |since| GATHER.saturating_sub(since.elapsed()))
             }
-            Haste::Progress => {
-                let told = |parts: &Parts| parts.progress.last_progress_time.as_ref().map(|time| time.0);
+            WriteUrgency::Progress => {
+                let stated = |parts: &Parts| parts.progress.last_progress_time.as_ref().map(|time| time.0);
                 let moved = |parts: &Parts| (parts.progress.data.clone(), parts.progress.publication);
                 let moves = (moved(&old) != moved(&new)).then(Timestamp::now);
-                let news = moves.or(told(&new).filter(|_| told(&new) != told(&old)));
+                let news = moves.or(stated(&new).filter(|_| stated(&new) != stated(&old)));
                 let wait = index.update_known(&self.key, |cell| cell.writes.progress.wait(news, Instant::now()));
                 wait.unwrap_or(Duration::ZERO)
             }
@@ -87,9 +90,9 @@ impl Pass<'_, TrainingJob> {
         self.replace_status(status).await?;
         index.update_known(&self.key, |cell| {
             if old.progress != new.progress {
-                let age = status.last_progress_time.as_ref().map(|told| Timestamp::now().duration_since(told.0));
+                let age = status.last_progress_time.as_ref().map(|stated| Timestamp::now().duration_since(stated.0));
                 let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
-                cell.writes.progress.told(Instant::now(), age);
+                cell.writes.progress.record_write(Instant::now(), age);
             }
             cell.writes.last = Some((self.version, status.clone()));
             cell.writes.counters_since = None;
@@ -102,7 +105,7 @@ impl Context {
     /// Reports on a TrainingJob that this operator can't read it. What already runs continues.
     pub(super) async fn unreadable(&self, unreadable: &Unreadable) -> Result<(), Error> {
         let meta = &unreadable.metadata;
-        let key = JobKey::of(meta);
+        let key = JobKey::from_meta(meta);
         let reported = (meta.generation, unreadable.error.clone());
         if self.index.read(&key, |cell| cell.writes.unreadable.as_ref() == Some(&reported)).unwrap_or(false) {
             return Ok(());
@@ -150,7 +153,7 @@ impl Context {
 
 /// How soon a status has to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Haste {
+enum WriteUrgency {
     Now,
     /// Only counters, the start time or the wording of a condition differ.
     Gather,
@@ -158,8 +161,8 @@ enum Haste {
     Progress,
 }
 
-fn haste(old: &Parts, new: &Parts) -> Haste {
-    let telling = |s: &TrainingJobStatus| {
+fn write_urgency(old: &Parts, new: &Parts) -> WriteUrgency {
+    let significant = |s: &TrainingJobStatus| {
         let mut s = s.clone();
         s.workers = None;
         s.roles.clear();
@@ -172,10 +175,10 @@ fn haste(old: &Parts, new: &Parts) -> Haste {
     };
     let is_first_word = old.progress.last_progress_time.is_none() && new.progress.last_progress_time.is_some();
     match () {
-        () if old.rest.state.is_none() || is_first_word => Haste::Now,
-        () if old.rest == new.rest => Haste::Progress,
-        () if telling(&old.rest) == telling(&new.rest) => Haste::Gather,
-        () => Haste::Now,
+        () if old.rest.state.is_none() || is_first_word => WriteUrgency::Now,
+        () if old.rest == new.rest => WriteUrgency::Progress,
+        () if significant(&old.rest) == significant(&new.rest) => WriteUrgency::Gather,
+        () => WriteUrgency::Now,
     }
 }
 
@@ -186,7 +189,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(status: &TrainingJobStatus) -> Self {
+    fn split(status: &TrainingJobStatus) -> Self {
         let (mut progress, mut rest) = (TrainingJobStatus::default(), status.clone());
         macro_rules! part {
             ($($field:ident),*) => { $(progress.$field = rest.$field.take();)* };
@@ -236,17 +239,17 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     #[test]
-    fn states_are_told_at_once_and_progress_now_and_then() {
+    fn state_changes_are_written_at_once_and_progress_is_throttled() {
         let running = TrainingJobStatus { state: Some(State::Running), ..TrainingJobStatus::default() };
         let with = |change: fn(&mut TrainingJobStatus)| {
             let mut status = running.clone();
             change(&mut status);
-            haste(&Parts::of(&running), &Parts::of(&status))
+            write_urgency(&Parts::split(&running), &Parts::split(&status))
         };
-        assert_eq!(with(|s| s.state = Some(State::Completed)), Haste::Now);
-        assert_eq!(with(|s| s.workers = Some(Workers::default())), Haste::Gather);
-        assert_eq!(with(|s| s.progress = Some("4%".into())), Haste::Progress);
-        assert_eq!(with(|s| s.metrics = Some(ProgramMetrics::default())), Haste::Progress);
+        assert_eq!(with(|s| s.state = Some(State::Completed)), WriteUrgency::Now);
+        assert_eq!(with(|s| s.workers = Some(Workers::default())), WriteUrgency::Gather);
+        assert_eq!(with(|s| s.progress = Some("4%".into())), WriteUrgency::Progress);
+        assert_eq!(with(|s| s.metrics = Some(ProgramMetrics::default())), WriteUrgency::Progress);
         let objective = |count, rungs: usize| {
             let rungs = vec![RungReading::default(); rungs];
             Some(ObjectiveStatus { metric: "loss".into(), count, rungs, ..ObjectiveStatus::default() })
@@ -254,28 +257,28 @@ mod tests {
         let read = |old: (u64, usize), new: (u64, usize)| {
             let [old, new] = [old, new]
                 .map(|(count, rungs)| TrainingJobStatus { objective: objective(count, rungs), ..running.clone() });
-            haste(&Parts::of(&old), &Parts::of(&new))
+            write_urgency(&Parts::split(&old), &Parts::split(&new))
         };
-        assert_eq!(read((1, 1), (2, 1)), Haste::Progress);
-        assert_eq!(read((1, 1), (2, 2)), Haste::Now, "a rung");
-        assert_eq!(with(|s| s.total_epochs = Some(3)), Haste::Progress, "known before the program runs");
+        assert_eq!(read((1, 1), (2, 1)), WriteUrgency::Progress);
+        assert_eq!(read((1, 1), (2, 2)), WriteUrgency::Now, "a rung");
+        assert_eq!(with(|s| s.total_epochs = Some(3)), WriteUrgency::Progress, "known before the program runs");
         let fetching = |s: &mut TrainingJobStatus| {
             s.data = vec![DataStatus { progress: Some(DataProgress::default()), ..DataStatus::default() }];
         };
-        assert_eq!(with(fetching), Haste::Progress);
+        assert_eq!(with(fetching), WriteUrgency::Progress);
         let fetched = |s: &mut TrainingJobStatus| {
             s.data = vec![DataStatus { key: "key".into(), ..DataStatus::default() }];
         };
-        assert_eq!(with(fetched), Haste::Now);
-        assert_eq!(with(|s| s.last_progress_time = Some(Time(Timestamp::now()))), Haste::Now, "its first word");
+        assert_eq!(with(fetched), WriteUrgency::Now);
+        assert_eq!(with(|s| s.last_progress_time = Some(Time(Timestamp::now()))), WriteUrgency::Now, "its first word");
         let both = |s: &mut TrainingJobStatus| {
             s.progress = Some("4%".into());
             s.workers = Some(Workers::default());
         };
-        assert_eq!(with(both), Haste::Gather);
+        assert_eq!(with(both), WriteUrgency::Gather);
         assert_eq!(
-            haste(&Parts::of(&TrainingJobStatus::default()), &Parts::of(&running)),
-            Haste::Now,
+            write_urgency(&Parts::split(&TrainingJobStatus::default()), &Parts::split(&running)),
+            WriteUrgency::Now,
             "the first word"
         );
     }

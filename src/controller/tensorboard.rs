@@ -5,7 +5,7 @@
 //! are published and retried later.
 
 use super::error::Error;
-use super::pass::{Created, Pass};
+use super::pass::{CreateOutcome, Pass};
 use api::{State, TrainingJob, TrainingJobStatus};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
@@ -51,7 +51,7 @@ impl Pass<'_, TrainingJob> {
     /// Creates what is missing of the job's TensorBoard, if it has one. Returns when to look again.
     pub(super) async fn board(&mut self, wanted: &ResolvedSpec, status: &TrainingJobStatus) -> Option<Duration> {
         let plan = wanted.planned.accepted().ok()?;
-        let planned = plan.monitoring.tensorboard.as_ref().and_then(TensorBoard::beside)?;
+        let planned = plan.monitoring.tensorboard.as_ref().and_then(TensorBoard::board_beside_job)?;
         let index = &self.context.index;
         // Nothing counts as missing before Deployments were listed.
         let seen = index.read(&self.key, |cell| cell.board.clone()).filter(|_| index.has_listed::<Deployment>())?;
@@ -74,14 +74,14 @@ impl Pass<'_, TrainingJob> {
             trouble = trouble.or(scaled.err().and_then(unexpected));
         }
         let wait = if trouble.is_some() { AGAIN } else { ANSWER };
-        if let Some(trouble) = trouble.as_ref().filter(|trouble| seen.told.as_ref() != Some(trouble)) {
+        if let Some(trouble) = trouble.as_ref().filter(|trouble| seen.published_reason.as_ref() != Some(trouble)) {
             warn!("no TensorBoard: {trouble}");
             let note = format!("The job runs without its TensorBoard, which is tried again every minute: {trouble}");
-            self.tell(None, vec![lifecycle::Event { warning: true, reason: "TensorBoardFailed", note }]);
+            self.publish_events(None, vec![lifecycle::Event { warning: true, reason: "TensorBoardFailed", note }]);
         }
         index.update_known(&self.key, |cell| {
             cell.board.wait = Some(Instant::now() + wait);
-            cell.board.told = trouble;
+            cell.board.published_reason = trouble;
         });
         Some(wait)
     }
@@ -97,10 +97,10 @@ impl Pass<'_, TrainingJob> {
 }
 
 /// The error to report after a try to create an object.
-fn trouble_of<K>(made: Result<Created<K>, Error>) -> Option<String> {
+fn trouble_of<K>(made: Result<CreateOutcome<K>, Error>) -> Option<String> {
     match made {
-        Ok(Created::Made(_) | Created::Found(_)) => None,
-        Ok(Created::Blocked(blocked)) => Some(blocked.message),
+        Ok(CreateOutcome::Made(_) | CreateOutcome::Found(_)) => None,
+        Ok(CreateOutcome::Blocked(blocked)) => Some(blocked.message),
         Err(error) => unexpected(error),
     }
 }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_after_the_workers_and_stays() {
+    fn tensorboard_is_created_after_workers_start_and_kept() {
         let missing = ObservedTensorBoard::default();
         let both = Some(Todo { deployment: true, service: true, scale: None });
         for (state, started, expected) in [
@@ -154,7 +154,7 @@ mod tests {
 
     /// The next attempt's worker may be on another node, and could not mount a volume that TensorBoard holds.
     #[test]
-    fn it_gives_back_a_volume_of_one_node() {
+    fn tensorboard_releases_single_node_volume() {
         let scale =
             |state, replicas| todo(&planned(true), &status(state, true), &there(replicas)).and_then(|t| t.scale);
         assert_eq!(scale(State::Running, 1), None);

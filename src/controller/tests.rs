@@ -120,7 +120,7 @@ fn context(client: Client, agent_access: AgentAccess) -> Arc<Context> {
 
 /// The status is written by then, so the events are true whatever the actions lead to.
 #[tokio::test]
-async fn what_was_decided_is_told_although_an_action_fails() {
+async fn events_are_published_although_an_action_fails() {
     let (client, log) = api(|request| match request {
         (method, path, _) if method == Method::POST && path.ends_with("/services") => {
             (503, refusal(503, "ServiceUnavailable", "etcd has no leader"))
@@ -129,18 +129,18 @@ async fn what_was_decided_is_told_although_an_action_fails() {
     });
     let context = context(client, AgentAccess::Off);
     assert!(reconcile_job(&context, &job()).await.is_err());
-    let told =
+    let reported =
         || log.lock().iter().any(|(_, path, body)| path.contains("events.k8s.io") && body["reason"] == "Created");
     // Events are published beside the pass.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert!(told(), "{:?}", log.lock());
+    assert!(reported(), "{:?}", log.lock());
 }
 
 /// Reports once that a job can't be read, however deep or large it is, and then reads nothing again.
 #[tokio::test]
-async fn a_job_that_can_not_be_read_is_told_so_once() {
+async fn unreadable_job_is_reported_only_once() {
     let (client, log) = api(|request| match request {
         (method, path, _) if method == Method::PATCH && path.ends_with("/trainingjobs/x/status") => {
             let deep = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
@@ -175,7 +175,7 @@ async fn a_job_that_can_not_be_read_is_told_so_once() {
 
 /// A pod that answers in the agent's place may report something new each time that it is asked, every 2 s.
 #[tokio::test]
-async fn what_answers_alone_can_bring_about_has_a_rate() {
+async fn updates_driven_by_agent_answers_are_throttled() {
     let (client, _) = api(agrees);
     let context = context(client, AgentAccess::Off);
     let job = job();
@@ -216,7 +216,7 @@ async fn what_answers_alone_can_bring_about_has_a_rate() {
 
 /// The API server may be unavailable when an Event is created.
 #[tokio::test]
-async fn an_event_is_tried_again_and_published_once() {
+async fn event_is_retried_and_published_once() {
     let tries = Arc::new(Mutex::new(0));
     let counted = tries.clone();
     let (client, log) = api(move |request| {
@@ -234,14 +234,17 @@ async fn an_event_is_tried_again_and_published_once() {
     let fact = || vec![lifecycle::Event { warning: true, reason: "NodeLost", note: "node n is lost".into() }];
     // The same fact follows from each pass until its pod is gone.
     for _ in 0..5 {
-        pass.tell(Some(1), fact());
+        pass.publish_events(Some(1), fact());
     }
     context.publisher.finish(Duration::from_secs(60)).await;
     assert_eq!((*tries.lock(), log.lock().len()), (3, 3));
 
     *tries.lock() = 3;
     for n in 0..100 {
-        pass.tell(Some(1), vec![lifecycle::Event { warning: true, reason: "Restarting", note: format!("{n}") }]);
+        pass.publish_events(
+            Some(1),
+            vec![lifecycle::Event { warning: true, reason: "Restarting", note: format!("{n}") }],
+        );
     }
     context.publisher.finish(Duration::from_secs(60)).await;
     assert_eq!(log.lock().len(), 3 + 10, "more of one reason nobody reads");
@@ -249,7 +252,7 @@ async fn an_event_is_tried_again_and_published_once() {
 
 /// A pass under way leaves nothing behind when its job is deleted.
 #[tokio::test]
-async fn a_pass_over_a_job_that_goes_remembers_nothing() {
+async fn pass_over_a_deleted_job_leaves_no_state() {
     let index: Arc<Mutex<Option<Arc<Index>>>> = Arc::default();
     let forgets = index.clone();
     let (client, _) = api(move |request| {
@@ -268,7 +271,7 @@ async fn a_pass_over_a_job_that_goes_remembers_nothing() {
 
 /// A job waits if its namespace has enough passes under way, and is woken when one of them ends.
 #[tokio::test]
-async fn who_waits_for_a_turn_asks_nothing_and_is_woken() {
+async fn job_waiting_for_its_turn_sends_no_requests_and_is_woken() {
     let (client, log) = api(agrees);
     let (touch, mut touched) = mpsc::unbounded();
     let context = Arc::new(Context { touch, ..Arc::into_inner(context(client, AgentAccess::Off)).unwrap() });
@@ -279,7 +282,7 @@ async fn who_waits_for_a_turn_asks_nothing_and_is_woken() {
         Arc::new(serde_json::from_value(object).unwrap())
     };
     let (waits, elsewhere) = (named("x", "ns"), named("x", "quiet"));
-    let under_way = context.turn(&named("y", "ns")).unwrap();
+    let under_way = context.permit(&named("y", "ns")).unwrap();
     let action = reconcile(waits.clone(), context.clone()).await.unwrap();
     assert_eq!(action, controller::Action::await_change());
     assert!(log.lock().is_empty(), "{:?}", log.lock());
@@ -308,7 +311,7 @@ fn nodes(kubelets: &[&str], more: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn the_agents_image_is_mounted_where_every_node_can_do_that() {
+async fn agent_image_is_mounted_only_if_every_node_supports_it() {
     let forbidden = || (403, refusal(403, "Forbidden", "nodes is forbidden"));
     for (minor, pages, delivery, asked) in [
         ("36", vec![nodes(&["v1.35.0", "v1.36.2"], "")], Delivery::Image, 1),
@@ -351,7 +354,7 @@ async fn the_agents_image_is_mounted_where_every_node_can_do_that() {
 
 /// Until the end of a list, kube's store has the old objects.
 #[tokio::test]
-async fn jobs_of_a_list_are_woken_when_the_store_has_them() {
+async fn relisted_jobs_are_woken_once_the_store_is_updated() {
     let (client, _) = api(agrees);
     let context = context(client, AgentAccess::Off);
     let (store, writer) = kube::runtime::reflector::store::<Guarded>();
@@ -386,7 +389,7 @@ async fn jobs_of_a_list_are_woken_when_the_store_has_them() {
 
 /// The parties that refuse the creation of an object, and what happens to the job.
 #[tokio::test]
-async fn a_denial_is_no_invalid_spec() {
+async fn denied_creation_is_not_an_invalid_spec() {
     let own = json!({ "causes": [{ "reason": "FieldValueForbidden", "message": "no", "field": "spec.template" }] });
     let policys =
         json!({ "causes": [{ "message": "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no" }] });
@@ -494,7 +497,7 @@ fn blocked(context: &Context, key: ChildKey) -> Option<Blocked> {
 
 /// Several webhooks are asked one after the other, and etcd may hang.
 #[tokio::test]
-async fn an_api_server_that_does_not_answer_twice_is_named() {
+async fn repeated_api_server_timeout_is_reported() {
     let hangs = Arc::new(Mutex::new(true));
     let still = hangs.clone();
     let (client, _) = api_that_hangs(move |request| makes_job(request) && *still.lock(), agrees);
@@ -534,7 +537,7 @@ fn job_with_roles(fields: &Value) -> TrainingJob {
 
 /// The pods of the other roles would hold nodes while they wait for workers that must not be created.
 #[tokio::test]
-async fn a_job_that_was_refused_is_tried_before_any_other_is_made() {
+async fn refused_job_is_retried_before_other_jobs_are_created() {
     let says = Arc::new(Mutex::new("no"));
     let said = says.clone();
     let (client, log) = api(move |request| {
@@ -578,7 +581,7 @@ async fn a_job_that_was_refused_is_tried_before_any_other_is_made() {
 
 /// An operator of one namespace has no right to read cluster-scoped objects.
 #[tokio::test]
-async fn a_priority_that_can_not_be_read_is_named() {
+async fn forbidden_priority_class_is_reported() {
     let (client, _) = api(|request| match request {
         (_, path, _) if path.contains("/priorityclasses/") => {
             (403, refusal(403, "Forbidden", r#"priorityclasses.scheduling.k8s.io "high" is forbidden"#))
@@ -587,7 +590,7 @@ async fn a_priority_that_can_not_be_read_is_named() {
     });
     let context = context(client, AgentAccess::Off);
     let job = job_with_roles(&json!({ "scheduling": { "queue": "q", "priority": "high" } }));
-    let plan = plan::resolve(&job, &Runtime::default()).plan;
+    let plan = plan::resolve(&job, &OperatorInfo::default()).plan;
     Pass::over(&context, &job).unwrap().ensure_workload(&plan).await.unwrap();
     let why = blocked(&context, ChildKey::WORKLOAD).unwrap();
     assert_eq!(why.reason, Reason::Forbidden);
@@ -596,7 +599,7 @@ async fn a_priority_that_can_not_be_read_is_named() {
 
 /// A job that waits for its template has a state, but has not started.
 #[tokio::test]
-async fn a_job_that_waits_for_its_template_is_counted_once_it_begins() {
+async fn job_waiting_for_its_template_is_counted_once_it_starts() {
     let is_there = Arc::new(Mutex::new(false));
     let there = is_there.clone();
     let stored = Arc::new(Mutex::new(Value::Null));
@@ -688,14 +691,14 @@ async fn poll_over(
     let pod = ObservedPod { uid: "pod-0".into(), name: "x-training-0-abcde".into(), ..ObservedPod::default() };
     let object: Guarded = serde_json::from_value(serde_json::to_value(job()).unwrap()).unwrap();
     let job = kube::runtime::reflector::ObjectRef::from_obj(&object);
-    let asked = poll::Asked { key: key(), job, port: 9400, first: Box::new(pod), other: None, moves_data: fetches };
+    let asked = poll::PolledJob { key: key(), job, port: 9400, first: Box::new(pod), other: None, moves_data: fetches };
     let polled = poll::poll(&context, &asked, Duration::from_secs(60)).await;
     (polled.is_news, context.index.read(&key(), Cell::clone).unwrap())
 }
 
 /// The agent of a fetch reports nothing about the program.
 #[tokio::test]
-async fn answers_of_a_fetch_are_filed_apart() {
+async fn fetch_agent_answers_are_stored_separately() {
     const BODY: &str = r#"{"podUid":"pod-0","fetches":[{"name":"model","stage":"Fetching","bytes":5,"totalBytes":9}]}"#;
     let (is_news, cell) = poll_over(|nonce| proven(nonce, BODY.to_owned()), true).await;
     let answer = cell.transfer.answer().unwrap();
@@ -708,7 +711,7 @@ async fn answers_of_a_fetch_are_filed_apart() {
 
 /// A party between the operator and an agent, or one that answers in its stead, decides nothing.
 #[tokio::test]
-async fn an_answer_that_is_not_proven_is_refused() {
+async fn unproven_agent_answer_is_rejected() {
     type Attack = Box<dyn Fn(Nonce) -> (String, Option<String>) + Send + Sync>;
     const BODY: &str = r#"{"podUid":"pod-0","progress":{"metrics":{"loss":{"value":0.5,"time":"2030-01-02T03:04:05Z","source":"Output"}}}}"#;
     let (is_news, polls) = answer_over(|nonce| proven(nonce, BODY.to_owned())).await;
@@ -746,7 +749,7 @@ fn key_secret(key: &[u8]) -> Value {
 }
 
 #[tokio::test]
-async fn the_operators_key_is_made_once() {
+async fn operator_key_is_created_once() {
     const PATH: &str = "/api/v1/namespaces/own/secrets";
     // Either this replica creates the Secret, or another one was faster.
     for is_raced in [false, true] {
@@ -778,7 +781,7 @@ async fn the_operators_key_is_made_once() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_operators_key_is_told() {
+async fn operator_key_errors_name_secret_and_cause() {
     let error = async |code: u16, object: Value| {
         let (client, _) = api(move |(method, ..)| match *method {
             Method::GET if code != 404 => (code, object.clone()),
@@ -799,27 +802,27 @@ async fn what_is_wrong_with_the_operators_key_is_told() {
 
 /// Of two pods on their node's network, one may answer for the other.
 #[tokio::test]
-async fn the_answer_of_another_pod_is_nobodys() {
-    let told = |fields: Value| {
+async fn answer_of_another_pod_is_rejected() {
+    let reported = |fields: Value| {
         let mut answer = json!({ "report": { "attempt": 1 }, "percent": 5 });
         answer.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         answer_of(move || answer.clone())
     };
     for fields in [json!({ "podUid": "pod-0" }), json!({ "podUid": "pod-0", "trainingJob": "x" })] {
-        let (is_news, polls) = told(fields.clone()).await;
+        let (is_news, polls) = reported(fields.clone()).await;
         assert!(is_news && polls.answer().is_some() && polls.is_up() == Some(true), "{fields}");
     }
     let others =
         [json!({ "podUid": "pod-1" }), json!({ "podUid": "pod-0", "trainingJob": "y" }), json!({ "podUid": "" })];
     // An answer without a pod UID is refused too. The agent of another job may choose to omit it.
     for fields in others.into_iter().chain([json!({ "podUid": null }), json!({ "podUid": null, "trainingJob": "x" })]) {
-        let (_, polls) = told(fields.clone()).await;
+        let (_, polls) = reported(fields.clone()).await;
         assert!(polls.answer().is_none() && polls.is_up() == Some(false), "{fields}");
     }
 }
 
 #[tokio::test]
-async fn an_answer_is_bounded() {
+async fn agent_answer_size_is_bounded() {
     let reading = json!({ "value": 1, "time": "2030-01-02T03:04:05Z", "source": "Post" });
     let many = |n: usize, length: usize| {
         let names = (0..n).map(move |i| format!("{i:0>length$}"));
@@ -846,13 +849,13 @@ async fn an_answer_is_bounded() {
 
     let long = "x".repeat(10_000);
     let line = json!({ "kind": "NanLoss", "text": long, "count": 1 });
-    let told = json!({
+    let reported = json!({
         "cause": long,
         "report": { "stderrTail": long, "headline": long, "signs": vec![line; 9],
             "exception": { "message": long } , "error": { "message": long } },
         "gpus": vec![json!({ "uuid": long }); 9],
     });
-    let (_, polls) = answer_of(move || told.clone()).await;
+    let (_, polls) = answer_of(move || reported.clone()).await;
     let status = polls.answer().unwrap().status;
     let size = serde_json::to_string(&*status).unwrap().len();
     assert!(size < 110_000, "{size}");
@@ -886,7 +889,7 @@ fn scheduled(log: &Mutex<Vec<Request>>) -> (String, String) {
 
 /// The kind exists or not. A 404 about something else says nothing about that.
 #[tokio::test]
-async fn a_gang_waits_for_its_scheduler() {
+async fn gang_waits_while_podgroup_kind_is_missing() {
     let unknown = || refusal(404, "NotFound", "the server could not find the requested resource");
     for (gang, version, remedy) in [
         ("volcano", "scheduling.volcano.sh/v1beta1", "install Volcano"),
@@ -919,7 +922,7 @@ async fn a_gang_waits_for_its_scheduler() {
 }
 
 #[tokio::test]
-async fn a_group_is_made_before_its_pods() {
+async fn podgroup_is_created_before_the_job() {
     let (client, log) = api(agrees);
     let context = context(client, AgentAccess::Off);
     reconcile_job(&context, &gang_of("native")).await.unwrap();
@@ -935,7 +938,7 @@ async fn a_group_is_made_before_its_pods() {
 
 /// An API server that knows the kind, but not the field of its pods.
 #[tokio::test]
-async fn pods_that_are_in_no_group_are_told_of() {
+async fn dropped_scheduling_group_is_reported() {
     let (client, log) = api(|request| match request {
         (method, path, body) if method == Method::POST && path.ends_with("/jobs") => {
             let mut body = body.clone();
@@ -952,14 +955,14 @@ async fn pods_that_are_in_no_group_are_told_of() {
         tokio::task::yield_now().await;
     }
     let log = log.lock();
-    let told =
+    let reported =
         log.iter().filter(|(_, path, body)| path.contains("events.k8s.io") && body["reason"] == "PlacedOneByOne");
-    assert_eq!(told.count(), 1);
+    assert_eq!(reported.count(), 1);
 }
 
 /// The group of a predecessor, or of the job itself. Kubernetes keeps a group as long as it has living pods.
 #[tokio::test]
-async fn a_group_that_goes_is_waited_for() {
+async fn gang_waits_for_podgroup_being_deleted() {
     let (client, log) = api(|request| match request {
         (method, path, _) if method == Method::POST && path.ends_with("/podgroups") => {
             (409, refusal(409, "AlreadyExists", "podgroups \"x-job\" already exists"))
@@ -987,7 +990,7 @@ async fn a_group_that_goes_is_waited_for() {
 
 /// A job that is deleted and recreated under its name starts when the pods of its predecessor have ended.
 #[tokio::test]
-async fn pods_of_a_predecessor_are_waited_for() {
+async fn job_waits_for_pods_of_its_predecessor() {
     let (client, log) = api(agrees);
     let context = context(client, AgentAccess::Off);
     let pod = || {
@@ -1012,7 +1015,7 @@ async fn pods_of_a_predecessor_are_waited_for() {
 
 /// A new operator whose watches are behind, or only that of pods.
 #[tokio::test]
-async fn the_last_words_of_pods_that_the_watch_has_not_shown_count() {
+async fn failure_cause_comes_from_pods_not_yet_watched() {
     let labels = json!({
         "ml.example.com/training-job-uid": "job", "training-job": "x", "ml.example.com/incarnation": "1",
         "ml.example.com/role": "worker", "batch.kubernetes.io/job-completion-index": "0",
@@ -1078,7 +1081,7 @@ async fn the_last_words_of_pods_that_the_watch_has_not_shown_count() {
 
 /// A change of a job in the second in which its TTL ends prevents the deletion.
 #[tokio::test]
-async fn a_ttl_deletes_only_what_was_judged() {
+async fn ttl_does_not_delete_a_job_changed_meanwhile() {
     let mut job = job();
     job.spec.ttl_seconds_after_finished = Some(0);
     let status = json!({ "state": "Completed", "completionTime": "2026-01-01T00:00:00Z", "attempt": 1 });

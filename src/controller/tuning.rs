@@ -7,7 +7,7 @@
 //! The operator never changes the spec of a trial. A trial's own pass reads here what its search wants of it ([`Wish`]).
 
 use super::error::Error;
-use super::pass::{Created, Owner, Pass};
+use super::pass::{CreateOutcome, Owner, Pass};
 use super::watch::scoped;
 use super::{Context, backoff};
 use api::{EarlierTrial, Guarded, Reason, State, TrainingJob, TrialState, TuningJob, TuningJobStatus, Unreadable};
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, info_span, warn};
-use trials::{Input, Seen, Study, Verdict, Wish};
+use trials::{Decision, Input, ObservedTrial, Study, Wish};
 
 /// TuningJobs in one page of a list. Each may have a megabyte.
 const PAGE: u32 = 10;
@@ -51,7 +51,7 @@ pub(super) struct Searches {
     store: Store<Guarded<TuningJob>>,
     /// Wakes a TuningJob.
     touch: mpsc::UnboundedSender<Ref>,
-    known: Mutex<HashMap<JobKey, Known>>,
+    known: Mutex<HashMap<JobKey, SearchMemory>>,
     /// Held while a search runs.
     thread: Semaphore,
     /// Whether all TuningJobs have been listed once, or there are none.
@@ -62,7 +62,7 @@ pub(super) struct Searches {
 
 /// What is remembered of one TuningJob.
 #[derive(Default)]
-struct Known {
+struct SearchMemory {
     /// The last status that was written, with the version of the object that has it.
     written: Option<(u64, TuningJobStatus)>,
     /// When readings alone were written last.
@@ -95,14 +95,14 @@ impl Searches {
         let _ = self.touch.unbounded_send(search);
     }
 
-    fn known<T>(&self, key: &JobKey, look: impl FnOnce(&mut Known) -> T) -> T {
+    fn known<T>(&self, key: &JobKey, look: impl FnOnce(&mut SearchMemory) -> T) -> T {
         look(self.known.lock().entry(key.clone()).or_default())
     }
 }
 
 /// The TuningJob that a TrainingJob is a trial of, by its controlling owner.
 fn search_of(trial: &impl Resource) -> Option<(Ref, String)> {
-    let plan::SearchIdentity { name, uid } = plan::SearchIdentity::of(trial.meta())?;
+    let plan::SearchIdentity { name, uid } = plan::SearchIdentity::from_meta(trial.meta())?;
     let search = ObjectRef::new(&name).within(trial.meta().namespace.as_deref().unwrap_or_default());
     Some((search, uid))
 }
@@ -187,7 +187,7 @@ fn seen(
             }
             Ok(Event::Apply(job)) => Some(Ok(job)),
             Ok(Event::Delete(job)) => {
-                searches.known.lock().remove(&JobKey::of(job.meta()));
+                searches.known.lock().remove(&JobKey::from_meta(job.meta()));
                 None
             }
             // Without the kind there is no TuningJob, and no trial waits for one.
@@ -250,13 +250,13 @@ async fn reconcile(object: Arc<Guarded<TuningJob>>, context: Arc<Context>) -> Re
             None
         }
     };
-    context.searches.known(&JobKey::of(object.meta()), |known| known.failures = 0);
+    context.searches.known(&JobKey::from_meta(object.meta()), |known| known.failures = 0);
     Ok(requeue.map_or_else(controller::Action::await_change, controller::Action::requeue))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as kube calls it")]
 fn error_policy(object: Arc<Guarded<TuningJob>>, error: &Error, context: Arc<Context>) -> controller::Action {
-    let failures = context.searches.known(&JobKey::of(object.meta()), |known| {
+    let failures = context.searches.known(&JobKey::from_meta(object.meta()), |known| {
         known.failures = known.failures.saturating_add(1);
         known.failures
     });
@@ -272,7 +272,7 @@ fn error_policy(object: Arc<Guarded<TuningJob>>, error: &Error, context: Arc<Con
 fn report_unreadable(context: &Context, object: &Guarded<TuningJob>, unreadable: &Unreadable) {
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     warn!(%namespace, %name, error = %unreadable, "a TuningJob that can't be read; its trials continue, and no further ones start");
-    context.searches.known(&JobKey::of(object.meta()), |known| known.blocked = None);
+    context.searches.known(&JobKey::from_meta(object.meta()), |known| known.blocked = None);
 }
 
 /// One pass. Returns when to look again.
@@ -280,7 +280,8 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
     let mut pass = Pass::over(context.as_ref(), seen)?;
     let mut job = seen.clone();
     // Our own last write may be ahead of the watch.
-    let newer = |known: &mut Known| known.written.as_ref().filter(|(version, _)| *version > pass.version).cloned();
+    let newer =
+        |known: &mut SearchMemory| known.written.as_ref().filter(|(version, _)| *version > pass.version).cloned();
     if let Some((version, status)) = context.searches.known(&pass.key, newer) {
         (pass.version, job.status) = (version, Some(status));
     }
@@ -291,7 +292,7 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
         let checked = pass.checked(&job).await?;
         verdict = pass.decided(context, &job, Some(checked)).await;
     }
-    let Verdict { status, create, events, mut requeue, .. } = verdict;
+    let Decision { status, create, events, mut requeue, .. } = verdict;
     if !is_same(&before, &status) {
         let wait = match is_progress(&before, &status) {
             true => context.searches.known(&pass.key, |known| {
@@ -305,7 +306,7 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
                 known.written_at = Some(Instant::now());
                 known.written = Some((pass.version, status.clone()));
             });
-            pass.tell(None, events);
+            pass.publish_events(None, events);
         } else {
             requeue = Some(requeue.map_or(wait, |requeue| requeue.min(wait)));
         }
@@ -314,7 +315,7 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
     let mut blocked = None;
     for trial in create {
         pass.confirm().await?;
-        if let Created::Blocked(Blocked { reason, message }) = pass.create(&trial).await? {
+        if let CreateOutcome::Blocked(Blocked { reason, message }) = pass.create(&trial).await? {
             blocked = Some((reason, format!("trial {} can't be created: {message}", trial.name_any())));
             requeue = Some(AGAIN);
             break;
@@ -383,7 +384,7 @@ impl Pass<'_, TuningJob> {
         context: &Arc<Context>,
         job: &Arc<TuningJob>,
         checked: Option<Result<Vec<EarlierTrial>, (Reason, String)>>,
-    ) -> Verdict {
+    ) -> Decision {
         let rows = job.status.iter().flat_map(|status| &status.trials).filter(|row| !row.state.is_ended());
         let seen: Vec<(u32, Arc<Guarded>, u32)> = rows
             .filter_map(|row| {
@@ -394,11 +395,13 @@ impl Pass<'_, TuningJob> {
             .collect();
         let (job, suspend) = (job.clone(), context.is_suspended(job));
         let blocked = context.searches.known(&self.key, |known| known.blocked.clone());
-        let Ok(_turn) = context.searches.thread.acquire().await else { return Verdict::default() };
+        let Ok(_turn) = context.searches.thread.acquire().await else { return Decision::default() };
         let decide = move || {
-            let trials: BTreeMap<u32, Seen<'_>> = seen
+            let trials: BTreeMap<u32, ObservedTrial<'_>> = seen
                 .iter()
-                .filter_map(|(number, trial, gpus)| Some((*number, Seen { job: trial.0.as_ref().ok()?, gpus: *gpus })))
+                .filter_map(|(number, trial, gpus)| {
+                    Some((*number, ObservedTrial { job: trial.0.as_ref().ok()?, gpus: *gpus }))
+                })
                 .collect();
             let now = lifecycle::whole_second(Timestamp::now());
             trials::decide(&Input { job: &job, suspend, checked, trials, blocked, now })
@@ -458,7 +461,7 @@ impl Pass<'_, TuningJob> {
 impl Context {
     /// GPUs of a job's pods.
     fn gpus(&self, job: &TrainingJob) -> u32 {
-        let wanted = self.wanted(job, &JobKey::of(&job.metadata));
+        let wanted = self.wanted(job, &JobKey::from_meta(&job.metadata));
         let roles = wanted.planned.plan.gang.roles.iter();
         roles.map(|role| u32::from(role.replicas) * u32::from(role.gpus)).sum()
     }
@@ -474,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_alone_wait_and_a_result_does_not() {
+    fn readings_alone_are_progress_but_results_are_not() {
         let row =
             |state: &str, value: &str| json!({ "trial": 1, "values": [1], "state": state, "after": 0, "value": value });
         let one = |state, value| status(&json!([row(state, value)]));

@@ -50,7 +50,7 @@ pub(super) struct Watches {
 }
 
 /// News from a watch of children.
-enum News {
+enum ChildChange {
     Touched(ObjectRef<Guarded>),
     /// Only the usual steps of a start.
     Routine(ObjectRef<Guarded>),
@@ -59,7 +59,7 @@ enum News {
 }
 
 pub(super) fn start(context: &Arc<Context>) -> Watches {
-    let news: SelectAll<BoxStream<'static, News>> = futures::stream::select_all([
+    let news: SelectAll<BoxStream<'static, ChildChange>> = futures::stream::select_all([
         children(context, |context, event| context.index.service(event), is_as_it_should_be),
         children(context, |context, event| context.index.config(event), is_as_it_should_be),
         children(context, |context, event| context.index.claim_event(event), |_, _| false),
@@ -117,7 +117,7 @@ impl<T: Eq + Hash> Routine<T> {
 
 async fn forward(
     context: Arc<Context>,
-    mut news: SelectAll<BoxStream<'static, News>>,
+    mut news: SelectAll<BoxStream<'static, ChildChange>>,
     relist: mpsc::UnboundedSender<()>,
     sync: oneshot::Sender<()>,
 ) {
@@ -127,7 +127,7 @@ async fn forward(
     loop {
         let gathered = future::select(gathering.as_mut(), gathering_routine.as_mut());
         match future::select(news.next(), gathered).await {
-            Either::Left((Some(News::Touched(job)), _)) => {
+            Either::Left((Some(ChildChange::Touched(job)), _)) => {
                 context.metrics.backlog().changed([job.clone()]);
                 routine.remove(&job);
                 touched.insert(job);
@@ -135,7 +135,7 @@ async fn forward(
                     gathering.set(tokio::time::sleep(GATHER).fuse());
                 }
             }
-            Either::Left((Some(News::Routine(job)), _)) => {
+            Either::Left((Some(ChildChange::Routine(job)), _)) => {
                 if !touched.contains(&job) {
                     routine.insert(job);
                 }
@@ -143,7 +143,7 @@ async fn forward(
                     gathering_routine.set(tokio::time::sleep(GATHER_ROUTINE).fuse());
                 }
             }
-            Either::Left((Some(News::Listed(kind)), _)) => {
+            Either::Left((Some(ChildChange::Listed(kind)), _)) => {
                 // Training doesn't wait for TensorBoard, so an operator without the right to see Deployments continues.
                 // Most clusters have no Kueue.
                 if ![std::any::type_name::<Deployment>(), std::any::type_name::<SlimWorkload>()].contains(&kind) {
@@ -170,7 +170,7 @@ async fn forward(
 }
 
 /// Begins when a gang is queued as a whole. Most clusters don't know the kind, and would be asked for it for ever.
-fn workloads(context: &Arc<Context>) -> BoxStream<'static, News> {
+fn workloads(context: &Arc<Context>) -> BoxStream<'static, ChildChange> {
     let context = context.clone();
     let begun = async move {
         context.queued.notified().await;
@@ -189,7 +189,7 @@ fn children<K>(
     context: &Arc<Context>,
     file: impl Fn(&Context, &Event<K>) + Send + 'static,
     is_routine: impl Fn(&Context, &K) -> bool + Send + 'static,
-) -> BoxStream<'static, News>
+) -> BoxStream<'static, ChildChange>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -204,9 +204,11 @@ where
                 Ok(Some(event)) => {
                     file(&context, &event);
                     match &event {
-                        Event::Apply(object) if is_routine(&context, object) => job_of(object).map(News::Routine),
-                        Event::Apply(object) | Event::Delete(object) => job_of(object).map(News::Touched),
-                        Event::InitDone => Some(News::Listed(std::any::type_name::<K>())),
+                        Event::Apply(object) if is_routine(&context, object) => {
+                            job_of(object).map(ChildChange::Routine)
+                        }
+                        Event::Apply(object) | Event::Delete(object) => job_of(object).map(ChildChange::Touched),
+                        Event::InitDone => Some(ChildChange::Listed(std::any::type_name::<K>())),
                         Event::Init | Event::InitApply(_) => None,
                     }
                 }
@@ -280,7 +282,7 @@ pub(super) fn woken(
     reflector::reflector(writer, events)
         .filter_map(move |event| {
             let met = |job: &Guarded| {
-                let key = JobKey::of(job.meta());
+                let key = JobKey::from_meta(job.meta());
                 let is_echo = context.index.update(&key, |cell| {
                     cell.meet(&job.name_any());
                     status::is_echo(job, &cell.writes)
@@ -312,7 +314,7 @@ pub(super) fn woken(
                 }
                 Ok(Event::Delete(job)) => {
                     context.wake_search(&job);
-                    context.forget(&JobKey::of(job.meta()));
+                    context.forget(&JobKey::from_meta(job.meta()));
                     context.forget_turn(&job);
                     context.metrics.backlog().taken(&ObjectRef::from_obj(&job));
                     None
@@ -350,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routine_news_waits_from_one_turn_to_the_next_but_one() {
+    fn routine_update_is_due_at_the_second_turn() {
         let mut routine = Routine::default();
         routine.insert("a");
         assert!(routine.turn().is_empty());

@@ -11,12 +11,12 @@ type Job = ObjectRef<Guarded>;
 
 /// Pending work. A reconcile takes its job from here when it begins, and reports at its end when it is due again.
 pub(crate) struct Backlog {
-    left: Mutex<Left>,
+    left: Mutex<PendingJobs>,
     pending: IntGauge,
 }
 
 #[derive(Default)]
-struct Left {
+struct PendingJobs {
     changed: HashSet<Job>,
     due: HashMap<Job, Instant>,
 }
@@ -62,7 +62,7 @@ impl Backlog {
         self.retain(|_| false);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Left)) {
+    fn change(&self, change: impl FnOnce(&mut PendingJobs)) {
         let mut left = self.left.lock();
         change(&mut left);
         self.pending.set(i64::try_from(left.changed.len()).unwrap_or(i64::MAX));
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_left_from_its_change_until_a_reconcile_begins_and_again_when_it_is_due() {
+    fn job_is_in_backlog_until_reconcile_starts_and_again_when_due() {
         let pending = IntGauge::new("pending", "p").unwrap();
         let backlog = Backlog::new(pending.clone());
         let [one, other] = ["one", "other"].map(|name| Job::new(name).within("ns"));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_exists_no_more_is_not_left() {
+    fn deleted_job_leaves_the_backlog() {
         let pending = IntGauge::new("pending", "p").unwrap();
         let backlog = Backlog::new(pending.clone());
         let [gone, stays] = ["gone", "stays"].map(|name| Job::new(name).within("ns"));

@@ -31,7 +31,7 @@ pub(super) fn render(store: &Store<Guarded>, index: &Index) -> String {
     let mut jobs = Vec::new();
     for object in &objects {
         let Ok(object) = &object.0 else { continue };
-        let job = Job::of(object, &none, index);
+        let job = Job::new(object, &none, index);
         *totals.entry((object.namespace().unwrap_or_default(), job.state.as_str())).or_default() += 1;
         jobs.push(job);
     }
@@ -151,7 +151,7 @@ const GAUGES: [Gauge; 36] = [
         "trainingjob_progress_percent",
         "How far the program is: of steps if their total is known, else of epochs.",
         |job| {
-            job.told(
+            job.agent_or_status(
                 |agent| agent.percent,
                 |status| {
                     // While the result is published, that text follows the progress of the program.
@@ -161,22 +161,22 @@ const GAUGES: [Gauge; 36] = [
         },
     ),
     ("trainingjob_current_epoch", "Epoch that the program is in.", |job| {
-        job.told(|agent| value(agent.progress.epoch).map(f64::floor), |status| count(status.current_epoch))
+        job.agent_or_status(|agent| value(agent.progress.epoch).map(f64::floor), |status| count(status.current_epoch))
     }),
     ("trainingjob_epochs", "Epochs in all.", |job| {
-        job.told(|agent| value(agent.progress.epochs), |status| count(status.total_epochs))
+        job.agent_or_status(|agent| value(agent.progress.epochs), |status| count(status.total_epochs))
     }),
     ("trainingjob_step", "Step of the whole run.", |job| {
-        job.told(|agent| value(agent.progress.step), |status| count(status.current_step))
+        job.agent_or_status(|agent| value(agent.progress.step), |status| count(status.current_step))
     }),
     ("trainingjob_steps", "Steps in all.", |job| {
-        job.told(|agent| value(agent.progress.steps), |status| count(status.total_steps))
+        job.agent_or_status(|agent| value(agent.progress.steps), |status| count(status.total_steps))
     }),
     ("trainingjob_remaining_seconds", "Estimated seconds until the running program ends.", |job| {
         count(job.status.estimated_seconds_remaining).filter(|_| job.runs())
     }),
     ("trainingjob_loss", "Training loss as last reported; NaN if the program says so.", |job| {
-        job.told(|agent| agent.progress.metric(LOSS), measured(|m| m.loss))
+        job.agent_or_status(|agent| agent.progress.metric(LOSS), measured(|m| m.loss))
     }),
     ("trainingjob_best_loss", "Lowest training loss of the attempt.", |job| {
         job.status.best_loss.as_ref().map(|best| best.value)
@@ -186,19 +186,19 @@ const GAUGES: [Gauge; 36] = [
         job.status.best_loss.as_ref().filter(|_| job.runs()).map(|_| f64::from(u8::from(flat)))
     }),
     ("trainingjob_accuracy", "Accuracy as last reported, as the program counts it.", |job| {
-        job.told(|agent| agent.progress.metric(ACCURACY), measured(|m| m.accuracy))
+        job.agent_or_status(|agent| agent.progress.metric(ACCURACY), measured(|m| m.accuracy))
     }),
     ("trainingjob_throughput", "Samples, tokens or steps per second: what the program reports.", |job| {
-        job.told(|agent| agent.progress.metric(THROUGHPUT), measured(|m| m.throughput))
+        job.agent_or_status(|agent| agent.progress.metric(THROUGHPUT), measured(|m| m.throughput))
     }),
     ("trainingjob_min_throughput", "monitoring.minThroughput of the job.", |job| {
         job.plan()?.monitoring.min_throughput.filter(|_| job.runs())
     }),
     ("trainingjob_gpu_utilization_percent", "Mean over the GPUs of the worker that reports.", |job| {
-        job.told(AgentStatus::gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
+        job.agent_or_status(AgentStatus::gpu_utilization, measured(|m| m.gpu_utilization)).filter(|_| job.runs())
     }),
     ("trainingjob_last_progress_timestamp_seconds", "When the program last reported anything.", |job| {
-        job.told(
+        job.agent_or_status(
             |agent| Some(seconds(agent.progress.last()?.time)),
             |status| status.last_progress_time.as_ref().map(|time| seconds(time.0)),
         )
@@ -207,10 +207,10 @@ const GAUGES: [Gauge; 36] = [
         let time = |status: &TrainingJobStatus| {
             status.checkpoint.as_ref()?.last_checkpoint_time.as_ref().map(|t| seconds(t.0))
         };
-        job.told(|agent| Some(seconds(agent.checkpoints.as_ref()?.latest.as_ref()?.time?)), time)
+        job.agent_or_status(|agent| Some(seconds(agent.checkpoints.as_ref()?.latest.as_ref()?.time?)), time)
     }),
     ("trainingjob_checkpoint_size_bytes", "Size of the newest good checkpoint.", |job| {
-        job.told(|agent| Some(agent.checkpoints.as_ref()?.latest.as_ref()?.bytes as f64), |_| None)
+        job.agent_or_status(|agent| Some(agent.checkpoints.as_ref()?.latest.as_ref()?.bytes as f64), |_| None)
     }),
     (
         "trainingjob_last_backup_timestamp_seconds",
@@ -219,7 +219,7 @@ const GAUGES: [Gauge; 36] = [
             let time = |status: &TrainingJobStatus| {
                 status.checkpoint.as_ref()?.last_backup_time.as_ref().map(|t| seconds(t.0))
             };
-            job.told(|agent| Some(seconds(agent.checkpoints.as_ref()?.copied.as_ref()?.time?)), time)
+            job.agent_or_status(|agent| Some(seconds(agent.checkpoints.as_ref()?.copied.as_ref()?.time?)), time)
         },
     ),
     ("trainingjob_backup_pending", "1 if a good checkpoint is not copied yet, 0 if all are.", |job| {
@@ -284,7 +284,9 @@ const FAMILIES: [Family; 8] = [
         "counter",
         "Checkpoints that were deleted since the agent of this attempt started.",
         |job, page| {
-            if let Some(deleted) = job.told(|agent| Some(agent.checkpoints.as_ref()?.deleted as f64), |_| None) {
+            if let Some(deleted) =
+                job.agent_or_status(|agent| Some(agent.checkpoints.as_ref()?.deleted as f64), |_| None)
+            {
                 page.sample(&job.labels, deleted);
             }
         },
@@ -344,9 +346,9 @@ fn silent_nodes(cell: &Cell) -> usize {
 }
 
 impl<'a> Job<'a> {
-    fn of(object: &'a TrainingJob, none: &'a TrainingJobStatus, index: &Index) -> Self {
+    fn new(object: &'a TrainingJob, none: &'a TrainingJobStatus, index: &Index) -> Self {
         let status = object.status.as_ref().unwrap_or(none);
-        let key = JobKey::of(&object.metadata);
+        let key = JobKey::from_meta(&object.metadata);
         let seen = index
             .read(&key, |cell| (cell.agents.answer(), cell.agents.is_up(), cell.wanted.clone(), silent_nodes(cell)));
         let (answer, up, wanted, silent_nodes) = seen.unwrap_or_default();
@@ -394,7 +396,7 @@ impl<'a> Job<'a> {
 
     /// While the job runs, the agent knows more than the status, whose writes are spaced out. Afterwards the status
     /// takes precedence, and the agent's value counts for what a status can't hold, such as a loss of NaN.
-    fn told(
+    fn agent_or_status(
         &self,
         by_agent: impl Fn(&AgentStatus) -> Option<f64>,
         by_status: impl Fn(&TrainingJobStatus) -> Option<f64>,
@@ -412,9 +414,9 @@ impl<'a> Job<'a> {
 
     /// Counts by verdict: from the agent while the job runs, afterwards from the status.
     fn checkpoints(&self) -> Option<[(&'static str, f64); 4]> {
-        let told = self.answer.as_ref().filter(|_| self.runs()).and_then(|seen| seen.status.checkpoints.as_ref());
-        if let Some(told) = told {
-            return Some(told.by_verdict().map(|(verdict, count)| (verdict, f64::from(count))));
+        let reported = self.answer.as_ref().filter(|_| self.runs()).and_then(|seen| seen.status.checkpoints.as_ref());
+        if let Some(reported) = reported {
+            return Some(reported.by_verdict().map(|(verdict, count)| (verdict, f64::from(count))));
         }
         let status = self.status.checkpoint.as_ref()?;
         let count = |count: Option<i32>| f64::from(count.unwrap_or(0));
@@ -482,7 +484,7 @@ mod tests {
     fn planned(index: &Index, n: usize, fields: &Value) {
         let mut object = object(n);
         object["spec"].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        let planned = plan::resolve(&serde_json::from_value(object).unwrap(), &plan::Runtime::default());
+        let planned = plan::resolve(&serde_json::from_value(object).unwrap(), &plan::OperatorInfo::default());
         let wanted =
             ResolvedSpec { generation: None, basis: Basis::default(), planned, refused: None, service: 0, config: 0 };
         index.update(&key(&format!("u{n}")), |cell| cell.wanted = Some(Arc::new(wanted)));
@@ -535,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_knows_better_while_the_job_runs() {
+    fn agent_values_override_status_while_job_runs() {
         let index = Index::default();
         answered(&index, "u0", answer(2, &[("step", 30.0), ("steps", 60.0), ("epoch", 1.7), ("loss", f64::NAN)]));
         let status = json!({
@@ -577,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_has_the_last_word() {
+    fn status_takes_precedence_once_job_has_ended() {
         let index = Index::default();
         answered(&index, "u0", answer(1, &[("step", 58.0), ("steps", 60.0), ("loss", f64::INFINITY)]));
         failed(&index, "u0");
@@ -603,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_attempt_said_is_not_of_this_one() {
+    fn answer_of_an_earlier_attempt_is_ignored() {
         let index = Index::default();
         answered(&index, "u0", answer(1, &[("step", 58.0), ("steps", 60.0)]));
         failed(&index, "u1");
@@ -614,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn why_it_waits_and_why_it_failed() {
+    fn metrics_include_waiting_and_failure_reasons() {
         let condition = |type_: &str, reason: &str| json!({ "type": type_, "status": "False", "reason": reason, "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" });
         let statuses = vec![
             json!({ "state": "Pending", "conditions": [condition("Scheduled", "QuotaExceeded")] }),
@@ -648,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_wait_are_counted_by_queue() {
+    fn waiting_jobs_are_counted_by_queue() {
         let index = Index::default();
         let scheduled = |reason: &str| json!([{ "type": "Scheduled", "status": "False", "reason": reason, "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z" }]);
         let queue = |more: Value| {
@@ -689,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_may_need_and_what_it_has() {
+    fn metrics_include_job_limits_and_current_values() {
         let index = Index::default();
         let elastic = json!({ "numWorkers": 4, "elastic": { "maxWorkers": 6 }, "checkpoint": { "enabled": false },
                               "monitoring": { "minThroughput": 7.5 } });

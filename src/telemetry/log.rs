@@ -47,7 +47,7 @@ mod tests {
     use tracing_subscriber::filter::LevelFilter;
 
     #[test]
-    fn a_level_or_directives_choose_what_is_logged() {
+    fn log_filter_accepts_a_level_or_directives() {
         assert_eq!(filter("DEBUG").unwrap().max_level_hint(), Some(LevelFilter::DEBUG));
         assert_eq!(filter("warn,kube=trace").unwrap().max_level_hint(), Some(LevelFilter::TRACE));
         let error = filter("verbose=loud").unwrap_err().to_string();

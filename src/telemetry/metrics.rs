@@ -94,7 +94,7 @@ pub struct Metrics {
     leader: IntGauge,
     jobs: Mutex<(Phase, Option<Jobs>)>,
     searches: Mutex<Option<Store<Guarded<TuningJob>>>>,
-    lives: Mutex<HashMap<String, Life>>,
+    lives: Mutex<HashMap<String, JobHistory>>,
     /// Namespaces that have series and no TrainingJob, and since when.
     empty_namespaces: Mutex<HashMap<String, Instant>>,
     /// When the operator's own thread was last at work.
@@ -108,7 +108,7 @@ type Jobs = (Store<Guarded>, Arc<Index>);
 
 /// What must be remembered of a job between two changes, by its UID.
 #[derive(Default)]
-struct Life {
+struct JobHistory {
     has_run: bool,
     /// When the job first failed since all workers last ran. `ran_in` is the incarnation of that failure.
     down_since: Option<Timestamp>,
@@ -300,7 +300,7 @@ impl Metrics {
             self.errors.with_label_values(&[&*of_job, &[error]].concat()).inc();
         }
         let (true, Some(uid)) = (self.per_job, object.uid()) else { return };
-        let mut lives = self.lives();
+        let mut lives = self.histories();
         let life = lives.entry(uid.clone()).or_default();
         let (_, _, errors) = life.series.get_or_insert_with(|| (namespace.clone(), name.clone(), BTreeSet::default()));
         errors.extend(error);
@@ -406,7 +406,7 @@ impl Metrics {
         let queued = self.queued.with_label_values(&[&namespace]);
         let [in_place, recreated] =
             ["in_place", "recreated"].map(|how| self.restarted_after.with_label_values(&[&namespace, how]));
-        let mut lives = self.lives();
+        let mut lives = self.histories();
         let life = lives.entry(uid.clone()).or_default();
         // The job may have started before this operator did.
         life.has_run |= old.state == Some(State::Running);
@@ -451,14 +451,14 @@ impl Metrics {
 
     /// Forgets a TrainingJob that no longer exists.
     pub(crate) fn forget(&self, uid: &str) {
-        if let Some(life) = self.lives().remove(uid) {
+        if let Some(life) = self.histories().remove(uid) {
             self.remove_series(&life);
         }
     }
 
     /// Forgets all other TrainingJobs.
     pub(crate) fn retain(&self, there: &HashSet<String>) {
-        self.lives().retain(|uid, life| {
+        self.histories().retain(|uid, life| {
             let stays = there.contains(uid);
             if !stays {
                 self.remove_series(life);
@@ -467,7 +467,7 @@ impl Metrics {
         });
     }
 
-    fn remove_series(&self, life: &Life) {
+    fn remove_series(&self, life: &JobHistory) {
         let Some((namespace, name, errors)) = &life.series else { return };
         // The error says that there is no such series.
         for result in ["success", "error"] {
@@ -519,7 +519,7 @@ impl Metrics {
         self.searches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lives(&self) -> MutexGuard<'_, HashMap<String, Life>> {
+    fn histories(&self) -> MutexGuard<'_, HashMap<String, JobHistory>> {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_in_the_same_pods_are_told_from_those_in_new_ones() {
+    fn restart_waits_distinguish_same_pods_from_new_pods() {
         let at = |state: &str, attempt: u32, incarnation: u32, failed: bool| {
             let failure = json!({ "attempt": 1, "time": ago(30), "reason": "ExitCode", "message": "" });
             let restarts = if failed { vec![failure] } else { Vec::new() };
@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_those_of_jobs_that_have_started() {
+    fn only_started_jobs_have_a_duration() {
         let metrics = Metrics::new();
         let (start, end) = ("2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z");
         let ended = |framework: Framework, of: Value| metrics.ended("ns", framework, &status(of));
@@ -694,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn series_of_a_job_go_with_it() {
+    fn job_series_disappear_with_the_job() {
         let metrics = Metrics::per_job();
         let (store, mut writer) = reflector::store();
         metrics.observe(store, Arc::default());
@@ -727,7 +727,7 @@ mod tests {
     }
 
     #[test]
-    fn series_of_a_namespace_go_an_hour_after_its_last_job() {
+    fn namespace_series_expire_an_hour_after_the_last_job() {
         let metrics = Metrics::new();
         let begun = Instant::now();
         let there = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>();
@@ -752,7 +752,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_made_once_a_second_and_shared() {
+    fn metrics_page_is_rendered_once_a_second_and_shared() {
         let metrics = Metrics::new();
         let first = metrics.page();
         metrics.created("ns", Framework::Pytorch);
@@ -765,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn reconciles_under_way() {
+    fn gauge_counts_reconciles_in_flight() {
         let metrics = Metrics::new();
         let one = metrics.reconciling();
         let two = metrics.reconciling();

@@ -10,5 +10,5 @@ mod server;
 
 pub use log::{LogFormat, init as init_log};
 pub use metrics::{Metrics, Phase};
-pub use requests::{Counted, count_requests};
+pub use requests::{CountingClient, count_requests};
 pub use server::{serve, serve_apart};

@@ -11,17 +11,17 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 /// A layer that counts the client's requests in `metrics`.
-pub fn count_requests<S>(metrics: Arc<Metrics>) -> impl Layer<S, Service = Counted<S>> {
-    layer_fn(move |inner| Counted { inner, metrics: metrics.clone() })
+pub fn count_requests<S>(metrics: Arc<Metrics>) -> impl Layer<S, Service = CountingClient<S>> {
+    layer_fn(move |inner| CountingClient { inner, metrics: metrics.clone() })
 }
 
 /// A client that counts.
-pub struct Counted<S> {
+pub struct CountingClient<S> {
     inner: S,
     metrics: Arc<Metrics>,
 }
 
-impl<S, B, R> Service<Request<B>> for Counted<S>
+impl<S, B, R> Service<Request<B>> for CountingClient<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
     S::Future: Send + 'static,
@@ -35,7 +35,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (verb, resource) = what(request.method(), request.uri());
+        let (verb, resource) = verb_and_resource(request.method(), request.uri());
         let metrics = self.metrics.clone();
         let mut pending = Pending { metrics, verb, resource, started: Instant::now(), code: "cancelled".into() };
         let answer = self.inner.call(request);
@@ -65,7 +65,7 @@ impl Drop for Pending {
 }
 
 /// Verb and resource of a request in the terms of RBAC, such as `update` and `trainingjobs/status`. No names.
-fn what(method: &Method, uri: &Uri) -> (&'static str, String) {
+fn verb_and_resource(method: &Method, uri: &Uri) -> (&'static str, String) {
     let mut path = uri.path().split('/').filter(|part| !part.is_empty());
     let root = path.next().unwrap_or_default();
     let prefix = match root {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_named_without_names() {
+    fn request_labels_omit_object_names() {
         for (method, uri, verb, resource) in [
             ("PUT", "/apis/ml.example.com/v1/namespaces/a/trainingjobs/x/status", "update", "trainingjobs/status"),
             ("GET", "/apis/ml.example.com/v1/trainingjobs?watch=true&resourceVersion=7", "watch", "trainingjobs"),
@@ -119,12 +119,12 @@ mod tests {
             ("GET", "/apis", "list", ""),
         ] {
             let method = Method::from_bytes(method.as_bytes()).unwrap();
-            assert_eq!(what(&method, &uri.parse().unwrap()), (verb, resource.to_owned()), "{uri}");
+            assert_eq!(verb_and_resource(&method, &uri.parse().unwrap()), (verb, resource.to_owned()), "{uri}");
         }
     }
 
     #[tokio::test]
-    async fn every_request_counts_however_it_ends() {
+    async fn every_request_is_counted_even_if_cancelled() {
         let metrics = Arc::new(Metrics::new());
         let answer = |code: u16| async move {
             match code {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn series_of_a_search_go_with_it() {
+    fn search_series_disappear_with_the_search() {
         let (store, mut writer) = reflector::store();
         let best = json!({ "trial": 2, "name": "a-2", "value": 0.25, "parameters": {} });
         let status =

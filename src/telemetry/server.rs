@@ -157,7 +157,7 @@ mod tests {
 
     /// Clients that ask and do not read, or connect and do not ask.
     #[tokio::test]
-    async fn silent_clients_keep_nobody_out() {
+    async fn idle_clients_do_not_block_others() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         serve_apart(listener, Arc::new(Metrics::new())).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_operator_that_stands_still_is_not_healthy() {
+    async fn healthz_is_ok_after_a_recent_beat() {
         let metrics = Arc::new(Metrics::new());
         assert_eq!(metrics.stands_still(), None, "it has not begun");
         metrics.beat();

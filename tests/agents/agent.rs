@@ -10,9 +10,9 @@ use protocol::attempt::AttemptEnd;
 use protocol::inputs::FetchStage;
 use protocol::progress::{Progress, Source};
 use protocol::proof::{AnswerKey, Nonce};
-use protocol::report::{LaunchErrorKind, MAX_BYTES, Phase, Reached, Report};
+use protocol::report::{LastProgress, LaunchErrorKind, MAX_BYTES, Phase, Report};
 use protocol::role::RoleName;
-use protocol::stacks::{Place, ProcessStacks, ProcessState, Stacks};
+use protocol::stacks::{ProcessStacks, ProcessState, StackLocation, Stacks};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -147,7 +147,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn exit_codes_are_the_programs() {
+fn agent_exits_with_the_programs_exit_code() {
     let room = Room::new("exit-codes");
     for code in [0, 1, 42, 255] {
         assert_eq!(room.sh(&format!("exit {code}")).status.code(), Some(code));
@@ -176,7 +176,7 @@ fn signals_are_forwarded() {
 }
 
 #[test]
-fn never_0_after_a_stop_from_outside() {
+fn exit_code_is_never_0_after_an_external_stop() {
     let room = Room::new("stopped");
     for (signal, own, code) in [(Signal::SIGTERM, 0, 143), (Signal::SIGINT, 0, 130), (Signal::SIGTERM, 5, 5)] {
         let name = signal.as_str().strip_prefix("SIG").unwrap();
@@ -197,7 +197,7 @@ fn a_program_may_signal_its_own_group() {
 }
 
 #[test]
-fn what_ignores_sigterm_is_killed_after_the_grace() {
+fn process_ignoring_sigterm_is_killed_after_the_grace() {
     let room = Room::new("grace");
     let script = "trap '' TERM; setsid sh -c 'echo $$ > rank; exec sleep 1000' & echo ready; sleep 1000";
     let mut agent = room.start(&["--grace-seconds", "1"], script);
@@ -213,7 +213,7 @@ fn what_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[test]
-fn those_left_behind_get_sigterm_and_what_is_left_of_the_grace() {
+fn remaining_processes_get_sigterm_and_the_rest_of_the_grace() {
     let room = Room::new("saves");
     // The shell dies at once and forwards nothing to the program that it runs.
     let program = "trap 'sleep 0.1; echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
@@ -239,7 +239,7 @@ fn no_process_is_left_behind() {
 }
 
 #[test]
-fn a_crowd_that_goes_on_forking_is_ended() {
+fn endlessly_forking_processes_are_killed() {
     let room = Room::new("crowd");
     room.write("breed", b"trap '' TERM; while :; do setsid sleep 0.05 & sleep 0.01; done", 0o644);
     let script = "for n in 1 2 3; do (setsid sh breed & echo $! > breed$n); done; exit 0";
@@ -274,7 +274,7 @@ fn output_passes_byte_for_byte() {
 }
 
 #[test]
-fn what_is_parsed_passes_byte_for_byte_too() {
+fn parsed_output_passes_byte_for_byte() {
     let room = Room::new("parsed-bytes");
     let noise = noise(1 << 20);
     let parts: [&[u8]; 8] = [
@@ -303,7 +303,7 @@ fn what_is_parsed_passes_byte_for_byte_too() {
 }
 
 #[test]
-fn a_flood_is_passed_on_whole_and_its_end_is_read() {
+fn flood_of_output_is_passed_on_and_parsed_to_its_end() {
     let room = Room::new("flood");
     let mut data: Vec<u8> = (1..400_000).flat_map(|n| format!("step {n}/400000 | loss: 0.25\n").into_bytes()).collect();
     data.extend_from_slice(b"step 400000/400000 | loss: 0.125\n");
@@ -315,7 +315,7 @@ fn a_flood_is_passed_on_whole_and_its_end_is_read() {
 }
 
 #[test]
-fn a_terminal_stays_one() {
+fn program_keeps_its_terminal() {
     let room = Room::new("terminal");
     let agent = binary("agent");
     let script = format!(
@@ -327,7 +327,7 @@ fn a_terminal_stays_one() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_loses_nothing() {
+fn slow_reader_loses_no_output() {
     let room = Room::new("blocked");
     // More than the pipe to the reader holds (64 KiB), so that the agent is blocked when the program ends. It is not so
     // much that the program is blocked, too.
@@ -343,7 +343,7 @@ fn a_reader_that_does_not_read_loses_nothing() {
 }
 
 #[test]
-fn a_blocked_reader_keeps_no_signal_away() {
+fn blocked_reader_does_not_block_signals() {
     let room = Room::new("blocked-signal");
     let mut agent = room.start(&["--grace-seconds", "1"], "trap '' TERM; echo ready; cat /dev/zero >&2");
     agent.ready();
@@ -355,7 +355,7 @@ fn a_blocked_reader_keeps_no_signal_away() {
 }
 
 #[test]
-fn a_stranger_who_holds_stderr_does_not_keep_the_agent() {
+fn foreign_process_holding_stderr_does_not_block_the_agent() {
     let room = Room::new("stranger");
     let mut agent = room.start(&[], "echo $$ > pid; echo ready; sleep 0.05; until [ -e go ]; do sleep 0.1; done");
     agent.ready();
@@ -367,7 +367,7 @@ fn a_stranger_who_holds_stderr_does_not_keep_the_agent() {
 }
 
 #[test]
-fn without_a_reader_the_program_goes_on() {
+fn program_continues_without_a_reader() {
     let room = Room::new("no-reader");
     let mut agent = room.start(&[], "until [ -e go ]; do sleep 0.1; done; head -c 300000 /dev/zero >&2; echo end >&2");
     drop(agent.0.stderr.take());
@@ -377,7 +377,7 @@ fn without_a_reader_the_program_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_started_says_why() {
+fn launch_failure_names_its_cause() {
     use LaunchErrorKind::{CommandNotFound, InterpreterNotFound, PermissionDenied};
     let room = Room::new("launch");
     room.write("plain", b"echo hello", 0o644);
@@ -419,7 +419,7 @@ fn commands_are_looked_up_as_execvp_does() {
 }
 
 #[test]
-fn what_changes_per_attempt_is_set_and_expanded() {
+fn attempt_variables_are_set_and_expanded() {
     let room = Room::new("expand");
     let script = "echo $ATTEMPT $MASTER_PORT $PET_MASTER_PORT \"<$RESUME_FROM_CHECKPOINT>\" $ADDRESS \"$@\"";
     let arguments = ["sh", "-c", script, "$(MASTER_PORT)", "--try=$(ATTEMPT)", "$$(MASTER_PORT)", "$(OTHER)", "$HOME"];
@@ -436,7 +436,7 @@ fn what_changes_per_attempt_is_set_and_expanded() {
 
 /// `$(NAME)` expands to a withheld variable, but the program and a shell do not find it.
 #[test]
-fn what_is_withheld_is_expanded_and_not_found() {
+fn withheld_variable_is_expanded_but_not_set() {
     let room = Room::new("withheld");
     let script = "echo \"${RANK-none} ${MASTER_PORT-none} ${PET_MASTER_PORT-none} ${NODE_RANK-none} $AT $*\"";
     let options = ["--master-port=29502", "--env=RANK=1", "--env=NODE_RANK=1", "--env=AT=x:$(MASTER_PORT)"];
@@ -453,7 +453,7 @@ fn what_is_withheld_is_expanded_and_not_found() {
 /// The agent's variables take precedence over the container's, in the command too. A shell in the container finds the
 /// same ones.
 #[test]
-fn what_the_agent_is_given_is_its_programs_and_is_left_for_a_shell() {
+fn agent_variables_override_the_container_and_reach_shells() {
     let room = Room::new("given");
     let setup =
         r#"{"uid": "u", "workers": 1, "leader": "127.0.0.1", "port": 1, "masterPort": 29500, "restarts": "Never"}"#;
@@ -486,7 +486,7 @@ fn what_the_agent_is_given_is_its_programs_and_is_left_for_a_shell() {
 }
 
 #[test]
-fn the_message_outlives_a_killed_agent() {
+fn termination_message_survives_a_killed_agent() {
     let room = Room::new("killed");
     let script = "echo $$ > pid; dirname $TRAININGJOB_PROGRESS_FILE > folder
         echo step 1 >&2; until [ -e go ]; do sleep 0.1; done; echo step 2 >&2; exec sleep 1000";
@@ -506,7 +506,7 @@ fn the_message_outlives_a_killed_agent() {
 }
 
 #[test]
-fn the_message_is_written_in_place_and_cut_to_length() {
+fn termination_message_is_written_in_place_and_truncated() {
     let room = Room::new("in-place");
     for before in [0, 4000, 9000] {
         room.write("message", &noise(before), 0o644);
@@ -521,7 +521,7 @@ fn the_message_is_written_in_place_and_cut_to_length() {
 
 /// Behaves like a disk that does not answer: opening a FIFO for writing blocks until a reader opens it.
 #[test]
-fn a_message_that_takes_for_ever_stops_nothing() {
+fn blocked_termination_log_does_not_stop_the_program() {
     let room = Room::new("message-blocks");
     nix::unistd::mkfifo(&room.path("message"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut agent = room.start(&[], "echo ready; exit 3");
@@ -530,7 +530,7 @@ fn a_message_that_takes_for_ever_stops_nothing() {
 }
 
 #[test]
-fn a_message_that_cannot_be_written_stops_nothing() {
+fn unwritable_termination_log_does_not_stop_the_program() {
     let room = Room::new("no-message");
     let mut agent = Command::new(binary("agent"));
     agent.args(["run", "--termination-log", "/no/such/place", "--", "sh", "-c", "echo own words >&2; exit 6"]);
@@ -541,7 +541,7 @@ fn a_message_that_cannot_be_written_stops_nothing() {
 }
 
 #[test]
-fn huge_lines_and_progress_bars_fit() {
+fn stderr_tail_handles_huge_lines_and_progress_bars() {
     let room = Room::new("huge");
     let output = room.sh("head -c 5000000 /dev/zero | tr '\\0' '\"' >&2");
     assert_eq!(output.stderr.len(), 5_000_000);
@@ -603,7 +603,7 @@ fn python_looks_the_same(room: &Room, file: &str, variables: &[(&str, &str)]) ->
 }
 
 #[test]
-fn an_exception_of_python_is_told_and_nothing_changes() {
+fn python_exception_is_reported_and_output_is_unchanged() {
     let room = Room::new("exception");
     let script = "import json, sys\nprint(sys.path[1:], [m for m in sys.modules if 'trainingjob' in m])\n\
                   def load(text):\n    return json.loads(text)\n\nload('{')\n";
@@ -622,7 +622,7 @@ fn an_exception_of_python_is_told_and_nothing_changes() {
 
 /// As with MXNet, whose exit waits for workers that wait for it.
 #[test]
-fn an_exception_that_can_not_end_the_program_is_helped() {
+fn program_stuck_after_an_exception_is_ended() {
     let room = Room::new("exception-that-waits");
     let waits = "import atexit, sys, time\ndef wait():\n    while True: time.sleep(0.05)\natexit.register(wait)\n";
     let Some(()) = python(&room, "", |_| ()) else { return };
@@ -653,7 +653,7 @@ fn an_exception_that_can_not_end_the_program_is_helped() {
 }
 
 #[test]
-fn exceptions_of_threads_and_of_what_does_not_compile() {
+fn thread_and_compile_errors_are_reported() {
     let room = Room::new("exception-kinds");
     let thread = "import threading\ndef work():\n    raise ValueError('in a thread')\n\
                   t = threading.Thread(target=work, name='loader')\nt.start()\nt.join()\n";
@@ -679,7 +679,7 @@ fn exceptions_of_threads_and_of_what_does_not_compile() {
 }
 
 #[test]
-fn the_images_own_sitecustomize_and_hook_are_kept() {
+fn sitecustomize_and_hook_of_the_image_are_kept() {
     let room = Room::new("sitecustomize");
     fs::create_dir_all(room.path("own")).unwrap();
     let own = "import sys\nsys.path.append('/of/the/image')\nvalue = 42\n\
@@ -728,7 +728,7 @@ pub fn cause(report: Report) -> AttemptEnd {
 }
 
 #[test]
-fn what_python_catches_is_not_why_it_ends() {
+fn caught_python_exception_is_not_the_cause() {
     let room = Room::new("caught");
     let caught = "import ctypes, logging, os, sys\ntry:\n    import no_such_module\nexcept ImportError:\n    logging.exception('going on without')\n";
     let Some(()) = python(&room, "", |_| ()) else { return };
@@ -740,9 +740,9 @@ fn what_python_catches_is_not_why_it_ends() {
         let report = room.report();
         (report.python_tells, report.exception.clone(), cause(report))
     };
-    for (options, tells) in [(&[][..], true), (&["-I"][..], false)] {
+    for (options, hook_loads) in [(&[][..], true), (&["-I"][..], false)] {
         let (python_tells, exception, cause) = end(options, "os.kill(os.getpid(), 11)");
-        assert_eq!((python_tells, exception), (tells, None));
+        assert_eq!((python_tells, exception), (hook_loads, None));
         assert_eq!((cause.reason, cause.permanent), (Reason::Signal, false), "{}", cause.message);
     }
     let (.., cause) = end(&[], "sys.exit(1)");
@@ -754,7 +754,7 @@ fn what_python_catches_is_not_why_it_ends() {
 }
 
 #[test]
-fn a_hook_of_the_programs_own_hides_nothing() {
+fn custom_excepthook_does_not_hide_the_exception() {
     let room = Room::new("own-hook");
     let hook = "import sys\nsys.excepthook = lambda kind, value, traceback: print('framed', value, file=sys.stderr)\n";
     room.write("train.py", format!("{hook}\nraise ValueError('bad')\n").as_bytes(), 0o644);
@@ -773,7 +773,7 @@ fn a_hook_of_the_programs_own_hides_nothing() {
 
 /// Event loops of graphical programs, servers and trackers print caught exceptions this way.
 #[test]
-fn who_calls_the_hook_to_print_goes_on() {
+fn calling_excepthook_to_print_does_not_end_the_program() {
     let room = Room::new("prints-by-hook");
     let Some(()) = python(&room, "", |_| ()) else { return };
     let train = "import sys, time\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.excepthook(*sys.exc_info())\ntime.sleep(4)\n";
@@ -789,30 +789,30 @@ fn who_calls_the_hook_to_print_goes_on() {
 }
 
 #[test]
-fn how_full_a_gpu_was_before_its_memory_did_not_suffice() {
+fn gpu_out_of_memory_report_includes_memory_in_use() {
     let room = Room::new("gpu-memory");
     let smi = "#!/bin/sh\necho '0, GPU-1, 97, 80000, 81559, 612, 61'\nexec >&-\nsleep 1\necho > seen\n";
     room.write("nvidia-smi", smi.as_bytes(), 0o755);
     let path = format!("{}:{}", room.0.display(), std::env::var("PATH").unwrap());
     let train = "while [ ! -e seen ]; do sleep 0.1; done; echo 'CUDA error: out of memory' >&2; exit 1";
-    let told = until("how full it was", DEADLINE, || {
+    let reported = until("how full it was", DEADLINE, || {
         let _ = fs::remove_file(room.path("seen"));
         let options = ["--hang-timeout", "60", "--hang-policy", "report", "--grace-seconds", "1"];
         let output = room.agent(&options, &["sh", "-c", train]).env("PATH", &path).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
         room.report().gpu_memory.map(|gpu| (gpu.index, gpu.used / gpu.total, cause(room.report())))
     });
-    assert!(told.0 == 0 && (0.97..0.99).contains(&told.1), "{told:?}");
-    assert_eq!(told.2.reason, Reason::CudaOutOfMemory);
+    assert!(reported.0 == 0 && (0.97..0.99).contains(&reported.1), "{reported:?}");
+    assert_eq!(reported.2.reason, Reason::CudaOutOfMemory);
     assert!(
-        told.2.message.contains("CUDA error: out of memory (GPU 0: 78.1 of 79.6 GiB in use "),
+        reported.2.message.contains("CUDA error: out of memory (GPU 0: 78.1 of 79.6 GiB in use "),
         "{}",
-        told.2.message
+        reported.2.message
     );
 }
 
 #[test]
-fn an_exit_code_of_a_shell_is_told_as_its_signal() {
+fn shell_exit_code_is_reported_as_its_signal() {
     let room = Room::new("shells-code");
     room.sh("sh -c 'kill -SEGV $$'; exit $?");
     let cause = cause(room.report());
@@ -821,7 +821,7 @@ fn an_exit_code_of_a_shell_is_told_as_its_signal() {
 }
 
 #[test]
-fn whose_exception_it_was() {
+fn exception_of_a_child_is_not_attributed_to_the_program() {
     let room = Room::new("whose");
     let Some(()) = python(&room, "", |_| ()) else { return };
     room.write("helper.py", b"raise KeyError('helper')\n", 0o644);
@@ -832,18 +832,18 @@ fn whose_exception_it_was() {
         let report = room.report();
         (report.exception.clone().map(|exception| (exception.message, exception.by_program)), cause(report).reason)
     };
-    let told = |message: &str, by_program| Some((message.to_owned(), Some(by_program)));
-    assert_eq!(run(&["python3", "helper.py"]), (told("'helper'", true), Reason::PythonException));
-    assert_eq!(run(&["sh", "-c", "python3 helper.py; exit 1"]), (told("'helper'", false), Reason::PythonException));
-    assert_eq!(run(&["sh", "-c", "python3 helper.py; kill -11 $$"]), (told("'helper'", false), Reason::Signal));
+    let reported = |message: &str, by_program| Some((message.to_owned(), Some(by_program)));
+    assert_eq!(run(&["python3", "helper.py"]), (reported("'helper'", true), Reason::PythonException));
+    assert_eq!(run(&["sh", "-c", "python3 helper.py; exit 1"]), (reported("'helper'", false), Reason::PythonException));
+    assert_eq!(run(&["sh", "-c", "python3 helper.py; kill -11 $$"]), (reported("'helper'", false), Reason::Signal));
     // A launcher that reports only that its script failed.
     let launcher = "import subprocess, sys\nsubprocess.run([sys.executable, 'helper.py'], check=True)\n";
     room.write("launcher.py", launcher.as_bytes(), 0o644);
-    assert_eq!(run(&["python3", "launcher.py"]), (told("'helper'", false), Reason::PythonException));
+    assert_eq!(run(&["python3", "launcher.py"]), (reported("'helper'", false), Reason::PythonException));
 }
 
 #[test]
-fn what_another_process_raised_is_told_with_its_place() {
+fn exception_of_another_process_keeps_its_location() {
     let room = Room::new("handed-on");
     // As torch/_utils.py and torch/multiprocessing/spawn.py do it, with a message whose end comes late.
     let script = "import traceback\n\
@@ -862,7 +862,7 @@ fn what_another_process_raised_is_told_with_its_place() {
 }
 
 #[test]
-fn of_many_ranks_the_first_one_to_fail_is_told() {
+fn first_failing_rank_is_reported() {
     let room = Room::new("ranks");
     let rank = "import os, time\nif os.environ['RANK'] != '2':\n    while not os.path.exists('failed'): time.sleep(0.01)\n    time.sleep(0.02)\n\
                 try:\n    raise RuntimeError('rank ' + os.environ['RANK'])\nfinally:\n    os.environ['RANK'] == '2' and open('failed.tmp', 'w')\n";
@@ -899,7 +899,7 @@ print(post(b'{"loss": 9}', os.environ["TRAININGJOB_PROGRESS_URL"].rsplit("/", 1)
 "#;
 
 #[test]
-fn progress_by_post() {
+fn progress_is_accepted_by_http_post() {
     let room = Room::new("post");
     room.write("train.py", POST.as_bytes(), 0o644);
     if python(&room, "", |_| ()).is_none() {
@@ -915,7 +915,7 @@ fn progress_by_post() {
 }
 
 #[test]
-fn progress_by_file_goes_before_output_and_checkpoints() {
+fn progress_file_takes_precedence_over_output_and_checkpoints() {
     let room = Room::new("file");
     fs::create_dir_all(room.path("checkpoint-900")).unwrap();
     room.write("checkpoint-900/trainer_state.json", br#"{"global_step": 900, "epoch": 9}"#, 0o644);
@@ -927,7 +927,7 @@ fn progress_by_file_goes_before_output_and_checkpoints() {
         echo done > done; until [ -e go ]; do sleep 0.1; done";
     let mut agent = room.agent(&[], &["sh", "-c", script]);
     let mut agent = Running(agent.env("CHECKPOINT_DIR", &room.0).env_remove("NODE_RANK").spawn().unwrap());
-    let wanted = |reached: &Reached| {
+    let wanted = |reached: &LastProgress| {
         (reached.step, reached.steps, reached.loss, reached.epoch) == (Some(600.0), Some(9.0), Some(0.25), Some(1.5))
     };
     room.report_with("all sources", |report| report.progress.as_ref().is_some_and(wanted));
@@ -936,7 +936,7 @@ fn progress_by_file_goes_before_output_and_checkpoints() {
 }
 
 #[test]
-fn progress_by_the_users_patterns() {
+fn progress_is_parsed_by_user_patterns() {
     let room = Room::new("patterns");
     let options =
         ["--progress-pattern", r"it (?P<step>\d+) of (?P<steps>\d+)", "--progress-pattern", r"L=(?P<loss>\S+)"];
@@ -954,7 +954,7 @@ fn progress_by_the_users_patterns() {
 }
 
 #[test]
-fn signs_are_kept_with_their_lines() {
+fn error_patterns_are_kept_with_their_lines() {
     let room = Room::new("signs");
     room.sh("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried' >&2; echo 'Epoch 2/9 loss: nan'; echo 'Epoch 3/9 loss: nan'");
     let report = room.report();
@@ -975,7 +975,7 @@ fn lost(room: &Room, script: &str) -> (Option<i32>, Report) {
 }
 
 #[test]
-fn a_loss_that_is_no_number_ends_the_program() {
+fn nan_loss_ends_the_program() {
     let room = Room::new("nan");
     let wait = "while :; do sleep 0.1; done";
     for (script, code, own, signal) in [
@@ -1001,7 +1001,7 @@ fn a_loss_that_is_no_number_ends_the_program() {
 }
 
 #[test]
-fn a_loss_that_is_no_number_may_be_nothing_but_told() {
+fn nan_loss_is_only_reported_by_default() {
     let room = Room::new("nan-told");
     let output = room.sh(LOST);
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
@@ -1013,7 +1013,7 @@ fn a_loss_that_is_no_number_may_be_nothing_but_told() {
 }
 
 #[test]
-fn the_loss_of_whoever_is_believed_counts() {
+fn only_the_loss_of_the_trusted_source_counts() {
     let room = Room::new("nan-believed");
     let script =
         format!("echo '{{\"loss\": 0.5}}' >> $TRAININGJOB_PROGRESS_FILE; until [ -e go ]; do sleep 0.1; done; {LOST}");
@@ -1034,7 +1034,7 @@ fn the_loss_of_whoever_is_believed_counts() {
 }
 
 #[test]
-fn a_stop_from_outside_goes_before_the_loss() {
+fn external_stop_takes_precedence_over_nan_loss() {
     let room = Room::new("nan-stopped");
     let script = format!("trap '{LOST}; exit 0' TERM; echo ready; while :; do sleep 0.1; done");
     let mut agent = room.start(&FAIL, &script);
@@ -1063,7 +1063,7 @@ fn whole_answer(port: u16, path: &str) -> Option<(String, String)> {
 }
 
 #[test]
-fn status_and_metrics() {
+fn status_and_metrics_are_served_over_http() {
     let room = Room::new("serve");
     let port = free_port();
     let options = ["--attempt", "2", "--metrics-port", &port.to_string()];
@@ -1098,7 +1098,7 @@ fn status_and_metrics() {
 }
 
 #[test]
-fn watched_metrics_are_told_with_every_reading() {
+fn watched_metrics_report_every_reading() {
     let room = Room::new("watched");
     let port = free_port();
     let options = [
@@ -1133,7 +1133,7 @@ fn watched_metrics_are_told_with_every_reading() {
 }
 
 #[test]
-fn who_holds_connections_harms_nobody() {
+fn held_connections_do_not_delay_the_exit() {
     let room = Room::new("held");
     let port = free_port();
     let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.1; done; exit 7");
@@ -1146,7 +1146,7 @@ fn who_holds_connections_harms_nobody() {
 }
 
 #[test]
-fn an_agent_listens_only_at_the_address_that_it_is_given() {
+fn agent_listens_only_on_the_given_address() {
     let room = Room::new("address");
     let port = free_port();
     let wait = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done; exit 7"];
@@ -1161,7 +1161,7 @@ fn an_agent_listens_only_at_the_address_that_it_is_given() {
 }
 
 #[test]
-fn a_port_that_is_taken_stops_nothing() {
+fn taken_metrics_port_does_not_stop_the_program() {
     let room = Room::new("taken");
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -1172,7 +1172,7 @@ fn a_port_that_is_taken_stops_nothing() {
 }
 
 #[test]
-fn nothing_is_left_in_memory() {
+fn progress_folder_is_removed_at_exit() {
     let room = Room::new("files");
     let output = room.sh("dirname \"$TRAININGJOB_PROGRESS_FILE\"");
     let folder = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
@@ -1180,7 +1180,7 @@ fn nothing_is_left_in_memory() {
 }
 
 #[test]
-fn a_kill_for_lack_of_memory_is_counted() {
+fn oom_kill_is_counted() {
     let room = Room::new("oom");
     let Some(group) = MemoryGroup::new(32 << 20) else {
         skipped("no memory cgroup can be made here (it takes root and a writable cgroup file system)");
@@ -1198,9 +1198,9 @@ fn a_kill_for_lack_of_memory_is_counted() {
     assert_eq!(memory.limit, Some(32 << 20));
     // Kernels before 5.19 do not report the peak of a v2 cgroup.
     assert!(memory.peak.is_none_or(|peak| peak > 16 << 20 && peak <= 32 << 20), "{memory:?}");
-    let told = cause(report);
-    assert_eq!(told.reason, Reason::OomKilled);
-    assert!(told.message.contains("(the limit is 32Mi"), "{}", told.message);
+    let reported = cause(report);
+    assert_eq!(reported.reason, Reason::OomKilled);
+    assert!(reported.message.contains("(the limit is 32Mi"), "{}", reported.message);
     room.sh("exit 8");
     assert_eq!(room.report().oom_kills, 0);
 }
@@ -1231,7 +1231,7 @@ impl Drop for MemoryGroup {
 }
 
 #[test]
-fn as_pid_1() {
+fn agent_as_pid_1_stops_its_children_but_not_guests() {
     let room = Room::new("pid-1");
     let Some(mut command) = as_init() else { return };
     let script = "trap 'exit 0' TERM
@@ -1284,7 +1284,7 @@ fn signal_by_number(pid: i32, signal: i32) {
 }
 
 #[test]
-fn any_signal_from_outside_of_the_container_is_a_stop() {
+fn any_signal_from_outside_the_container_is_a_stop() {
     let room = Room::new("stop-signal");
     // 37 is SIGRTMIN+3, which stops images that run systemd. SIGWINCH stops those of httpd.
     for signal in [Signal::SIGQUIT as i32, Signal::SIGUSR1 as i32, Signal::SIGWINCH as i32, 37] {
@@ -1300,7 +1300,7 @@ fn any_signal_from_outside_of_the_container_is_a_stop() {
 }
 
 #[test]
-fn a_signal_from_inside_of_the_container_is_none() {
+fn non_term_signal_from_inside_the_container_is_not_a_stop() {
     let room = Room::new("own-signal");
     for (signal, code) in [("QUIT", 0), ("HUP", 0), ("USR1", 0), ("ALRM", 0), ("37", 0), ("TERM", 143)] {
         let Some(mut command) = as_init() else { return };
@@ -1321,7 +1321,7 @@ fn a_signal_from_inside_of_the_container_is_none() {
 }
 
 #[test]
-fn half_a_line_is_no_number() {
+fn partial_line_is_not_a_reading() {
     let room = Room::new("half");
     let port = free_port();
     let script = "printf 'loss: 0.0'; printf '\\rEpoch 3/4:  50%%|#####     | 5/10 [00:01<00:01,  1.00it/s]' >&2
@@ -1339,7 +1339,7 @@ fn half_a_line_is_no_number() {
 }
 
 #[test]
-fn the_status_says_whose_it_is() {
+fn status_includes_the_pod_uid() {
     let room = Room::new("pod-uid");
     let port = free_port();
     let options = ["--metrics-port", &port.to_string()];
@@ -1353,7 +1353,7 @@ fn the_status_says_whose_it_is() {
 }
 
 #[test]
-fn an_answer_to_a_nonce_is_proven() {
+fn answer_to_a_nonce_carries_a_proof() {
     let room = Room::new("proof");
     let (port, text) = (free_port(), "3c".repeat(32));
     let file = room.write("answers", format!("{text}\n").as_bytes(), 0o644);
@@ -1390,7 +1390,7 @@ fn an_answer_to_a_nonce_is_proven() {
 
 /// The pod that fetches reports its progress itself, because the operator can't read its log.
 #[test]
-fn a_fetch_answers_how_far_it_is() {
+fn fetch_agent_reports_its_progress() {
     let room = Room::new("fetch-answers");
     let (port, text) = (free_port(), "3c".repeat(32));
     let key = room.write("answers", text.as_bytes(), 0o644);
@@ -1428,7 +1428,7 @@ fn a_fetch_answers_how_far_it_is() {
 }
 
 #[test]
-fn a_full_stderr_does_not_keep_the_agent_from_its_work() {
+fn full_stderr_does_not_block_the_agent() {
     let room = Room::new("full-stderr");
     let (mut reader, writer) = std::io::pipe().unwrap();
     let filled = {
@@ -1454,7 +1454,7 @@ fn a_full_stderr_does_not_keep_the_agent_from_its_work() {
 }
 
 #[test]
-fn the_last_line_of_the_progress_file_needs_no_end() {
+fn last_progress_file_line_needs_no_newline() {
     let room = Room::new("last-line");
     room.sh("printf '{\"step\": 3, \"loss\": 0.5}\\n{\"step\": 4, \"loss\": 0.25}' > $TRAININGJOB_PROGRESS_FILE");
     let reached = room.report().progress.unwrap();
@@ -1462,7 +1462,7 @@ fn the_last_line_of_the_progress_file_needs_no_end() {
 }
 
 #[test]
-fn who_holds_connections_blinds_nobody() {
+fn held_connections_do_not_block_healthz() {
     let room = Room::new("blind");
     let port = free_port();
     let mut agent = room.start(&["--metrics-port", &port.to_string()], "until [ -e go ]; do sleep 0.1; done");
@@ -1499,7 +1499,7 @@ step()
 "#;
 
 #[test]
-fn a_rank_that_is_stopped_is_found_and_the_program_ended() {
+fn stopped_rank_is_found_and_the_program_ended() {
     let room = Room::new("hang-stopped");
     if python(&room, "", |_| ()).is_none() {
         return;
@@ -1516,7 +1516,7 @@ fn a_rank_that_is_stopped_is_found_and_the_program_ended() {
     assert!(report.signal != Some(9) && output.status.code() == Some(15), "it heard SIGTERM: {report:?}\n{said}");
     assert_eq!(report.ended_for, Some(ErrorPattern::Hang), "{report:?}");
     let hang = report.hang.clone().unwrap();
-    assert_eq!((hang.place, hang.rank), (Place::Stopped, Some(5)), "{hang:?}");
+    assert_eq!((hang.place, hang.rank), (StackLocation::Stopped, Some(5)), "{hang:?}");
     for words in ["no step for 3 s after step 3, process ", " is stopped (SIGSTOP)", "ranks.py:12)", "fake.py:3)"] {
         assert!(hang.text.contains(words), "{words}: {}", hang.text);
     }
@@ -1535,7 +1535,7 @@ fn a_rank_that_is_stopped_is_found_and_the_program_ended() {
 }
 
 #[test]
-fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
+fn hung_program_is_only_reported_by_default() {
     let room = Room::new("hang-report");
     let port = free_port();
     let script = r#"echo '{"step": 7, "loss": 0.5}'; until [ -e go ]; do sleep 0.3; done; n=8
@@ -1546,11 +1546,11 @@ fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
     let status = |what: &str, wanted: &dyn Fn(&AgentStatus) -> bool| {
         until(what, DEADLINE, || serde_json::from_str::<AgentStatus>(&get(port, "/status")?.1).ok().filter(wanted))
     };
-    let told = status("two signs", &|status| status.stall.as_ref().is_some_and(|stall| stall.hangs)).stall.unwrap();
-    assert!(told.message.starts_with("no step for 2 s after step 7, no output for as long"), "{told:?}");
+    let reported = status("two signs", &|status| status.stall.as_ref().is_some_and(|stall| stall.hangs)).stall.unwrap();
+    assert!(reported.message.starts_with("no step for 2 s after step 7, no output for as long"), "{reported:?}");
     let (_, page) = get(port, "/metrics").unwrap();
-    let is_told = |line: &str| line.starts_with("trainingjob_worker_hang_suspected") && line.ends_with(" 1");
-    assert!(page.lines().any(is_told), "{page}");
+    let is_reported = |line: &str| line.starts_with("trainingjob_worker_hang_suspected") && line.ends_with(" 1");
+    assert!(page.lines().any(is_reported), "{page}");
     room.write("go", b"", 0o644);
     status("a step", &|status| status.stall.is_none());
     room.write("end", b"", 0o644);
@@ -1565,7 +1565,7 @@ fn a_program_that_hangs_may_be_nothing_but_told_and_go_on() {
 
 /// As at a rendezvous that some ranks never reach, before the first step or in a program with unknown output.
 #[test]
-fn a_program_that_never_does_anything_is_found() {
+fn idle_program_is_ended_as_hung() {
     let room = Room::new("hang-idle");
     let options = ["--hang-timeout", "100", "--hang-idle-timeout", "2", "--hang-policy", "fail"];
     let mut agent = room.agent(&options, &["sh", "-c", "echo 'loading'; exec sleep 1000"]);
@@ -1585,7 +1585,7 @@ fn ask_for_stacks(room: &Room) -> Result<String, String> {
 }
 
 #[test]
-fn stacks_of_nobody() {
+fn stack_request_without_an_agent_fails() {
     let room = Room::new("no-stacks");
     let said = ask_for_stacks(&room).unwrap_err();
     assert!(
@@ -1596,7 +1596,7 @@ fn stacks_of_nobody() {
 
 /// The stacks of a running program that was never asked to report about itself.
 #[test]
-fn stacks_of_every_python() {
+fn stacks_cover_every_python_process() {
     let room = Room::new("stacks");
     if python(&room, "", |_| ()).is_none() {
         return;

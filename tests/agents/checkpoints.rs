@@ -130,7 +130,7 @@ impl World {
     }
 
     /// Waits until the running agent reports checkpoints that satisfy `wanted`.
-    fn told(&self, what: &str, wanted: impl Fn(&Checkpoints) -> bool) -> Checkpoints {
+    fn reported(&self, what: &str, wanted: impl Fn(&Checkpoints) -> bool) -> Checkpoints {
         until(what, DEADLINE, || {
             let status: AgentStatus = serde_json::from_str(&ask(self.metrics, "GET", "/status", "")?).ok()?;
             status.checkpoints.filter(&wanted)
@@ -197,16 +197,16 @@ fn stdout(output: &Output) -> String {
 }
 
 #[test]
-fn a_run_goes_on_from_the_newest_that_is_whole() {
+fn run_resumes_from_the_newest_whole_checkpoint() {
     let world = World::new("checkpoints-newest", json!({}));
-    let tell = r#"echo "from=$RESUME_FROM_CHECKPOINT step=$RESUME_FROM_STEP args=$*""#;
+    let print_start = r#"echo "from=$RESUME_FROM_CHECKPOINT step=$RESUME_FROM_STEP args=$*""#;
     let more = ["--resume-arg=--load", "--resume-arg=$(RESUME_FROM_CHECKPOINT)"];
-    let first = world.run(1, &more, &format!("{tell}; save 1; save 2; save 3 half"));
+    let first = world.run(1, &more, &format!("{print_start}; save 1; save 2; save 3 half"));
     assert_eq!(stdout(&first), "from= step= args=\n", "from nothing");
-    let told = world.report().checkpoints.unwrap();
-    assert_eq!((told.complete, told.incomplete, told.latest.unwrap().path.as_str()), (2, 1, "step-2"));
+    let stated = world.report().checkpoints.unwrap();
+    assert_eq!((stated.complete, stated.incomplete, stated.latest.unwrap().path.as_str()), (2, 1, "step-2"));
     let path = world.checkpoints().join("step-2").display().to_string();
-    let second = world.run(2, &more, tell);
+    let second = world.run(2, &more, print_start);
     assert_eq!(stdout(&second), format!("from={path} step=2 args=--load {path}\n"));
     assert_eq!(world.report().checkpoints.unwrap().resumed_from.unwrap().path, "step-2");
 
@@ -218,7 +218,7 @@ fn a_run_goes_on_from_the_newest_that_is_whole() {
     bytes[100] ^= 1;
     fs::write(&weights, bytes).unwrap();
     fs::File::options().write(true).open(&weights).unwrap().set_modified(times).unwrap();
-    let fourth = world.run(4, &[], tell);
+    let fourth = world.run(4, &[], print_start);
     assert!(stdout(&fourth).starts_with(&format!("from={path} ")), "{}", stdout(&fourth));
     let words = String::from_utf8(fourth.stderr).unwrap();
     assert!(words.contains("does not resume from step-4: corrupted: weights"), "{words}");
@@ -226,18 +226,18 @@ fn a_run_goes_on_from_the_newest_that_is_whole() {
 }
 
 #[test]
-fn what_was_asked_for_is_taken_first_and_has_to_be_good() {
+fn resume_from_takes_precedence_and_must_be_usable() {
     let mut world = World::new("checkpoints-asked", json!({}));
     world.run(1, &[], "save 1; save 2; save 3 half");
-    let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
+    let print_start = r#"echo "$RESUME_FROM_CHECKPOINT""#;
     world.policy["resumeFrom"] = json!(world.path("step-1"));
-    assert_eq!(stdout(&world.run(1, &[], tell)).trim(), world.path("step-1"));
-    assert_eq!(stdout(&world.run(2, &[], tell)).trim(), world.path("step-1"), "nothing was saved since");
-    assert_eq!(stdout(&world.run(2, &[], &format!("{tell}; save 1"))).trim(), world.path("step-1"));
-    assert_eq!(stdout(&world.run(3, &[], tell)).trim(), world.path("step-1"), "what it saved, and not step-2");
+    assert_eq!(stdout(&world.run(1, &[], print_start)).trim(), world.path("step-1"));
+    assert_eq!(stdout(&world.run(2, &[], print_start)).trim(), world.path("step-1"), "nothing was saved since");
+    assert_eq!(stdout(&world.run(2, &[], &format!("{print_start}; save 1"))).trim(), world.path("step-1"));
+    assert_eq!(stdout(&world.run(3, &[], print_start)).trim(), world.path("step-1"), "what it saved, and not step-2");
     for (name, why) in [("step-3", "incomplete"), ("step-9", "no such file or folder")] {
         world.policy["resumeFrom"] = json!(world.path(name));
-        let refused = world.run(1, &[], tell);
+        let refused = world.run(1, &[], print_start);
         let error = world.report().error.unwrap();
         assert_eq!((refused.status.code(), stdout(&refused).as_str()), (Some(126), ""));
         assert_eq!(error.kind, LaunchErrorKind::CheckpointUnusable);
@@ -246,7 +246,7 @@ fn what_was_asked_for_is_taken_first_and_has_to_be_good() {
 }
 
 #[test]
-fn the_newest_are_kept_and_what_others_wrote() {
+fn retention_keeps_the_newest_and_foreign_checkpoints() {
     let mut world = World::new("checkpoints-retention", json!({}));
     fs::create_dir_all(world.checkpoints().join("step-0")).unwrap();
     fs::write(world.checkpoints().join("step-0/.complete"), "").unwrap();
@@ -254,8 +254,8 @@ fn the_newest_are_kept_and_what_others_wrote() {
     world.run(1, &[], "for n in $(seq 1 20); do save $n; done");
     // The agent does not delete step-0, which another job wrote. It keeps the last three of this job.
     assert_eq!(world.steps(), BTreeSet::from([0, 18, 19, 20]));
-    let told = world.report().checkpoints.unwrap();
-    assert_eq!((told.deleted, told.complete), (17, 4), "what is there now");
+    let stated = world.report().checkpoints.unwrap();
+    assert_eq!((stated.deleted, stated.complete), (17, 4), "what is there now");
     // The agent keeps more as soon as the policy says so.
     world.policy["retention"] = json!(5);
     world.run(2, &[], "for n in $(seq 21 30); do save $n; done");
@@ -274,7 +274,7 @@ measured() {
 
 /// The best has the greatest or the least value that the program measured. Later attempts keep it, too.
 #[test]
-fn the_best_is_kept_beside_the_newest() {
+fn best_checkpoint_is_kept_beside_the_newest() {
     for (mode, best, value, kept) in [("max", 2, 0.9, [2, 5, 6]), ("min", 1, 0.1, [1, 5, 6])] {
         let by = json!({ "metric": "accuracy", "max": mode == "max" });
         let world = World::new(&format!("checkpoints-best-{mode}"), json!({ "retention": 2, "keepBest": by }));
@@ -290,10 +290,10 @@ fn the_best_is_kept_beside_the_newest() {
             names.map(|name| name.strip_prefix("checkpoint-").unwrap().parse().unwrap()).collect::<BTreeSet<u64>>()
         };
         let saves = [0.1, 0.9, 0.3, 0.2, 0.4, 0.5].iter().zip(1..).map(|(value, n)| format!("measured {n} {value}; "));
-        let told = run(1, &saves.collect::<String>());
+        let stated = run(1, &saves.collect::<String>());
         assert_eq!(there(), BTreeSet::from(kept), "{mode}");
-        let told = told.best.unwrap();
-        assert_eq!((told.path, told.metric), (format!("checkpoint-{best}"), Some(value)), "{mode}");
+        let stated = stated.best.unwrap();
+        assert_eq!((stated.path, stated.metric), (format!("checkpoint-{best}"), Some(value)), "{mode}");
         run(2, "measured 7 0.5; measured 8 0.6");
         assert_eq!(there(), BTreeSet::from([best, 6, 7, 8]), "{mode}: 6 was gone on from");
     }
@@ -301,7 +301,7 @@ fn the_best_is_kept_beside_the_newest() {
 
 /// The agent makes the link only on a volume and once a program has succeeded. No program ever finds the link.
 #[test]
-fn the_best_has_a_link_when_the_job_is_done() {
+fn best_checkpoint_is_linked_after_success() {
     let by = json!({ "metric": "accuracy", "max": true });
     let mut world = World::new("checkpoints-best-link", json!({ "retention": 2, "keepBest": by, "shared": true }));
     let weights = testkit::root("tests/fixtures/checkpoints/safetensors/sharded/model-00002-of-00002.safetensors");
@@ -332,7 +332,7 @@ fn the_best_has_a_link_when_the_job_is_done() {
 /// After a kill at any moment, the next run resumes from a whole checkpoint, and never from one older than the newest
 /// whole one.
 #[test]
-fn fifty_kills_lose_nothing() {
+fn fifty_kills_lose_no_whole_checkpoint() {
     let world = World::new("checkpoints-kills", json!({}));
     let script = r#"
         from=${RESUME_FROM_STEP:-0}
@@ -368,7 +368,7 @@ fn fifty_kills_lose_nothing() {
 }
 
 #[test]
-fn a_checkpoint_with_which_runs_fail_is_set_aside() {
+fn checkpoint_is_skipped_after_repeated_failures() {
     let world = World::new("checkpoints-suspect", json!({}));
     world.run(1, &[], "save 1; save 2; exit 1");
     for attempt in 2..=3 {
@@ -383,15 +383,15 @@ fn a_checkpoint_with_which_runs_fail_is_set_aside() {
 }
 
 #[test]
-fn copies_are_made_and_come_back() {
+fn copies_are_uploaded_and_restored() {
     let mut world = World::new("checkpoints-copies", json!({}));
     let bucket = world.room.path("bucket");
     fs::create_dir_all(&bucket).unwrap();
     world.policy["retention"] = json!(2);
     world.policy["store"] = json!({ "uri": format!("file://{}", bucket.display()) });
     world.run(1, &[], "for n in 1 2 3; do save $n; done");
-    let told = world.report().checkpoints.unwrap();
-    assert_eq!((told.copied.unwrap().path.as_str(), told.to_copy), ("step-3", None));
+    let stated = world.report().checkpoints.unwrap();
+    assert_eq!((stated.copied.unwrap().path.as_str(), stated.to_copy), ("step-3", None));
     // The pod is gone, and its folder with it.
     fs::remove_dir_all(world.checkpoints()).unwrap();
     fs::create_dir_all(world.checkpoints()).unwrap();
@@ -410,19 +410,19 @@ fn copies_are_made_and_come_back() {
 /// Where each worker has a folder of its own, a checkpoint is whole once the store has the files of all workers. A
 /// checkpoint without the files of one worker never appears.
 #[test]
-fn shards_of_all_workers_make_one_copy() {
+fn shards_of_all_workers_form_one_copy() {
     shards_come_back("checkpoints-shards", &|store, _| json!({ "store": store }), &[true, false]);
 }
 
 /// Where only the backup outlives the pods, it also gets the last checkpoint, however long it is until the next copy.
 #[test]
-fn shards_of_all_workers_make_one_backup() {
+fn shards_of_all_workers_form_one_backup() {
     let policy = |_: &Value, backup: &Value| json!({ "backup": { "place": backup, "intervalSeconds": 3600 } });
     shards_come_back("checkpoints-shards-backup", &policy, &[false, true]);
 }
 
 #[test]
-fn shards_of_all_workers_make_a_copy_and_a_backup() {
+fn shards_of_all_workers_form_a_copy_and_a_backup() {
     let policy = |store: &Value, backup: &Value| json!({ "store": store, "backup": { "place": backup, "intervalSeconds": 3600 } });
     shards_come_back("checkpoints-shards-both", &policy, &[true, true]);
 }
@@ -451,8 +451,8 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
         agents.map(ended)
     };
     both(1, [&format!("{}{lacks}", own[0]), &own[1]]);
-    let told = workers[0].report().checkpoints.unwrap();
-    assert_eq!(told.copied.map(|copied| copied.path).as_deref(), Some("step_9"));
+    let stated = workers[0].report().checkpoints.unwrap();
+    assert_eq!(stated.copied.map(|copied| copied.path).as_deref(), Some("step_9"));
     for (room, lies) in stores.iter().zip(lies_in) {
         let is_there = |step| room.path(&format!(".trainingjob/step_{step}.json")).exists();
         assert_eq!((is_there(9), is_there(10)), (*lies, false), "{}", room.0.display());
@@ -463,8 +463,8 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
         fs::remove_dir_all(world.checkpoints()).unwrap();
         fs::create_dir_all(world.checkpoints()).unwrap();
     }
-    let tell = r#"echo "$RESUME_FROM_STEP"; ls -A "$RESUME_FROM_CHECKPOINT""#;
-    for output in both(2, [tell, tell]) {
+    let print_start = r#"echo "$RESUME_FROM_STEP"; ls -A "$RESUME_FROM_CHECKPOINT""#;
+    for output in both(2, [print_start, print_start]) {
         let files = "9\n.metadata\n__0_0.distcp\n__1_0.distcp\n__2_0.distcp\n";
         assert_eq!(stdout(&output), files, "{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -473,7 +473,7 @@ fn shards_come_back(test: &str, places: &dyn Fn(&Value, &Value) -> Value, lies_i
 /// A worker is lost while the others wait for its files, so its part is missing. The next attempt saves and copies
 /// nevertheless.
 #[test]
-fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
+fn next_attempt_does_not_wait_for_files_of_the_previous_one() {
     let store = Room::new("checkpoints-rounds-store");
     let mut policy = json!({ "store": { "uri": format!("file://{}", store.0.display()) } });
     (policy["workers"], policy["port"]) = (json!(2), json!(free_port()));
@@ -500,13 +500,13 @@ fn another_attempt_does_not_wait_for_the_files_of_the_one_before() {
     for mut agent in [second, leader] {
         until("the agent's end", DEADLINE, || agent.try_wait().unwrap());
     }
-    let told = first.report();
-    let copied = told.checkpoints.as_ref().and_then(|told| told.copied.clone()).map(|copied| copied.path);
-    assert_eq!((told.exit_code, copied.as_deref()), (Some(0), Some("step_10")), "{told:?}");
+    let stated = first.report();
+    let copied = stated.checkpoints.as_ref().and_then(|stated| stated.copied.clone()).map(|copied| copied.path);
+    assert_eq!((stated.exit_code, copied.as_deref()), (Some(0), Some("step_10")), "{stated:?}");
 }
 
 #[test]
-fn people_are_told_what_there_is_and_why() {
+fn checkpoint_commands_explain_each_verdict() {
     let world = World::new("checkpoints-commands", json!({}));
     world.run(1, &[], "save 1; save 2; save 3 half");
     let why = stdout(&world.command(&["why"]));
@@ -523,11 +523,11 @@ fn people_are_told_what_there_is_and_why() {
 /// The other workers wait for the first worker's agent, which chooses for all. This also works in an image without
 /// certificates.
 #[test]
-fn all_workers_go_on_from_the_same() {
+fn all_workers_resume_from_the_same_checkpoint() {
     let port = free_port();
     let policy = json!({ "uid": "uid-1", "job": "x", "workers": 2, "retention": 3, "shared": true, "port": port });
     let world = World::new("checkpoints-gang", policy);
-    let tell = r#"echo "$RESUME_FROM_CHECKPOINT""#;
+    let print_start = r#"echo "$RESUME_FROM_CHECKPOINT""#;
     let gang = free_port();
     let worker = |attempt: u32, index: usize, script: &str| {
         let mut agent = world.worker(attempt, index, gang, script);
@@ -535,8 +535,8 @@ fn all_workers_go_on_from_the_same() {
         agent
     };
     for (attempt, expected) in [(1, String::new()), (2, world.path("step-1"))] {
-        let second = worker(attempt, 1, tell).spawn().unwrap();
-        let first = worker(attempt, 0, &format!("{tell}; save {attempt}")).spawn().unwrap();
+        let second = worker(attempt, 1, print_start).spawn().unwrap();
+        let first = worker(attempt, 0, &format!("{print_start}; save {attempt}")).spawn().unwrap();
         let second = ended(second);
         let first = ended(first);
         assert_eq!(stdout(&second).trim(), expected, "{}", String::from_utf8_lossy(&second.stderr));
@@ -547,7 +547,7 @@ fn all_workers_go_on_from_the_same() {
 /// Even if a program saves faster than the agent looks, the folder always has the checkpoints to keep, and not many
 /// more.
 #[test]
-fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
+fn rotation_keeps_up_with_continuous_saves() {
     let world = World::new("checkpoints-fast", json!({ "shared": true }));
     let mut agent = world.start(SAVES_ALL_THE_TIME);
     let mut seen = BTreeSet::new();
@@ -568,7 +568,7 @@ fn rotation_keeps_up_with_a_program_that_saves_all_the_time() {
 
 /// A look that waited for the large checkpoint to be read would return after a minute and a half.
 #[test]
-fn a_large_checkpoint_that_is_read_holds_up_no_look() {
+fn reading_a_large_checkpoint_does_not_delay_scans() {
     let world = World::new("checkpoints-large", json!({ "shared": true }));
     let script = r#"
         mkdir -p "$CHECKPOINT_DIR/step-1"
@@ -577,10 +577,10 @@ fn a_large_checkpoint_that_is_read_holds_up_no_look() {
         sleep 8; save 2; until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do sleep 0.2; done
     "#;
     let mut agent = world.start(script);
-    let is_latest = |told: &Checkpoints, path: &str| told.latest.as_ref().is_some_and(|latest| latest.path == path);
-    world.told("the large one", |told| is_latest(told, "step-1"));
+    let is_latest = |stated: &Checkpoints, path: &str| stated.latest.as_ref().is_some_and(|latest| latest.path == path);
+    world.reported("the large one", |stated| is_latest(stated, "step-1"));
     let began = std::time::Instant::now();
-    world.told("the one after it", |told| is_latest(told, "step-2"));
+    world.reported("the one after it", |stated| is_latest(stated, "step-2"));
     assert!(began.elapsed() < Duration::from_secs(40), "the look came after {:?}", began.elapsed());
     fs::write(world.room.path("enough"), "").unwrap();
     until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap());
@@ -588,7 +588,7 @@ fn a_large_checkpoint_that_is_read_holds_up_no_look() {
 
 /// Files of torch.save that belong together, and files that no format claims, outlive the pod together.
 #[test]
-fn a_bucket_gets_all_files_of_a_save() {
+fn bucket_gets_all_files_of_a_save() {
     let mut world = World::new("checkpoints-beside", json!({}));
     let bucket = world.room.path("bucket");
     fs::create_dir_all(&bucket).unwrap();
@@ -626,7 +626,7 @@ fn a_bucket_gets_all_files_of_a_save() {
 
 /// The second stage of a training starts its step numbers again. The agent does not treat its checkpoints as old.
 #[test]
-fn keeps_the_newest_of_each_stage() {
+fn retention_keeps_the_newest_of_each_stage() {
     let world = World::new("checkpoints-stages", json!({ "shared": true, "retention": 2 }));
     let script = r#"
         stage() { for n in $2; do mkdir -p "$CHECKPOINT_DIR/$1"; (CHECKPOINT_DIR="$CHECKPOINT_DIR/$1"; save $n); sleep 1; done; }
@@ -638,8 +638,8 @@ fn keeps_the_newest_of_each_stage() {
     assert_eq!(left("dpo"), BTreeSet::from(["step-200", "step-300"].map(str::to_owned)));
 }
 
-fn has(told: &Checkpoints, kind: ProblemKind, words: &str) -> bool {
-    told.problems.iter().any(|problem| problem.kind == kind && problem.message.contains(words))
+fn has(stated: &Checkpoints, kind: ProblemKind, words: &str) -> bool {
+    stated.problems.iter().any(|problem| problem.kind == kind && problem.message.contains(words))
 }
 
 const SAVES_ALL_THE_TIME: &str = r#"
@@ -649,21 +649,23 @@ const SAVES_ALL_THE_TIME: &str = r#"
 
 /// Whatever the store does, the training continues and saves. The agent reports what is wrong, and the copies catch up.
 #[test]
-fn a_store_that_fails_holds_up_no_training() {
+fn failing_store_does_not_block_training() {
     let (server, mut world) = (Server::s3(), World::new("checkpoints-failing", json!({ "shared": true })));
     let proxy = Proxy::before(&server);
     world.policy["backup"] = json!({ "place": world.place(&proxy, "failing"), "intervalSeconds": 1 });
     let mut agent = world.start(SAVES_ALL_THE_TIME);
-    let step = |told: &Checkpoints| told.latest.as_ref().and_then(|kept| kept.step);
-    let copied = |told: &Checkpoints| told.copied.as_ref().and_then(|kept| kept.step);
-    world.told("a first copy", |told| copied(told).is_some());
+    let step = |stated: &Checkpoints| stated.latest.as_ref().and_then(|kept| kept.step);
+    let copied = |stated: &Checkpoints| stated.copied.as_ref().and_then(|kept| kept.step);
+    world.reported("a first copy", |stated| copied(stated).is_some());
     for (status, words) in [(500, "500"), (403, "403")] {
         proxy.set(move |_| Fault::Answer(status));
-        let is_failing = |told: &Checkpoints| has(told, ProblemKind::CopyFailing, words);
-        let bad = world.told("the failure", is_failing);
-        world.told("saves meanwhile", |told| is_failing(told) && step(told) > step(&bad).map(|step| step + 10));
+        let is_failing = |stated: &Checkpoints| has(stated, ProblemKind::CopyFailing, words);
+        let bad = world.reported("the failure", is_failing);
+        world.reported("saves meanwhile", |stated| {
+            is_failing(stated) && step(stated) > step(&bad).map(|step| step + 10)
+        });
         proxy.set(|_| Fault::Pass);
-        world.told("newer copies", |told| copied(told) > step(&bad) && !is_failing(told));
+        world.reported("newer copies", |stated| copied(stated) > step(&bad) && !is_failing(stated));
     }
     fs::write(world.room.path("enough"), "").unwrap();
     assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
@@ -672,7 +674,7 @@ fn a_store_that_fails_holds_up_no_training() {
 /// A file that is overwritten while its older content is being sent is sent again, although no look follows the last
 /// one.
 #[test]
-fn what_is_written_over_while_it_is_sent_is_sent_again() {
+fn file_overwritten_during_upload_is_sent_again() {
     let (server, mut world) = (Server::s3(), World::new("checkpoints-written-over", json!({})));
     let proxy = Proxy::before(&server);
     world.policy["store"] = world.place(&proxy, "written-over");
@@ -692,8 +694,12 @@ fn what_is_written_over_while_it_is_sent_is_sent_again() {
     "#;
     let done = world.run(1, &[], script);
     assert!(done.status.success(), "{done:?}");
-    let told = world.report().checkpoints.unwrap();
-    assert_eq!((told.to_copy, told.copied.map(|copied| copied.path)), (None, Some("step-1".to_owned())), "{done:?}");
+    let stated = world.report().checkpoints.unwrap();
+    assert_eq!(
+        (stated.to_copy, stated.copied.map(|copied| copied.path)),
+        (None, Some("step-1".to_owned())),
+        "{done:?}"
+    );
     let folder = server.object("written-over/step-1");
     let versions = fs::read_dir(folder.parent().unwrap()).unwrap().flatten();
     let copies: Vec<String> = versions.filter_map(|it| fs::read_to_string(it.path().join("weights")).ok()).collect();
@@ -703,7 +709,7 @@ fn what_is_written_over_while_it_is_sent_is_sent_again() {
 /// A running agent copies at once what would have waited for an hour. Without a running agent the command copies by
 /// itself.
 #[test]
-fn a_backup_is_made_when_somebody_asks_for_it() {
+fn backup_is_made_on_request() {
     let mut world = World::new("checkpoints-backup-now", json!({ "shared": true }));
     let backup = |world: &World, more: &[&str]| {
         let mut command = Command::new(binary("agent"));
@@ -729,9 +735,9 @@ fn a_backup_is_made_when_somebody_asks_for_it() {
     let more = [format!("--metrics-port={}", world.metrics), format!("--gang-state={}", state.display())];
     let mut agent = world.agent(1, &[&more[0], &more[1]], script);
     let mut agent = Running(agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    world.told("the first copy", |told| told.copied.as_ref().and_then(|kept| kept.step) == Some(1));
+    world.reported("the first copy", |stated| stated.copied.as_ref().and_then(|kept| kept.step) == Some(1));
     fs::write(world.room.path("second"), "").unwrap();
-    world.told("the second save", |told| told.to_copy.as_deref() == Some("step-2"));
+    world.reported("the second save", |stated| stated.to_copy.as_deref() == Some("step-2"));
     let of_state = [format!("--state={}", state.display())];
     let of_state = of_state.each_ref().map(String::as_str);
     let done = backup(&world, &of_state);
@@ -741,7 +747,7 @@ fn a_backup_is_made_when_somebody_asks_for_it() {
     fs::rename(&bucket, world.room.path("away")).unwrap();
     fs::write(&bucket, "").unwrap();
     fs::write(world.room.path("third"), "").unwrap();
-    world.told("the third save", |told| told.to_copy.as_deref() == Some("step-3"));
+    world.reported("the third save", |stated| stated.to_copy.as_deref() == Some("step-3"));
     let failed = backup(&world, &of_state);
     assert!(!failed.status.success() && String::from_utf8_lossy(&failed.stderr).contains(&uri), "{failed:?}");
     fs::remove_file(&bucket).unwrap();
@@ -777,7 +783,7 @@ const UGLY: &str = "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r";
 /// nothing, reads and removes nothing outside, blocks on no FIFO and passes no raw name to a terminal. It names what it
 /// could not look at.
 #[test]
-fn a_hostile_folder_harms_nobody() {
+fn hostile_folder_does_not_disturb_training() {
     let mut world = World::new("checkpoints-hostile", json!({}));
     let (root, outside, bucket) = (world.checkpoints(), world.room.folder("outside"), world.room.folder("bucket"));
     let place = json!({ "uri": format!("file://{}", bucket.display()) });
@@ -807,10 +813,10 @@ fn a_hostile_folder_harms_nobody() {
     fs::write(world.room.path("full"), "").unwrap();
 
     // While the program runs, the agent names the damaged checkpoints and sees the program's newest ones.
-    let told = world.told("what is damaged", |told| has(told, ProblemKind::Corrupted, "ugly"));
-    told.problems.iter().for_each(|problem| drop(plain(problem.message.as_bytes())));
-    let step = |told: &Checkpoints| told.latest.as_ref().and_then(|kept| kept.step);
-    world.told("newer ones of its own", |now| step(now) > step(&told));
+    let stated = world.reported("what is damaged", |stated| has(stated, ProblemKind::Corrupted, "ugly"));
+    stated.problems.iter().for_each(|problem| drop(plain(problem.message.as_bytes())));
+    let step = |stated: &Checkpoints| stated.latest.as_ref().and_then(|kept| kept.step);
+    world.reported("newer ones of its own", |now| step(now) > step(&stated));
     let listed = world.command(&["list"]);
     let listed = plain(&[listed.stdout, listed.stderr].concat());
     for words in [
@@ -833,15 +839,16 @@ fn a_hostile_folder_harms_nobody() {
     fs::write(world.room.path("pause"), "").unwrap();
     until("the program to save nothing", DEADLINE, || world.room.path("paused").exists().then_some(()));
     fs::set_permissions(&root, Permissions::from_mode(0o000)).unwrap();
-    let unreadable = |told: &Checkpoints| has(told, ProblemKind::Unreadable, "Permission denied");
-    world.told("that it is unreadable", unreadable);
+    let unreadable = |stated: &Checkpoints| has(stated, ProblemKind::Unreadable, "Permission denied");
+    world.reported("that it is unreadable", unreadable);
     fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
-    world.told("that it is read again", |told| !unreadable(told) && has(told, ProblemKind::Corrupted, "ugly"));
+    world
+        .reported("that it is read again", |stated| !unreadable(stated) && has(stated, ProblemKind::Corrupted, "ugly"));
 
     fs::write(world.room.path("enough"), "").unwrap();
     assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
-    let told = world.report().checkpoints.unwrap();
-    assert_eq!(step(&told), Some(500));
+    let stated = world.report().checkpoints.unwrap();
+    assert_eq!(step(&stated), Some(500));
     // What is left is the program's own checkpoints that the rules keep, and everything that is no checkpoint of a
     // series.
     let own =
@@ -907,9 +914,9 @@ fn plain(bytes: &[u8]) -> String {
 
 /// The path, below the folder, from which a program reports that it resumes.
 fn resumes(world: &World, output: &Output) -> String {
-    let told = stdout(output).trim().to_owned();
-    assert!(!told.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    told.strip_prefix(&world.path("")).unwrap_or(&told).to_owned()
+    let stated = stdout(output).trim().to_owned();
+    assert!(!stated.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    stated.strip_prefix(&world.path("")).unwrap_or(&stated).to_owned()
 }
 
 /// Flips a bit of a checkpoint without changing the file's length or modification time.
@@ -926,7 +933,7 @@ const TELL: &str = r#"echo "$RESUME_FROM_CHECKPOINT""#;
 /// Finding 1: `resumeFrom` applies in any attempt until it was used. Afterwards the checkpoints that the job wrote
 /// since count.
 #[test]
-fn a_wish_is_used_once_whatever_the_attempt() {
+fn resume_from_is_used_once_in_any_attempt() {
     let mut world = World::new("checkpoints-wish", json!({}));
     let base = world.room.folder("base");
     saved(&base.join("step-12000"), "weights");
@@ -950,7 +957,7 @@ fn a_wish_is_used_once_whatever_the_attempt() {
 
 /// Finding 1c: a job never resumes from a checkpoint of an earlier job that is newer than its `resumeFrom`.
 #[test]
-fn a_rollback_is_not_undone() {
+fn resume_from_rollback_is_not_undone() {
     let mut world = World::new("checkpoints-rollback", json!({ "retention": 9 }));
     world.run(1, &[], "for n in 5 6 7 8 9; do save $n; done");
     world.policy["uid"] = json!("uid-2");
@@ -966,7 +973,7 @@ fn a_rollback_is_not_undone() {
 /// A restart from a named checkpoint is a request of its own. It is used once, and another request may name the same
 /// checkpoint.
 #[test]
-fn a_requested_checkpoint_is_used_once_for_each_request() {
+fn requested_checkpoint_is_used_once_per_request() {
     let mut world = World::new("checkpoints-request", json!({ "retention": 9 }));
     world.run(1, &[], "for n in 5 6 7; do save $n; done");
     for request in ["one", "two"] {
@@ -980,7 +987,7 @@ fn a_requested_checkpoint_is_used_once_for_each_request() {
 
 /// The bucket has what the job wrote before the request. New pods learn of the request only from the operator.
 #[test]
-fn a_requested_checkpoint_is_used_once_with_a_bucket() {
+fn requested_checkpoint_is_used_once_with_a_bucket() {
     let mut world = World::new("checkpoints-request-bucket", json!({ "retention": 9 }));
     let bucket = world.room.folder("bucket");
     world.policy["store"] = json!({ "uri": format!("file://{}", bucket.display()) });
@@ -1011,7 +1018,7 @@ fn a_requested_checkpoint_is_used_once_with_a_bucket() {
 
 /// With a bucket, new pods know only what the store and the operator report.
 #[test]
-fn a_wish_is_used_once_with_a_bucket() {
+fn resume_from_is_used_once_with_a_bucket() {
     let mut world = World::new("checkpoints-wish-bucket", json!({}));
     let bucket = world.room.folder("bucket");
     let base = world.room.folder("base");
@@ -1035,7 +1042,7 @@ fn a_wish_is_used_once_with_a_bucket() {
 
 /// Finding 2: the agent does not treat a folder that can't be read as an empty one.
 #[test]
-fn what_cannot_be_read_is_waited_for_and_not_begun_anew() {
+fn unreadable_folder_is_not_treated_as_empty() {
     let world = World::new("checkpoints-unread", json!({ "patienceSeconds": 1 }));
     world.run(1, &[], "save 1; save 2");
     let locked = |path: &str, mode: u32| {
@@ -1060,7 +1067,7 @@ fn what_cannot_be_read_is_waited_for_and_not_begun_anew() {
 
 /// Finding 13: neither an unreachable store nor an unreadable file of `resumeFrom` is a bad checkpoint.
 #[test]
-fn a_store_that_is_away_is_waited_for() {
+fn unreachable_store_is_not_a_bad_checkpoint() {
     let mut world = World::new("checkpoints-away", json!({ "patienceSeconds": 1 }));
     let away = json!({ "uri": "s3://bucket/x", "endpoint": "http://127.0.0.1:1", "region": "us-east-1" });
     let refused = |world: &World, attempt| {
@@ -1083,7 +1090,7 @@ fn a_store_that_is_away_is_waited_for() {
 
 /// Finding 11: a listing whose every page arrives, but which never ends.
 #[test]
-fn a_store_that_answers_for_ever_holds_up_no_start_for_ever() {
+fn endless_store_listing_fails_the_start() {
     let mut world = World::new("checkpoints-endless", json!({ "patienceSeconds": 1 }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, keys) = (listener.local_addr().unwrap().port(), world.room.folder("keys"));
@@ -1129,7 +1136,7 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
 
 /// Finding 9: a link may exist at the path to which the checkpoint of a URI is fetched.
 #[test]
-fn a_wish_is_not_fetched_through_a_link() {
+fn resume_from_is_not_fetched_through_a_link() {
     let mut world = World::new("checkpoints-wish-link", json!({ "patienceSeconds": 1 }));
     let (base, outside) = (world.room.folder("base"), world.room.folder("outside"));
     saved(&base.join("step-7"), "weights");
@@ -1225,7 +1232,7 @@ fn answer(stream: &mut TcpStream, way: &str, json: &str, away: &str, endless: &A
 
 /// Finding 6: an agent believes the server at the first worker's address only if it has the gang's key.
 #[test]
-fn forged_rounds_are_not_believed() {
+fn forged_rounds_are_rejected() {
     let store = Room::new("checkpoints-forged-store");
     let uri = format!("file://{}", store.0.display());
     let rounds: Vec<_> = (1..=4).map(|step| json!([format!("step-{step}"), format!("{uri} evil")])).collect();
@@ -1275,7 +1282,7 @@ fn verified(words: &str) -> Vec<(u64, u64)> {
 /// Between the end of a program and the next start in the same container, a save is read at most once. It is not read
 /// at all if this container has already read it.
 #[test]
-fn a_restart_reads_what_this_container_has_not_proven() {
+fn restart_reads_only_saves_not_yet_verified() {
     for (what, wait) in [
         ("unproven", "true"),
         (
@@ -1299,7 +1306,7 @@ fn a_restart_reads_what_this_container_has_not_proven() {
 }
 
 #[test]
-fn structure_alone_is_verified_if_the_job_asks_for_it() {
+fn structure_only_verification_is_opt_in() {
     let mut world = World::new("checkpoints-structure", json!({ "structureOnly": true }));
     world.run(1, &[], "BYTES=50000; save 1; save 2; save 3 half");
     let resumes_from = |world: &World, attempt, step, bytes| {
@@ -1320,7 +1327,7 @@ fn structure_alone_is_verified_if_the_job_asks_for_it() {
 
 /// Finding 5: a job whose own checkpoints are all unusable starts over only if its policy allows that.
 #[test]
-fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {
+fn job_with_only_bad_checkpoints_starts_over_only_if_allowed() {
     let mut world = World::new("checkpoints-none", json!({}));
     world.run(1, &[], "save 1");
     rot(&world, 1);
@@ -1338,7 +1345,7 @@ fn a_job_whose_checkpoints_are_all_bad_begins_anew_only_if_allowed() {
 
 /// Finding 5: a failure that is not the program's own, or that follows real work, does not count against a checkpoint.
 #[test]
-fn only_own_failures_make_a_checkpoint_suspect() {
+fn only_program_failures_make_a_checkpoint_suspect() {
     let world = World::new("checkpoints-own-failures", json!({}));
     world.run(1, &[], "save 1; save 2");
     let fails = [
@@ -1359,7 +1366,7 @@ fn only_own_failures_make_a_checkpoint_suspect() {
 }
 
 #[test]
-fn a_job_whose_checkpoints_are_all_suspect_waits() {
+fn job_with_only_suspect_checkpoints_does_not_start() {
     let world = World::new("checkpoints-all-suspect", json!({}));
     world.run(1, &[], "save 1; save 2; save 3");
     for (attempt, step) in (2..).zip([3, 3, 2, 2, 1, 1]) {
@@ -1373,7 +1380,7 @@ fn a_job_whose_checkpoints_are_all_suspect_waits() {
 
 /// Two jobs never write to one folder at once. The second job resumes from what the first one has left.
 #[test]
-fn a_second_job_waits_until_the_first_has_left() {
+fn second_job_is_refused_while_the_folder_is_in_use() {
     let mut first = World::new("checkpoints-turns", json!({}));
     let script = r#"save 1; : > "$ROOM/saved"; until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do sleep 0.1; done"#;
     let mut running = first.start(script);
@@ -1392,7 +1399,7 @@ fn a_second_job_waits_until_the_first_has_left() {
 /// The agent waits until the heartbeat of a job that was killed with its node is old. It then resumes from that job's
 /// checkpoint.
 #[test]
-fn a_predecessor_that_has_not_left_is_waited_for() {
+fn attempt_waits_for_predecessor_heartbeat_to_expire() {
     let mut world = World::new("checkpoints-predecessor", json!({ "patienceSeconds": 20 }));
     world.run(1, &[], "save 1");
     world.policy["uid"] = json!("uid-2");

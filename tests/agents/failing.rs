@@ -570,7 +570,7 @@ fn assert_none(wrong: &[String]) {
 
 /// The table of docs/programs.md.
 #[test]
-fn the_docs_have_every_program() {
+fn the_docs_list_every_program() {
     const MARKS: [&str; 2] = ["<!-- failing -->\n", "<!-- /failing -->\n"];
     let row = |tool: &str, what: &str, tried: &str, verdict: &str| {
         format!("| {tool} | {what} | {tried} | `{}` |\n", verdict.replace('|', r"\|"))
@@ -592,7 +592,7 @@ fn the_docs_have_every_program() {
 }
 
 #[test]
-fn the_cause_of_scripts() {
+fn scripts_get_the_expected_cause() {
     if Command::new("python3").arg("--version").output().is_err() {
         return skipped("there is no python3");
     }
@@ -601,12 +601,12 @@ fn the_cause_of_scripts() {
 
 #[test]
 #[ignore = "soak: compilers and virtual machines themselves; proved in make test by their recorded reports in lib text::crash"]
-fn the_cause_of_compiled_programs() {
+fn compiled_programs_get_the_expected_cause() {
     assert_none(&wrong(SLOW, run, |row| [row.tool, row.what, row.verdict]));
 }
 
 #[test]
-fn the_cause_of_documented_outputs() {
+fn documented_outputs_get_the_expected_cause() {
     let verdict = |row: &Documented| {
         let (exit_code, stderr_tail) = (Some(row.code), row.prints.to_owned());
         verdict(Report { phase: Phase::Exited, attempt: 1, exit_code, stderr_tail, ..Report::default() })

@@ -182,12 +182,12 @@ impl Gang {
         fs::write(self.room.path(name), "").unwrap();
     }
 
-    fn told(&self) -> Option<GangStatus> {
+    fn status(&self) -> Option<GangStatus> {
         serde_json::from_str::<AgentStatus>(&ask(self.metrics, "GET", "/status", "")?).ok()?.gang
     }
 
     fn ended(&self) -> Vec<AttemptEnd> {
-        until("the leader tells", SOON, || self.told()).ended
+        until("the leader tells", SOON, || self.status()).ended
     }
 
     /// The final report of an agent that has exited.
@@ -256,7 +256,7 @@ impl Drop for Agent {
 }
 
 #[test]
-fn a_program_that_fails_is_started_again_everywhere() {
+fn failed_program_is_restarted_on_all_workers() {
     let script = r#"
         echo "step 7 of 9"
         if [ $ATTEMPT = 1 ] && [ $NODE_RANK = 1 ]; then wait_at_peers; echo "ValueError: boom" >&2; exit 3; fi
@@ -272,19 +272,19 @@ fn a_program_that_fails_is_started_again_everywhere() {
         (1, Some(1), Some(3), false)
     );
     assert!(ended[0].to_string().starts_with("worker 1: ") && ended[0].to_string().contains("boom"), "{ended:?}");
-    let told = gang.told().unwrap();
-    assert_eq!((told.attempt, told.restarts.failures, told.restarts.disruptions), (2, 1, 0));
+    let reported = gang.status().unwrap();
+    assert_eq!((reported.attempt, reported.restarts.failures, reported.restarts.disruptions), (2, 1, 0));
     gang.allow("go");
     gang.all_exit(agents, 0);
     assert_eq!(gang.report(2).attempt, 2);
     assert_eq!(gang.report(2).gang.unwrap().restarts.failures, 1);
-    let told = gang.report(0).gang.unwrap().ended;
-    assert_eq!((told.len(), told[0].attempt, told[0].worker), (1, 1, ended[0].worker), "{told:?}");
+    let reported = gang.report(0).gang.unwrap().ended;
+    assert_eq!((reported.len(), reported[0].attempt, reported[0].worker), (1, 1, ended[0].worker), "{reported:?}");
 }
 
 /// As with two `hostNetwork` jobs whose first workers are on one node.
 #[test]
-fn a_port_that_another_gang_has_is_named_with_the_field_that_chooses_it() {
+fn taken_gang_port_error_names_its_field() {
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let Some(gang) = Gang::new("gang-port", 2, json!({ "port": port }), "exit 0") else { return };
@@ -295,7 +295,7 @@ fn a_port_that_another_gang_has_is_named_with_the_field_that_chooses_it() {
 
 /// The kill includes a program that ignores SIGTERM, and its child in a session of its own.
 #[test]
-fn who_does_not_end_is_killed_before_the_next_attempt() {
+fn stubborn_program_is_killed_before_the_next_attempt() {
     let script = r#"
         if [ $NODE_RANK.$ATTEMPT = 1.1 ]; then
             trap '' TERM
@@ -337,7 +337,7 @@ impl Unkillable {
 }
 
 #[test]
-fn a_process_that_sigkill_does_not_end_costs_the_pod_and_not_the_gang() {
+fn unkillable_process_costs_the_pod_but_not_the_gang() {
     for stuck in [1, 0] {
         let script = format!(
             r#"if [ $NODE_RANK.$ATTEMPT = {stuck}.1 ]; then
@@ -351,8 +351,9 @@ fn a_process_that_sigkill_does_not_end_costs_the_pod_and_not_the_gang() {
         let mut agents = gang.start();
         let process = Unkillable::sleep(73_001 + stuck);
         gang.allow("fail");
-        let ended =
-            until("the leader tells", SOON, || gang.told().map(|told| told.ended).filter(|ended| !ended.is_empty()));
+        let ended = until("the leader tells", SOON, || {
+            gang.status().map(|reported| reported.ended).filter(|ended| !ended.is_empty())
+        });
         let [end] = &ended[..] else { panic!("{ended:?}") };
         assert_eq!((end.attempt, end.reason.as_str(), end.worker), (1, "Unkillable", Some(stuck)), "{end:?}");
         assert!(end.disruption && end.message.contains("(sleep, state ") && end.message.contains("SIGKILL"), "{end:?}");
@@ -371,7 +372,7 @@ fn a_process_that_sigkill_does_not_end_costs_the_pod_and_not_the_gang() {
 
 /// nvidia-smi is no process of the program, and its hang is no reason to give the pod up.
 #[test]
-fn a_look_at_the_gpus_that_hangs_holds_up_no_attempt() {
+fn hanging_nvidia_smi_does_not_delay_attempts() {
     let script = "[ $ATTEMPT = 1 ] && wait_for fail && exit 3; wait_for go";
     let Some(gang) = Gang::new("gang-nvidia-smi", 1, json!({}), script) else { return };
     fs::create_dir(gang.room.path("bin")).unwrap();
@@ -392,7 +393,7 @@ fn a_look_at_the_gpus_that_hangs_holds_up_no_attempt() {
 
 /// The waiting rank sleeps. It must not be reported as hanging while another rank works.
 #[test]
-fn a_gang_in_which_nobody_does_anything_is_started_again() {
+fn idle_gang_is_restarted() {
     let script = r"
         [ $ATTEMPT = 1 ] || wait_for go
         [ $ATTEMPT = 1 ] || exit 0
@@ -430,7 +431,7 @@ fn shared_memory_of_a_killed_attempt_is_cleared() {
 }
 
 #[test]
-fn an_agent_that_is_killed_comes_back_and_goes_on() {
+fn gang_restarts_after_a_killed_agent_returns() {
     let script = "echo \"step $ATTEMPT of 9\"; wait_for go-$ATTEMPT";
     for (test, killed) in [("gang-killed-0", 0_usize), ("gang-killed-1", 1)] {
         let Some(gang) = Gang::new(test, 3, json!({}), script) else { return };
@@ -451,14 +452,15 @@ fn an_agent_that_is_killed_comes_back_and_goes_on() {
 }
 
 #[test]
-fn whoever_is_told_to_end_is_waited_for_in_another_pod() {
+fn evicted_worker_is_awaited_in_a_new_pod() {
     let script = "wait_for go-$ATTEMPT";
     let Some(gang) = Gang::new("gang-evicted", 3, json!({}), script) else { return };
     let mut agents = gang.start();
     gang.until_all_began(1);
     agents[2].signal(Signal::SIGTERM);
     assert_eq!(gang.exit_code(&mut agents[2]), Some(143));
-    let waits = until("the gang waits", SOON, || gang.told().filter(|told| told.waits_for.contains("worker 2")));
+    let waits =
+        until("the gang waits", SOON, || gang.status().filter(|reported| reported.waits_for.contains("worker 2")));
     assert_eq!(waits.attempt, 1, "{waits:?}");
     let [end] = &waits.ended[..] else { panic!("{waits:?}") };
     assert_eq!(
@@ -468,14 +470,14 @@ fn whoever_is_told_to_end_is_waited_for_in_another_pod() {
     );
     agents[2] = gang.pod(2);
     gang.until_all_began(2);
-    assert_eq!(gang.told().unwrap().restarts.disruptions, 1);
+    assert_eq!(gang.status().unwrap().restarts.disruptions, 1);
     gang.allow("go-2");
     gang.all_exit(agents, 0);
 }
 
 /// As in a suspension, the others have nothing to save and exit long before.
 #[test]
-fn who_saves_for_long_is_not_cut_short_by_those_who_have_left() {
+fn slow_save_is_not_cut_short_by_departed_members() {
     let script = "[ $NODE_RANK = 0 ] && trap 'wait_for saved; exit 0' TERM; wait_for never";
     let Some(gang) = Gang::new("gang-saves", 3, json!({}), script) else { return };
     let gang = Gang { grace: 45, ..gang };
@@ -493,7 +495,7 @@ fn who_saves_for_long_is_not_cut_short_by_those_who_have_left() {
 }
 
 #[test]
-fn a_budget_is_spent_and_then_all_fail() {
+fn gang_fails_once_its_restart_budget_is_spent() {
     let script = "[ $NODE_RANK = 1 ] && wait_at_peers && { echo 'OSError: never' >&2; exit 4; }; wait_for never";
     let Some(gang) = Gang::new("gang-budget", 2, json!({ "backoffLimit": 1 }), script) else { return };
     let mut agents = gang.start();
@@ -514,7 +516,7 @@ fn a_budget_is_spent_and_then_all_fail() {
 /// The operator's record of earlier failures counts from the start. The budget, which a user may have changed since,
 /// counts at the end.
 #[test]
-fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
+fn restart_budget_includes_earlier_failures_and_later_changes() {
     let script = "[ $ATTEMPT = 5 ] && exit 0; wait_for go; exit 1";
     for (test, limit, code) in [("gang-past", 3, 1), ("gang-raised", 4, 0)] {
         let setup = json!({ "backoffLimit": 3 });
@@ -535,7 +537,7 @@ fn what_was_before_these_pods_counts_and_so_does_a_change_of_the_budget() {
 
 /// A user's rule takes precedence over the default policy, by an exit code, a reason or a text.
 #[test]
-fn rules_decide_what_follows_from_a_failure() {
+fn failure_policy_rules_decide_the_action() {
     let rules = json!([
         { "exitCodes": [42], "action": "Ignore" },
         { "reasons": ["CommandNotFound", "ImportError"], "action": "Restart" },
@@ -580,7 +582,7 @@ fn rules_decide_what_follows_from_a_failure() {
 
 /// The operator writes the request into the file that the agents read. Each request restarts once and spends no budget.
 #[test]
-fn a_restart_that_is_asked_for_begins_another_attempt() {
+fn requested_restart_begins_a_new_attempt() {
     let setup = json!({ "backoffLimit": 0, "restartRequested": "before these pods" });
     let Some(gang) = Gang::new("gang-asked", 2, setup, "wait_for go-$ATTEMPT") else { return };
     let agents = gang.start();
@@ -589,8 +591,8 @@ fn a_restart_that_is_asked_for_begins_another_attempt() {
         gang.change(|setup| setup["restartRequested"] = json!(request));
     }
     gang.until_all_began(3);
-    let told = gang.told().unwrap();
-    assert_eq!((told.attempt, told.restarts.failures, told.restarts.disruptions), (3, 0, 0));
+    let reported = gang.status().unwrap();
+    assert_eq!((reported.attempt, reported.restarts.failures, reported.restarts.disruptions), (3, 0, 0));
     let reasons: Vec<_> = gang.ended().into_iter().map(|end| (end.attempt, end.reason)).collect();
     assert_eq!(reasons, [(1, Reason::Restarted), (2, Reason::Restarted)]);
     gang.allow("go-3");
@@ -600,7 +602,7 @@ fn a_restart_that_is_asked_for_begins_another_attempt() {
 /// The operator's file changes the size. Surplus workers wait, the programs learn the new number, and no failure is
 /// counted.
 #[test]
-fn a_gang_changes_its_size_while_it_runs() {
+fn gang_is_resized_while_it_runs() {
     let script = r#"
         echo "sizes $me $NNODES $NUM_WORKERS $WORLD_SIZE of $1" >> sizes
         [ -z "$TF_CONFIG" ] || echo "$TF_CONFIG" >> tf
@@ -619,9 +621,10 @@ fn a_gang_changes_its_size_while_it_runs() {
             let line = |i| format!("sizes {i}.{attempt} {workers} {workers} {0} of {0}\n", workers * 2);
             (0..workers).all(|i| sizes.contains(&line(i))).then_some(())
         });
-        let told = until("the leader tells", SOON, || gang.told().filter(|told| told.phase == GangPhase::Running));
+        let reported =
+            until("the leader tells", SOON, || gang.status().filter(|reported| reported.phase == GangPhase::Running));
         assert_eq!(
-            (told.attempt, told.workers, told.restarts.failures, told.restarts.disruptions),
+            (reported.attempt, reported.workers, reported.restarts.failures, reported.restarts.disruptions),
             (attempt, workers, 0, 0)
         );
     };
@@ -656,7 +659,7 @@ fn a_gang_changes_its_size_while_it_runs() {
 }
 
 #[test]
-fn a_typo_stops_at_once() {
+fn command_not_found_stops_the_gang_at_once() {
     let Some(gang) = Gang::new("gang-typo", 2, json!({}), "").map(|gang| gang.with_command(&["no-such-command"]))
     else {
         return;
@@ -669,14 +672,14 @@ fn a_typo_stops_at_once() {
 
 /// At exit code 137 a kubelet would start the container again, and the gang with it.
 #[test]
-fn a_program_that_is_killed_does_not_look_like_a_killed_container() {
+fn killed_program_is_not_mistaken_for_a_killed_container() {
     let Some(gang) = Gang::new("gang-137", 1, json!({ "backoffLimit": 0 }), "kill -9 $$") else { return };
     gang.all_exit(gang.start(), 1);
     assert_eq!(gang.report(0).signal, Some(9));
 }
 
 #[test]
-fn success_waits_for_all() {
+fn success_waits_for_all_workers() {
     let Some(gang) = Gang::new("gang-success", 2, json!({}), "[ $NODE_RANK = 0 ] || wait_for go") else { return };
     let mut agents = gang.start();
     until("the first has ended", SOON, || gang.log().iter().any(|line| line == "end 0.1").then_some(()));
@@ -689,7 +692,7 @@ fn success_waits_for_all() {
 /// A failure of any role fails the gang. The deciding role's success is the gang's, and the agents then end the others
 /// with 0.
 #[test]
-fn roles_start_together_and_the_chief_decides() {
+fn roles_start_together_and_the_chief_decides_the_outcome() {
     let script = r#"
         echo "$PADDLE_MASTER" > master-$ROLE-$NODE_RANK
         until [ $(grep -c "begin .*[.]$ATTEMPT " log) = $SIZE ]; do sleep 0.1; done
@@ -719,7 +722,7 @@ fn roles_start_together_and_the_chief_decides() {
 
 /// Data sent to the gang's port without its key neither stops nor delays anything.
 #[test]
-fn strangers_are_not_heard() {
+fn clients_without_the_key_are_ignored() {
     let Some(gang) = Gang::new("gang-strangers", 2, json!({}), "wait_for go-$ATTEMPT") else { return };
     let agents = gang.start();
     gang.until_all_began(1);
@@ -749,7 +752,7 @@ fn strangers_are_not_heard() {
 }
 
 #[test]
-fn a_key_that_is_missing_is_named() {
+fn missing_gang_key_is_reported() {
     let Some(gang) = Gang::new("gang-no-key", 2, json!({}), "true") else { return };
     fs::remove_file(gang.room.path("key")).unwrap();
     let mut agent = gang.pod(0);
@@ -760,7 +763,7 @@ fn a_key_that_is_missing_is_named() {
 
 /// Containers often start with a limit of 1,024 open files, and the leader has a connection to each member.
 #[test]
-fn a_leader_may_have_more_files_open_than_its_program() {
+fn leader_raises_only_its_own_open_file_limit() {
     let script = r#"
 ulimit -Sn > program-$NODE_RANK
 ulimit -Hn > hard
@@ -780,7 +783,7 @@ wait_at_peers
 }
 
 #[test]
-fn a_gang_of_one_needs_neither_key_nor_port() {
+fn gang_of_one_needs_neither_key_nor_port() {
     let script = "[ $ATTEMPT = 2 ] || exit 1";
     let Some(gang) = Gang::new("gang-one", 1, json!({ "port": 0 }), script) else { return };
     fs::remove_file(gang.room.path("key")).unwrap();
@@ -790,7 +793,7 @@ fn a_gang_of_one_needs_neither_key_nor_port() {
 
 /// The other worker fails, and the gang stops before torchrun looks at its ranks.
 #[test]
-fn a_launcher_that_is_about_to_notice_its_ranks_failure_may_tell_of_it() {
+fn launcher_may_still_report_its_ranks_failure_during_a_stop() {
     let launcher = r#"
 import os, signal, subprocess, time
 signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
@@ -818,7 +821,7 @@ exit 1
 
 /// A program that never reaps a killed child of its own is stopped all the same.
 #[test]
-fn a_failed_child_that_nobody_asks_for_delays_a_stop_but_for_a_moment() {
+fn unreaped_failed_child_does_not_prevent_a_stop() {
     let program = r#"
 import os, signal, subprocess, time
 child = subprocess.Popen(["sh", "-c", "kill -9 $$"])
@@ -847,7 +850,7 @@ exit 5
 /// The first worker reports its steps and waits for the second one. The second one is stopped and can't report
 /// anything.
 #[test]
-fn a_member_that_is_stopped_is_named_and_the_gang_starts_again() {
+fn stopped_member_is_named_and_the_gang_restarts() {
     let script = r#"
 [ $ATTEMPT = 1 ] || exit 0
 wait_at_peers

@@ -71,7 +71,7 @@ fn until_all_began(pods: &Pods, ranks: u32, attempt: &str) {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "fits where it is used")]
-fn of(packages_of: &[&str]) -> Option<PathBuf> {
+fn package_folder(packages_of: &[&str]) -> Option<PathBuf> {
     Some(packages("mpi", packages_of))
 }
 
@@ -86,7 +86,8 @@ fn running(procs: u32, does: &str) -> Value {
 /// Every rank reaches every other rank, whichever worker it is on.
 fn eight_ranks(test: &str, packages: &[&str]) {
     for (workers, procs) in [(8, 1), (2, 4)] {
-        let Some(gang) = job(&format!("{test}-{workers}"), workers, of(packages), running(procs, "")) else {
+        let Some(gang) = job(&format!("{test}-{workers}"), workers, package_folder(packages), running(procs, ""))
+        else {
             return;
         };
         gang.all_exit(gang.start(), 0);
@@ -104,31 +105,31 @@ fn eight_ranks(test: &str, packages: &[&str]) {
 }
 
 #[test]
-fn eight_ranks_of_open_mpi_5() {
+fn open_mpi_5_runs_eight_ranks() {
     eight_ranks("mpi-open5", &OPEN_MPI_5);
 }
 
 #[test]
-#[ignore = "soak: Open MPI 4 starts its daemons as 5 does; proved in make test by mpi::eight_ranks_of_open_mpi_5 and workload::what_mpirun_finds"]
-fn eight_ranks_of_open_mpi_4() {
+#[ignore = "soak: Open MPI 4 starts its daemons as 5 does; proved in make test by mpi::open_mpi_5_runs_eight_ranks and workload::mpirun_environment_is_set"]
+fn open_mpi_4_runs_eight_ranks() {
     eight_ranks("mpi-open4", &OPEN_MPI_4);
 }
 
 #[test]
-fn eight_ranks_of_mpich() {
+fn mpich_runs_eight_ranks() {
     eight_ranks("mpi-mpich", &MPICH);
 }
 
 #[test]
-#[ignore = "soak: Intel MPI is made of MPICH; proved in make test by mpi::eight_ranks_of_mpich and workload::what_mpirun_finds"]
-fn eight_ranks_of_intel_mpi() {
+#[ignore = "soak: Intel MPI is made of MPICH; proved in make test by mpi::mpich_runs_eight_ranks and workload::mpirun_environment_is_set"]
+fn intel_mpi_runs_eight_ranks() {
     eight_ranks("mpi-intel", &INTEL_MPI);
 }
 
 /// The report on a failure of rank 3 has the expected words, and the next attempt runs in the same pods.
 fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
     let test = format!("{test}-{does}");
-    let Some(gang) = job(&test, 2, of(packages), running(2, does)) else { return };
+    let Some(gang) = job(&test, 2, package_folder(packages), running(2, does)) else { return };
     let agents = gang.start();
     let ended = gang.first_ended();
     gang.allow();
@@ -143,7 +144,7 @@ fn rank_3_fails(test: &str, packages: &[&str], does: &str, expected: &[&str]) {
 }
 
 #[test]
-fn why_rank_3_failed_is_told_of_open_mpi_5() {
+fn open_mpi_5_reports_why_rank_3_failed() {
     rank_3_fails("mpi-open5", &OPEN_MPI_5, "raise", &["ValueError: the third has had enough"]);
     rank_3_fails("mpi-open5", &OPEN_MPI_5, "abort", &["rank 3", "MPI_ABORT", "42"]);
     // The rank and its exit code are lost where a peer notices first.
@@ -152,8 +153,8 @@ fn why_rank_3_failed_is_told_of_open_mpi_5() {
 }
 
 #[test]
-#[ignore = "soak: the words of Open MPI 4; proved in make test by protocol::mpi's tests and mpi::why_rank_3_failed_is_told_of_open_mpi_5"]
-fn why_rank_3_failed_is_told_of_open_mpi_4() {
+#[ignore = "soak: the words of Open MPI 4; proved in make test by protocol::mpi's tests and mpi::open_mpi_5_reports_why_rank_3_failed"]
+fn open_mpi_4_reports_why_rank_3_failed() {
     rank_3_fails("mpi-open4", &OPEN_MPI_4, "raise", &["ValueError: the third has had enough"]);
     rank_3_fails("mpi-open4", &OPEN_MPI_4, "exit", &["rank 3", "exit code 7", "the licence has expired"]);
     rank_3_fails("mpi-open4", &OPEN_MPI_4, "abort", &["rank 3", "MPI_ABORT", "42"]);
@@ -161,7 +162,7 @@ fn why_rank_3_failed_is_told_of_open_mpi_4() {
 }
 
 #[test]
-fn why_rank_3_failed_is_told_of_mpich() {
+fn mpich_reports_why_rank_3_failed() {
     rank_3_fails("mpi-mpich", &MPICH, "raise", &["ValueError: the third has had enough"]);
     // mpiexec exits at the abort, and may not have read what rank 3 printed about it.
     rank_3_fails("mpi-mpich", &MPICH, "abort", &["42"]);
@@ -170,8 +171,8 @@ fn why_rank_3_failed_is_told_of_mpich() {
 }
 
 #[test]
-#[ignore = "soak: the words of Intel MPI; proved in make test by protocol::mpi's tests and mpi::why_rank_3_failed_is_told_of_mpich"]
-fn why_rank_3_failed_is_told_of_intel_mpi() {
+#[ignore = "soak: the words of Intel MPI; proved in make test by protocol::mpi's tests and mpi::mpich_reports_why_rank_3_failed"]
+fn intel_mpi_reports_why_rank_3_failed() {
     rank_3_fails("mpi-intel", &INTEL_MPI, "raise", &["ValueError: the third has had enough"]);
     rank_3_fails("mpi-intel", &INTEL_MPI, "abort", &["42"]);
     rank_3_fails("mpi-intel", &INTEL_MPI, "segv", &["ended by SIG", "x-training-1"]);
@@ -181,7 +182,7 @@ fn why_rank_3_failed_is_told_of_intel_mpi() {
 fn an_agent_is_killed(test: &str, packages: &[&str]) {
     for killed in [0, 1] {
         let test = format!("{test}-killed-{killed}");
-        let Some(gang) = job(&test, 2, of(packages), running(2, "wait")) else { return };
+        let Some(gang) = job(&test, 2, package_folder(packages), running(2, "wait")) else { return };
         let mut agents = gang.start();
         until_all_began(&gang, 4, "1");
         agents[killed].signal(Signal::SIGKILL);
@@ -199,34 +200,34 @@ fn an_agent_is_killed(test: &str, packages: &[&str]) {
 }
 
 #[test]
-fn a_killed_agent_comes_back_and_open_mpi_5_begins_again() {
+fn open_mpi_5_restarts_after_a_killed_agent_returns() {
     an_agent_is_killed("mpi-open5", &OPEN_MPI_5);
 }
 
 #[test]
-#[ignore = "soak: the same with Open MPI 4; proved in make test by mpi::a_killed_agent_comes_back_and_open_mpi_5_begins_again"]
-fn a_killed_agent_comes_back_and_open_mpi_4_begins_again() {
+#[ignore = "soak: the same with Open MPI 4; proved in make test by mpi::open_mpi_5_restarts_after_a_killed_agent_returns"]
+fn open_mpi_4_restarts_after_a_killed_agent_returns() {
     an_agent_is_killed("mpi-open4", &OPEN_MPI_4);
 }
 
 #[test]
-#[ignore = "soak: the same with MPICH; proved in make test by mpi::a_killed_agent_comes_back_and_open_mpi_5_begins_again"]
-fn a_killed_agent_comes_back_and_mpich_begins_again() {
+#[ignore = "soak: the same with MPICH; proved in make test by mpi::open_mpi_5_restarts_after_a_killed_agent_returns"]
+fn mpich_restarts_after_a_killed_agent_returns() {
     an_agent_is_killed("mpi-mpich", &MPICH);
 }
 
 #[test]
-#[ignore = "soak: the same with Intel MPI; proved in make test by mpi::a_killed_agent_comes_back_and_open_mpi_5_begins_again"]
-fn a_killed_agent_comes_back_and_intel_mpi_begins_again() {
+#[ignore = "soak: the same with Intel MPI; proved in make test by mpi::open_mpi_5_restarts_after_a_killed_agent_returns"]
+fn intel_mpi_restarts_after_a_killed_agent_returns() {
     an_agent_is_killed("mpi-intel", &INTEL_MPI);
 }
 
 /// One more pod, in which only mpirun runs.
 #[test]
-fn a_launcher_of_its_own() {
+fn mpirun_runs_in_a_launcher_pod() {
     let mut fields = running(2, "");
     fields["roles"] = json!([{ "name": "launcher" }]);
-    let Some(gang) = job("mpi-launcher", 2, of(&OPEN_MPI_5), fields) else { return };
+    let Some(gang) = job("mpi-launcher", 2, package_folder(&OPEN_MPI_5), fields) else { return };
     gang.all_exit(gang.start(), 0);
     let said = gang.output(2);
     for rank in 0..4 {
@@ -280,10 +281,10 @@ for server in servers:
 /// runs by their agents and by an sshd on each of them (Debian's openssh-server), in one run.
 #[test]
 #[ignore = "a benchmark: it prints figures, and judges none"]
-fn in_turns_by_agents_and_by_sshd() {
+fn mpirun_is_timed_in_turns_by_agents_and_sshd() {
     let rounds = std::env::var("ROUNDS").unwrap_or_else(|_| "15".into());
     for packages in [OPEN_MPI_4, OPEN_MPI_5] {
-        let prefix = of(&packages).unwrap();
+        let prefix = package_folder(&packages).unwrap();
         let command = json!(["python3", "turns.py", rounds]);
         let once = json!({ "restartPolicy": "Never" });
         let fields = json!({ "command": command, "failurePolicy": once });
@@ -310,7 +311,7 @@ fn scripted(test: &str, script: &str) -> Option<Pods> {
 }
 
 #[test]
-fn a_command_runs_there_as_it_would_here() {
+fn remote_command_behaves_like_a_local_one() {
     let script = r#"
         set -e
         echo "a b" | $RSH -x $HOST 'read line; echo "in: $line at $(hostname) in $PWD of $NODE_RANK"; echo "err" >&2' > both 2>&1
@@ -337,7 +338,7 @@ fn a_command_runs_there_as_it_would_here() {
 
 /// A remote command ends when its caller is gone.
 #[test]
-fn a_command_ends_with_who_has_called() {
+fn remote_command_ends_with_its_caller() {
     let script = r#"
         $RSH $HOST 'trap "echo told >> ended; exit 0" TERM; echo runs > there; while :; do sleep 0.1; done' &
         until [ -e there ]; do sleep 0.1; done
@@ -372,7 +373,7 @@ fn prove<M: Payload>(port: u16, key: &[u8], session: &str) -> (TcpStream, Channe
 /// A client without the key makes no agent run anything, and keeps no other client from it.
 #[test]
 #[expect(clippy::large_stack_arrays, reason = "a table")]
-fn strangers_start_nothing() {
+fn remote_shell_rejects_clients_without_the_key() {
     let script = r"[ $ATTEMPT = 1 ] && { until [ -e fail ]; do sleep 0.1; done; exit 1; }
         echo again > again; until [ -e go ]; do sleep 0.1; done; $RSH $HOST 'echo done > done'";
     let Some(gang) = scripted("mpi-strangers", script) else { return };

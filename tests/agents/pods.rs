@@ -5,7 +5,7 @@ use api::TrainingJob;
 use k8s_openapi::api::core::v1::Container;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use plan::{self, Runtime};
+use plan::{self, OperatorInfo};
 use protocol::agent_status::AgentStatus;
 use protocol::attempt::AttemptEnd;
 use protocol::gang::{GangPast, GangStatus};
@@ -76,7 +76,7 @@ impl Pods {
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let mut job = TrainingJob::new("x", serde_json::from_value(spec).unwrap());
         (job.metadata.namespace, job.metadata.uid) = (Some("ml".into()), Some(JOB.into()));
-        let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
+        let runtime = OperatorInfo { agent_image: "agent:1".into(), ..OperatorInfo::default() };
         let planned = plan::resolve(&job, &runtime);
         let plan = planned.accepted().unwrap_or_else(|refusals| panic!("{refusals}"));
         let objects = objects::objects(plan, plan::Incarnation::FIRST, &GangPast::default());
@@ -155,14 +155,14 @@ impl Pods {
         (0..self.seats.len() as u32).map(|seat| format!("--- {seat}\n{}\n", self.output(seat))).collect()
     }
 
-    fn told(&self) -> Option<GangStatus> {
+    fn status(&self) -> Option<GangStatus> {
         serde_json::from_str::<AgentStatus>(&ask(self.metrics, "GET", "/status", "")?).ok()?.gang
     }
 
     /// The first attempt, once it has ended.
     pub fn first_ended(&self) -> AttemptEnd {
         let what = format!("the end of the first attempt, told in {}", self.room.0.display());
-        until(&what, SOON, || self.told().and_then(|told| told.ended.into_iter().next()))
+        until(&what, SOON, || self.status().and_then(|reported| reported.ended.into_iter().next()))
     }
 
     /// The final report of a member whose agent has exited.

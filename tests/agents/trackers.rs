@@ -5,7 +5,7 @@
 //! The packages come from PyPI once and are kept in the cache.
 
 use api::TrainingJob;
-use plan::{self, Plan, Runtime};
+use plan::{self, OperatorInfo, Plan};
 use protocol::gang::GangPast;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ with mlflow.start_run():
 "#;
 
 #[test]
-fn a_run_at_mlflow_is_the_attempt_and_outlives_the_server() {
+fn mlflow_run_matches_the_attempt_and_survives_server_loss() {
     let room = Room::new("mlflow");
     let server = MlflowServer::start(&room);
     let spec = json!({ "monitoring": { "mlflowTrackingUri": server.uri(), "mlflowExperiment": "digits" } });
@@ -126,7 +126,7 @@ fn a_run_at_mlflow_is_the_attempt_and_outlives_the_server() {
 
 /// Nothing listens there from the beginning.
 #[test]
-fn a_program_outlives_an_mlflow_that_was_never_there() {
+fn program_survives_without_an_mlflow_server() {
     let room = Room::new("no-mlflow");
     let spec = json!({ "monitoring": { "mlflowTrackingUri": format!("http://127.0.0.1:{}", free_port()) } });
     let ended = room.train(&spec, 1, &[], &format!("{SLEEPS}{TRAINS}"));
@@ -144,7 +144,7 @@ fn a_program_outlives_an_mlflow_that_was_never_there() {
 // ---- Weights & Biases
 
 #[test]
-fn a_run_at_wandb_is_the_attempt_also_without_its_server() {
+fn wandb_run_matches_the_attempt_even_without_a_server() {
     let room = Room::new("wandb");
     let spec = json!({
         "monitoring": { "wandbProject": "digits", "trackerSecret": "keys" },
@@ -169,7 +169,7 @@ run.finish()
 // ---- TensorBoard
 
 #[test]
-fn a_tensorboard_shows_what_the_program_writes() {
+fn tensorboard_shows_the_programs_scalars() {
     let room = Room::new("tensorboard");
     let spec = json!({ "monitoring": { "tensorboardEnabled": true }, "checkpoint": { "storage": { "type": "pvc" } } });
     let program = r#"
@@ -230,7 +230,7 @@ fn plan_of_trial(fields: &Value, search: Option<&str>) -> Plan {
     job.metadata.owner_references = owner;
     // Other tests may run at the same time.
     job.spec.monitoring.metrics_port = Some(free_port());
-    let runtime = Runtime { agent_image: "agent:1".into(), ..Runtime::default() };
+    let runtime = OperatorInfo { agent_image: "agent:1".into(), ..OperatorInfo::default() };
     plan::resolve(&job, &runtime).accepted().cloned().unwrap_or_else(|refusals| panic!("{refusals}"))
 }
 

@@ -55,7 +55,7 @@ fn assert_all(pods: &Pods, found: &Environments, expected: &[(&str, &str)]) {
 const FIRST: &str = "x-training-0.x-headless";
 
 #[test]
-fn what_every_program_finds() {
+fn common_environment_is_set() {
     let fields = json!({ "hyperparameters": { "learningRate": 0.1 } });
     let Some((pods, found)) = environments("none", 2, fields) else { return };
     assert_all(
@@ -98,7 +98,7 @@ fn assert_no_group(found: &Environments) {
 }
 
 #[test]
-fn what_a_program_of_no_framework_finds_alone() {
+fn lone_worker_environment_has_no_group() {
     let fields = json!({ "numWorkers": 1 });
     let Some((pods, found)) = environments("none", 1, fields) else { return };
     assert_no_group(&found);
@@ -106,7 +106,7 @@ fn what_a_program_of_no_framework_finds_alone() {
 }
 
 #[test]
-fn what_torchrun_finds() {
+fn torchrun_environment_is_set() {
     let Some((pods, found)) = environments("pytorch", 2, json!({ "procsPerWorker": 2 })) else { return };
     let expected = [
         ("PET_NNODES", "2"),
@@ -122,7 +122,7 @@ fn what_torchrun_finds() {
 }
 
 #[test]
-fn what_jax_finds() {
+fn jax_environment_is_set() {
     let Some((pods, found)) = environments("jax", 2, json!({})) else { return };
     assert_no_group(&found);
     let coordinator = format!("{FIRST}:{{port}}");
@@ -133,7 +133,7 @@ fn what_jax_finds() {
 
 /// An evaluator knows only itself, and the others do not know it.
 #[test]
-fn what_tensorflow_finds() {
+fn tensorflow_environment_is_set() {
     let roles = json!([{ "name": "chief" }, { "name": "ps", "replicas": 2 }, { "name": "evaluator" }]);
     let Some((pods, found)) = environments("tensorflow", 6, json!({ "roles": roles })) else { return };
     assert_no_group(&found);
@@ -155,7 +155,7 @@ fn what_tensorflow_finds() {
 
 /// The master's address is numeric. The agent determines it.
 #[test]
-fn what_paddle_finds() {
+fn paddle_environment_is_set() {
     let Some((pods, found)) = environments("paddle", 2, json!({ "procsPerWorker": 2 })) else { return };
     assert_no_group(&found);
     let expected = [
@@ -171,7 +171,7 @@ fn what_paddle_finds() {
 
 /// The scheduler where they meet needs no entry in `roles`.
 #[test]
-fn what_mxnet_finds() {
+fn mxnet_environment_is_set() {
     let roles = json!([{ "name": "server", "replicas": 2 }]);
     let Some((pods, found)) = environments("mxnet", 5, json!({ "roles": roles })) else { return };
     assert_no_group(&found);
@@ -189,7 +189,7 @@ fn what_mxnet_finds() {
 }
 
 #[test]
-fn what_xgboost_finds() {
+fn xgboost_environment_is_set() {
     let Some((pods, found)) = environments("xgboost", 2, json!({})) else { return };
     let expected = [
         ("DMLC_TRACKER_URI", FIRST),
@@ -203,7 +203,7 @@ fn what_xgboost_finds() {
 
 /// Only the launcher runs the program. It finds what it needs to start the others.
 #[test]
-fn what_mpirun_finds() {
+fn mpirun_environment_is_set() {
     let fields = json!({ "procsPerWorker": 2, "roles": [{ "name": "launcher" }] });
     let Some((pods, found)) = environments("mpi", 1, fields) else { return };
     let variables = &found["x-launcher-0"];
@@ -223,7 +223,7 @@ fn what_mpirun_finds() {
 /// A program that ignores SIGTERM is killed in time. If the kubelet did it, the agent would go too, and the cause would
 /// be lost. A hook that sleeps before SIGTERM leaves less time.
 #[test]
-fn who_is_deaf_is_killed_before_the_kubelet_kills_the_agent() {
+fn stubborn_program_is_killed_before_the_kubelet_kills_the_agent() {
     // Each rank has a session of its own, as with torchrun.
     let script = r#"
         trap "" TERM
@@ -245,10 +245,10 @@ fn who_is_deaf_is_killed_before_the_kubelet_kills_the_agent() {
     }
     // The kubelet started to count with the hook.
     agents[0].signal(Signal::SIGTERM);
-    let (told, left) = (Instant::now(), Duration::from_secs((seat.grace - sleep).cast_unsigned()));
+    let (reported, left) = (Instant::now(), Duration::from_secs((seat.grace - sleep).cast_unsigned()));
     let ended = until("the agent's end", left, || agents[0].unshared.try_wait().unwrap());
     // The program gets three quarters of the time that the hook has left.
-    assert!(told.elapsed() >= left * 3 / 4, "{:?} of {left:?}", told.elapsed());
+    assert!(reported.elapsed() >= left * 3 / 4, "{:?} of {left:?}", reported.elapsed());
     let report = pods.report(0);
     assert_eq!(
         (ended.code(), report.phase, report.stopped_by, report.signal),

@@ -17,7 +17,7 @@ fn search(tuning: Value) -> Value {
 }
 
 #[test]
-fn every_rule_of_a_search_has_an_example() {
+fn every_search_rule_has_an_example() {
     let rules = TUNING_RULES.iter().chain(TUNING_JOB_RULES);
     let rules: Vec<&str> = rules.map(|rule| rule.example).collect();
     let files = yaml_files("examples/tuning/bad");
@@ -86,7 +86,7 @@ async fn good_searches_are_admitted() {
 
 /// The blocks of document 002, in a TrainingJob.
 #[tokio::test]
-async fn the_documents_searches_are_admitted_or_refused_with_what_is_missing() {
+async fn documented_searches_are_admitted_or_name_missing_fields() {
     let client = server().await;
     let block = |name: &str| {
         let file = parse(&root().join("examples/documents/others").join(name).with_extension("yaml"));

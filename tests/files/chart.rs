@@ -81,7 +81,7 @@ fn difference(one: &Value, other: &Value) -> Option<String> {
 
 /// The chart's CRDs have one more annotation, which keeps them when the release is uninstalled.
 #[test]
-fn a_chart_has_the_objects_of_kustomize() {
+fn chart_renders_the_same_objects_as_kustomize() {
     let Some((helm, kubectl)) = programs() else { return };
     let kustomize = |folder: &str| objects(&run(&kubectl, &["kustomize", &root(folder)]).unwrap());
     let chart = |namespace: &str, values: &[&str]| objects(&template(&helm, namespace, values).unwrap());
@@ -113,7 +113,7 @@ fn a_chart_has_the_objects_of_kustomize() {
 
 /// docs/install.md, "Quick starts": a reference to a repository, here the one of this checkout.
 #[test]
-fn a_remote_reference_needs_no_checkout() {
+fn remote_kustomize_reference_needs_no_checkout() {
     let Some((_, kubectl)) = programs() else { return };
     let commit = run("git", &["-C", &root(""), "rev-parse", "HEAD"]).unwrap();
     let folder = testkit::scratch().join("remote-reference");
@@ -132,7 +132,7 @@ fn a_remote_reference_needs_no_checkout() {
 }
 
 #[test]
-fn values_reach_the_objects() {
+fn chart_values_reach_the_objects() {
     let Some((helm, _)) = programs() else { return };
     let digest = format!("sha256:{}", "0a".repeat(32));
     let image = format!("image.digest={digest}");
@@ -181,7 +181,7 @@ fn values_reach_the_objects() {
 
 /// Helm refuses values that the schema does not have, and contradictory ones.
 #[test]
-fn wrong_values_are_refused() {
+fn invalid_chart_values_are_refused() {
     let Some((helm, _)) = programs() else { return };
     for (value, said) in [
         ("replica=3", "replica"),
@@ -203,7 +203,7 @@ fn wrong_values_are_refused() {
 }
 
 #[test]
-fn a_chart_has_the_version_of_the_programs_and_a_schema_for_each_value() {
+fn chart_matches_the_release_version_and_values_schema() {
     let read = |path: &str| fs::read_to_string(root(path)).unwrap();
     let chart: Value = serde_saphyr::from_str(&read(&format!("{CHART}/Chart.yaml"))).unwrap();
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));

@@ -377,7 +377,7 @@ fn is_unread(bytes: &[u8], damage: &Damage) -> bool {
 }
 
 #[test]
-fn no_damaged_checkpoint_is_valid_and_no_whole_one_is_not() {
+fn damaged_checkpoint_is_never_valid_and_whole_one_is_always_good() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoints");
     let root = std::env::var_os("CHECKPOINTS").map_or(fixtures, PathBuf::from);
     let count = std::env::var("DAMAGES").ok().map_or(600, |count| count.parse().expect("DAMAGES is a number"));
@@ -414,8 +414,8 @@ fn no_damaged_checkpoint_is_valid_and_no_whole_one_is_not() {
             }
             if let Some(cases) = &mut cases {
                 let (format, folder, name) = (held.format, &held.folder, &held.name);
-                let told = word(&verdict);
-                writeln!(cases, "[{format:?},{folder:?},{name:?},{path:?},{told:?},{}]", damage.json()).unwrap();
+                let reported = word(&verdict);
+                writeln!(cases, "[{format:?},{folder:?},{name:?},{path:?},{reported:?},{}]", damage.json()).unwrap();
             } else if verdict.is_good() && !may_be_unseen(held, &path, &damage) {
                 wrong.push(format!("{}/{path}: {} called {}", held.folder, damage.json(), word(&verdict)));
             }
@@ -437,8 +437,8 @@ fn held(format: &str, folder: &str) -> Held {
 }
 
 #[test]
-fn step_epoch_and_metrics_are_told() {
-    let told = [
+fn step_epoch_and_metrics_are_read_from_checkpoints() {
+    let reported = [
         ("torch", "full", Some(7), Some(1.0)),
         ("lightning", "fit", Some(8), Some(2.0)),
         ("hugging-face", "checkpoint-4", Some(4), Some(1.0)),
@@ -450,7 +450,7 @@ fn step_epoch_and_metrics_are_told() {
         ("verl", "global_step_20", Some(20), None),
         ("marked", "step-5", Some(5), None),
     ];
-    for (format, folder, step, epoch) in told {
+    for (format, folder, step, epoch) in reported {
         let held = held(format, folder);
         let judgement = (held.rules.judge)(&held.name, &held, Depth::Structure).unwrap();
         assert_eq!((judgement.step, judgement.epoch), (step, epoch), "{folder}");
@@ -464,7 +464,7 @@ fn step_epoch_and_metrics_are_told() {
 }
 
 #[test]
-fn a_folder_is_claimed_by_what_is_in_it() {
+fn formats_claim_folders_by_name_and_content() {
     let listing = |name: &str, files: &[&str], folders: &[&str]| {
         let sorted = |names: &[&str]| {
             let mut names: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -516,7 +516,7 @@ fn a_folder_is_claimed_by_what_is_in_it() {
 
 /// The ranks' files are one save, by the number in their names. Another number of ranks may have saved the step before.
 #[test]
-fn all_ranks_of_verl_are_one_checkpoint() {
+fn verl_ranks_form_one_checkpoint() {
     let whole = held("verl", "global_step_20");
     let complete = whole.judge(Depth::Content);
     assert!(complete.is_good(), "{complete:?}");
@@ -554,7 +554,7 @@ fn old_with(was: &[u8], is: &[u8]) -> &'static str {
 }
 
 #[test]
-fn names_of_torchs_old_form_that_are_damaged_are_told_from_a_programs_own() {
+fn damaged_legacy_torch_names_are_corrupted_but_custom_ones_are_not() {
     const CLASS: &[u8] = b"ccollections\nOrderedDict\n";
     let class = |name: &str| old_with(CLASS, format!("c{}\n", name.replace(' ', "\n")).as_bytes());
     let own = [
@@ -596,7 +596,7 @@ fn names_of_torchs_old_form_that_are_damaged_are_told_from_a_programs_own() {
 }
 
 #[test]
-fn what_torchs_old_form_tells_twice_has_to_agree() {
+fn redundant_values_of_legacy_torch_must_agree() {
     // In order: the tensor's shape, stride and offset, its elements in the pickle and then before its bytes, its key in
     // the list, and the protocol.
     assert_eq!(old_with(b"K\0K\x01\x85", b"K\0K\x02\x85"), "corrupted");
@@ -611,8 +611,8 @@ fn what_torchs_old_form_tells_twice_has_to_agree() {
 }
 
 #[test]
-fn what_may_be_damaged_unseen_says_why() {
-    let told = [
+fn verdict_explains_why_damage_may_be_undetected() {
+    let reported = [
         ("torch", "legacy-full", "old.pt has the form of before torch 1.6, which has no checksums"),
         ("torch", "unchecked", "unchecked.pt was written with its checksums switched off"),
         ("dcp", "step_9", ".metadata, by which everything in it is found, has no checksum"),
@@ -621,7 +621,7 @@ fn what_may_be_damaged_unseen_says_why() {
         ("safetensors", "odd", "safetensors has no checksum"),
         ("marked", "step-5", "only .complete says that all is written, and the form of its files is not known"),
     ];
-    for (format, folder, why) in told {
+    for (format, folder, why) in reported {
         for depth in [Depth::Structure, Depth::Content] {
             let expected = Verdict::Complete { why: format!("damage could be unseen: {why}") };
             assert_eq!(held(format, folder).judge(depth), expected, "{folder}");
@@ -631,7 +631,7 @@ fn what_may_be_damaged_unseen_says_why() {
 
 /// The same holds within a checkpoint of another format.
 #[test]
-fn one_file_without_checksums_is_enough() {
+fn one_file_without_checksums_prevents_a_valid_verdict() {
     let old = held("torch", "legacy-tiny").contents["old.pt"].clone();
     for (format, folder, path) in [
         ("deepspeed", "global_step10", "zero_pp_rank_0_mp_rank_00_optim_states.pt"),
@@ -649,7 +649,7 @@ fn one_file_without_checksums_is_enough() {
 
 /// The checkpoints that `load_best_model_at_end` and `ckpt_path="best"` load are known by their own files.
 #[test]
-fn the_trainers_best_is_known() {
+fn best_checkpoint_of_the_trainer_is_recognized() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoints");
     let needs = |rules: &Rules, name: &str, folder: &Path| {
         let mut held = Held {

@@ -1,6 +1,6 @@
 //! Damages checkpoints that TensorFlow and Orbax have written, and checks the verdicts on them.
 //!
-//! By default it runs over the checkpoints in `fixtures/checkpoints`. `the_libraries_load_what_is_called_valid`
+//! By default it runs over the checkpoints in `fixtures/checkpoints`. `libraries_load_every_checkpoint_judged_valid`
 //! (`--ignored`) makes new ones and damages them `TRAININGJOB_DAMAGES` times. The libraries themselves then load all
 //! that was called valid or complete. `TRAININGJOB_PYTHON` is a Python that has TensorFlow, JAX and Orbax. The result
 //! is printed as a table (`--nocapture`).
@@ -318,7 +318,7 @@ fn fixtures() -> PathBuf {
 }
 
 #[test]
-fn what_the_libraries_wrote_is_good() {
+fn checkpoints_written_by_the_libraries_are_good() {
     for case in cases(&fixtures()) {
         for depth in [Depth::Structure, Depth::Content] {
             let judgement = case.whole.judge(case.rules, depth).expect(case.kind);
@@ -335,7 +335,7 @@ fn what_the_libraries_wrote_is_good() {
 
 /// Damage to anything with a checksum is found. With TensorFlow that is all but the slack in an index' end record.
 #[test]
-fn every_flipped_bit_of_tensorflow_is_found() {
+fn every_flipped_bit_in_tensorflow_files_is_detected() {
     for case in cases(&fixtures()).iter().filter(|case| case.kind.starts_with("tensorflow")) {
         for path in case.whole.files.keys().filter(|path| !path.ends_with(".meta")) {
             let bytes = &case.whole.files[path];
@@ -352,7 +352,7 @@ fn every_flipped_bit_of_tensorflow_is_found() {
 }
 
 #[test]
-fn no_file_of_a_checkpoint_can_be_cut_unseen() {
+fn truncated_checkpoint_files_are_detected() {
     for case in cases(&fixtures()) {
         for (path, bytes) in &case.whole.files {
             // The mere presence of these files says that all is there.
@@ -372,7 +372,7 @@ fn no_file_of_a_checkpoint_can_be_cut_unseen() {
 }
 
 #[test]
-fn damaged_ones_are_judged_without_a_panic() {
+fn damaged_checkpoints_are_judged_without_a_panic() {
     let cases = cases(&fixtures());
     let mut random = Random(1);
     let mut counts = Counts::default();
@@ -393,8 +393,8 @@ fn damaged_ones_are_judged_without_a_panic() {
 
 /// No checkpoint that its own library can't load may be called valid.
 #[test]
-#[ignore = "soak: it takes a Python with TensorFlow, JAX and Orbax; proved in make test by every_flipped_bit_of_tensorflow_is_found and the tests beside it"]
-fn the_libraries_load_what_is_called_valid() {
+#[ignore = "soak: it takes a Python with TensorFlow, JAX and Orbax; proved in make test by every_flipped_bit_in_tensorflow_files_is_detected and the tests beside it"]
+fn libraries_load_every_checkpoint_judged_valid() {
     let rounds =
         std::env::var("TRAININGJOB_DAMAGES").map_or(1000, |n| n.parse().expect("TRAININGJOB_DAMAGES is a number"));
     let seed = std::env::var("TRAININGJOB_SEED").map_or(1, |seed| seed.parse().expect("TRAININGJOB_SEED is a number"));

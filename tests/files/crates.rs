@@ -76,14 +76,14 @@ impl Graph {
 }
 
 /// Those of `words` on which a package depends.
-fn of<'w>(graph: &Graph, package: &str, words: &[&'w str]) -> Vec<&'w str> {
+fn dependencies_among<'w>(graph: &Graph, package: &str, words: &[&'w str]) -> Vec<&'w str> {
     let below = graph.below(package);
     assert!(below.contains("serde_json"), "{package} is a package: {below:?}");
     words.iter().filter(|word| below.contains(**word)).copied().collect()
 }
 
 #[test]
-fn dependencies_point_one_way() {
+fn crate_dependencies_point_one_way() {
     let graph = Graph::new();
     let known: BTreeSet<String> = ORDER.iter().chain(&FOR_TESTS).map(|name| (*name).to_owned()).collect();
     assert_eq!(graph.ours, known, "a new crate needs its place in this test and in ARCHITECTURE.md");
@@ -97,24 +97,24 @@ fn dependencies_point_one_way() {
 }
 
 #[test]
-fn what_the_agent_is_made_of_knows_nothing_of_kubernetes() {
+fn agent_crates_do_not_depend_on_kubernetes() {
     let graph = Graph::new();
     let agent = ORDER.iter().position(|package| *package == "agent").unwrap();
     for package in &ORDER[..=agent] {
-        assert_eq!(of(&graph, package, &KUBERNETES), [""; 0], "{package}");
+        assert_eq!(dependencies_among(&graph, package, &KUBERNETES), [""; 0], "{package}");
     }
-    assert_eq!(of(&graph, "trainingjob-operator", &KUBERNETES), KUBERNETES);
+    assert_eq!(dependencies_among(&graph, "trainingjob-operator", &KUBERNETES), KUBERNETES);
 }
 
 #[test]
-fn the_plugin_needs_no_linux() {
+fn plugin_does_not_depend_on_linux_crates() {
     let graph = Graph::new();
-    assert_eq!(of(&graph, "kubectl-trainingjob", &LINUX), [""; 0]);
-    assert!(of(&graph, "agent", &LINUX).contains(&"py-spy"));
+    assert_eq!(dependencies_among(&graph, "kubectl-trainingjob", &LINUX), [""; 0]);
+    assert!(dependencies_among(&graph, "agent", &LINUX).contains(&"py-spy"));
 }
 
 #[test]
-fn the_table_of_crates_is_whole() {
+fn architecture_table_lists_every_crate() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/ARCHITECTURE.md")).unwrap();
     for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/crates")).unwrap() {
         let name = format!("`crates/{}`", entry.unwrap().file_name().display());

@@ -36,7 +36,7 @@ fn role(path: &str) -> Role {
 }
 
 #[test]
-fn a_namespace_gives_the_rights_that_the_cluster_gives_but_for_nodes() {
+fn namespaced_role_equals_cluster_role_without_cluster_scoped_rights() {
     let (cluster, namespace) = (role("deploy/cluster/rights.yaml"), role("deploy/namespaced/team/rights.yaml"));
     assert_eq!((cluster.kind.as_str(), namespace.kind.as_str()), ("ClusterRole", "Role"));
     #[expect(clippy::items_after_statements, reason = "beside its only use")]
@@ -57,7 +57,7 @@ fn namespace_of(kustomization: &str) -> String {
 
 /// A user with edit rights in the operator's namespace has the operator's account.
 #[test]
-fn no_job_is_sent_to_the_operators_namespace() {
+fn docs_and_examples_keep_jobs_out_of_operator_namespace() {
     let own =
         ["deploy/cluster", "deploy/namespaced/operator"].map(|of| namespace_of(&format!("{of}/kustomization.yaml")));
     assert_eq!(own, ["trainingjob-system", "ml-training-operator"]);
@@ -82,7 +82,7 @@ fn no_job_is_sent_to_the_operators_namespace() {
 
 /// `kubectl delete -k` deletes what `kubectl apply -k` made, and with a namespace everything in it.
 #[test]
-fn an_uninstall_takes_no_checkpoints() {
+fn uninstall_keeps_checkpoints() {
     let mut kinds = BTreeSet::new();
     for path in files("deploy") {
         let text = fs::read_to_string(&path).unwrap();
@@ -119,7 +119,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn rights_are_few() {
+fn roles_grant_only_minimal_rights() {
     for path in ["deploy/cluster/rights.yaml", "deploy/base/own-namespace.yaml", "deploy/admin/users.yaml"] {
         for rule in role(path).rules {
             let all = [&rule.api_groups, &rule.resources, &rule.verbs];
@@ -138,7 +138,7 @@ fn rights_are_few() {
 
 /// `kubectl scale tj` requests the subresource, which the right to change the job does not include.
 #[test]
-fn people_who_may_edit_jobs_may_scale_them() {
+fn edit_role_includes_the_scale_subresource() {
     let verbs = |people: &str| {
         let label = format!("rbac.authorization.k8s.io/aggregate-to-{people}");
         let roles: Vec<Value> = serde_saphyr::from_multiple(&read("deploy/admin/users.yaml")).unwrap();
@@ -155,7 +155,7 @@ fn people_who_may_edit_jobs_may_scale_them() {
 
 /// The sizes that docs/install.md promises are enough for the loads that docs/benchmarks.md has measured.
 #[test]
-fn the_operator_has_room_for_every_load_that_was_measured() {
+fn operator_limits_cover_every_measured_load() {
     let (page, figures) = (read("docs/install.md"), read("docs/benchmarks.md"));
     let (_, section) = page.split_once("\n## Size\n").expect("docs/install.md has a section Size");
     let rows = section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
@@ -188,7 +188,7 @@ fn the_operator_has_room_for_every_load_that_was_measured() {
 /// The labels are those by which the operator itself selects (`labels::gang_selector`). Pods from before an upgrade
 /// have them, too.
 #[test]
-fn agents_are_selected_by_labels_with_a_prefix() {
+fn agents_are_selected_by_prefixed_labels() {
     let selector = |path: &str, pointer: &str| -> Value {
         let file: Value = serde_saphyr::from_str(&read(path)).unwrap();
         file.pointer(pointer).unwrap_or_else(|| panic!("{path} has no {pointer}")).clone()

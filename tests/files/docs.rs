@@ -85,7 +85,7 @@ fn anchors(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_in_the_docs_resolve() {
     let mut broken = Vec::new();
     for path in pages() {
         let page = read(&path);
@@ -105,7 +105,7 @@ fn links_lead_somewhere() {
 }
 
 #[test]
-fn rows_of_a_table_have_the_cells_of_its_head() {
+fn table_rows_have_as_many_cells_as_the_header() {
     let mut wrong = Vec::new();
     for path in pages() {
         let page = read(&path);
@@ -134,7 +134,7 @@ fn the_readme_is_short() {
 
 /// The checks of a change are in `.ci/run`, wherever it runs.
 #[test]
-fn the_workflow_runs_what_everybody_runs() {
+fn ci_workflow_runs_only_the_shared_script() {
     let workflow: Value = serde_saphyr::from_str(&read(".github/workflows/ci.yaml")).unwrap();
     let steps = workflow["jobs"]["test"]["steps"].as_array().unwrap();
     let runs: Vec<_> = steps.iter().filter_map(|step| step["run"].as_str()).collect();
@@ -148,7 +148,7 @@ fn the_workflow_runs_what_everybody_runs() {
 }
 
 #[test]
-fn variables_and_images_are_told() {
+fn variables_and_images_are_documented() {
     let page = read("docs/jobs.md");
     let images = [Framework::Pytorch, Framework::Tensorflow, Framework::Jax].map(api::defaults::image);
     let missing: Vec<&str> =
@@ -158,7 +158,7 @@ fn variables_and_images_are_told() {
 
 /// docs/operate.md explains the words that the code exposes, so that a reader at night finds them.
 #[test]
-fn every_metric_is_told() {
+fn every_metric_is_documented() {
     let (code, page) = (read("src/telemetry/metrics.rs"), read("docs/operate.md"));
     let metrics: Vec<&str> = code.split('"').filter(|text| is_metric(text)).collect();
     assert!(!metrics.is_empty());
@@ -174,7 +174,7 @@ fn is_metric(text: &str) -> bool {
 const NOT_REASONS: [&str; 3] = ["True", "PersistentVolumeClaim", "Jobs"];
 
 #[test]
-fn every_reason_is_told() {
+fn every_reason_is_documented() {
     let page = read("docs/operate.md");
     let files = ["crates/lifecycle/src/waiting.rs", "crates/observe/src/events.rs", "crates/gang/src/policy.rs"];
     let files = files.into_iter().chain(["src/controller/apply.rs", "src/controller/status.rs"]);
@@ -195,7 +195,7 @@ fn every_reason_is_told() {
 const NOT_IN_THE_CODE: [&str; 2] = ["ReadOnlyMany", "RestartJob"];
 
 #[test]
-fn every_reason_that_is_told_exists() {
+fn every_documented_reason_exists() {
     let code = code();
     let known: HashSet<&str> = code.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let mut wrong = Vec::new();
@@ -213,7 +213,7 @@ fn every_reason_that_is_told_exists() {
 }
 
 #[test]
-fn words_between_backticks() {
+fn camel_case_names_are_found_between_backticks() {
     let page = "`NanLoss` and NoLoss, `spec.numWorkers`, `nan`, `NCCL`, `A b`, a `Job`\n```\n`InCode`\n```\n`Last`";
     assert_eq!(camel_case(page), ["NanLoss", "Job", "Last"]);
 }
@@ -260,7 +260,7 @@ fn reasons(code: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_event_is_told() {
+fn every_event_is_documented() {
     let (events, page) = (events_in_the_code(), read("docs/operate.md"));
     let (_, table) = page.split_once("\n## Events\n").expect("docs/operate.md has a section Events");
     let table = table.split("\n## ").next().unwrap();
@@ -302,7 +302,7 @@ const PLANNED: [(&str, &str); 6] = [
 
 /// The README once denied four features that users could write into a job.
 #[test]
-fn nothing_is_planned_that_is_there() {
+fn existing_features_are_not_listed_as_planned() {
     let readme = read("README.md");
     let (_, planned) = readme.split_once("\nNot there yet:").expect("README.md says what is not there yet");
     let planned = planned.split("\n\n").next().unwrap().to_lowercase();
@@ -316,7 +316,7 @@ fn nothing_is_planned_that_is_there() {
 }
 
 #[test]
-fn examples_say_what_they_need() {
+fn examples_state_their_prerequisites() {
     let files = fs::read_dir(root().join("examples")).unwrap().map(|entry| entry.unwrap().path());
     for path in files.filter(|path| path.extension().is_some_and(|end| end == "yaml")) {
         let text = read(&path);
@@ -350,7 +350,7 @@ fn git_tracks_no_compiled_file() {
 
 /// A rule that no test checks is a wish.
 #[test]
-fn every_rule_of_checkpoints_names_its_tests() {
+fn every_checkpoint_rule_names_its_tests() {
     let ids = rules_with_tests("docs/checkpoints.md");
     assert!(ids.len() >= 21, "{ids:?}");
     let keep = read("crates/checkpoint/src/keep.rs");
@@ -360,7 +360,7 @@ fn every_rule_of_checkpoints_names_its_tests() {
 }
 
 #[test]
-fn every_promise_of_the_api_names_its_tests() {
+fn every_api_promise_names_its_tests() {
     let ids = rules_with_tests("docs/api.md");
     assert!(ids.len() >= 8, "{ids:?}");
 }
@@ -389,7 +389,7 @@ fn rules_with_tests(page: &str) -> Vec<String> {
 
 /// The installer of a version finds its image, its manifests and its changes.
 #[test]
-fn one_version_is_everywhere() {
+fn same_version_is_used_everywhere() {
     let version = env!("CARGO_PKG_VERSION");
     let log = read("CHANGELOG.md");
     let released = |line: &str| line.strip_prefix("## [")?.split_once(']').map(|(version, _)| version.to_owned());

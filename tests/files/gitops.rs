@@ -48,7 +48,7 @@ fn in_state(state: &str) -> Value {
 }
 
 #[test]
-fn argo_cd_knows_each_state() {
+fn argo_cd_health_covers_each_state() {
     let expected = [
         ("Pending", "Progressing"),
         ("Initializing", "Progressing"),
@@ -80,7 +80,7 @@ fn argo_cd_knows_each_state() {
 }
 
 #[test]
-fn argo_cd_shows_why() {
+fn argo_cd_health_shows_the_reason() {
     let condition = |type_: &str, status: &str, reason: &str| json!({ "type": type_, "status": status, "reason": reason, "message": "why" });
     for (state, of_state, expected) in [
         ("Failed", condition("Failed", "True", "OOMKilled"), "Failed: OOMKilled: why"),

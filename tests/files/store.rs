@@ -5,7 +5,7 @@
 //! behind a translator. `testkit::servers` says what it proves and what it does not.
 
 use checkpoint::files::Member;
-use checkpoint::found::{Depth, Format, Found, Verdict};
+use checkpoint::found::{Depth, Format, FoundCheckpoint, Verdict};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use store::{Access, Checksum, Destination, Layout, Manifest, Patience, Store, StoreError, Trouble};
+use store::{Access, Checksum, Destination, ErrorKind, Layout, Manifest, NetworkTimeouts, Store, StoreError};
 use testkit::room::Room;
 use testkit::servers::{ACCOUNT, ACCOUNT_KEY, Asked, BUCKET, Fault, KEY, Proxy, SECRET, Server};
 use testkit::wait::{SOON, until};
@@ -81,7 +81,7 @@ fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// A checkpoint as the inventory finds it, of the files that `is_one` selects.
-fn found_of(root: &Path, path: &str, format: Format, step: u64, is_one: impl Fn(&str) -> bool) -> Found {
+fn found_of(root: &Path, path: &str, format: Format, step: u64, is_one: impl Fn(&str) -> bool) -> FoundCheckpoint {
     let at = root.join(path);
     let base = if at.is_dir() { at } else { at.parent().unwrap().to_owned() };
     let mut files = BTreeMap::new();
@@ -91,7 +91,7 @@ fn found_of(root: &Path, path: &str, format: Format, step: u64, is_one: impl Fn(
         Member { path, size: data.len(), modified: data.mtime() * 1_000_000_000 + data.mtime_nsec() }
     };
     let members: Vec<Member> = files.into_iter().filter(|(path, _)| is_one(path)).map(member).collect();
-    Found {
+    FoundCheckpoint {
         path: path.to_owned(),
         folder: root.join(path).is_dir() && format != Format::Tensorflow,
         format,
@@ -110,12 +110,12 @@ fn found_of(root: &Path, path: &str, format: Format, step: u64, is_one: impl Fn(
     }
 }
 
-fn found(root: &Path, path: &str, step: u64) -> Found {
+fn found(root: &Path, path: &str, step: u64) -> FoundCheckpoint {
     found_of(root, path, Format::HuggingFace, step, |_| true)
 }
 
 /// A checkpoint as users have them: a large file, small ones, an empty one, folders, odd names.
-fn checkpoint(root: &Path, path: &str, step: u64) -> Found {
+fn checkpoint(root: &Path, path: &str, step: u64) -> FoundCheckpoint {
     write(root, &format!("{path}/model.safetensors"), &bytes(step, LARGE));
     write(root, &format!("{path}/trainer_state.json"), format!(r#"{{"global_step": {step}}}"#).as_bytes());
     write(root, &format!("{path}/empty"), b"");
@@ -125,20 +125,20 @@ fn checkpoint(root: &Path, path: &str, step: u64) -> Found {
 }
 
 /// A small checkpoint.
-fn small(root: &Path, path: &str, step: u64) -> Found {
+fn small(root: &Path, path: &str, step: u64) -> FoundCheckpoint {
     for file in 0..3 {
         write(root, &format!("{path}/{file}"), &bytes(step * 10 + file, 1000 + step));
     }
     found(root, path, step)
 }
 
-fn impatient() -> Patience {
-    Patience {
+fn impatient() -> NetworkTimeouts {
+    NetworkTimeouts {
         connect: Duration::from_secs(10),
         silence: Duration::from_secs(20),
         retries: 3,
         retry_for: Duration::from_millis(100),
-        ..Patience::default()
+        ..NetworkTimeouts::default()
     }
 }
 
@@ -186,7 +186,7 @@ async fn restored(store: &Store, manifest: &Manifest, room: &Room) -> Result<Pat
     Ok(root)
 }
 
-fn trouble(result: Result<impl Sized, StoreError>) -> (Trouble, String) {
+fn trouble(result: Result<impl Sized, StoreError>) -> (ErrorKind, String) {
     let error = result.err().expect("an error");
     (error.trouble, error.to_string())
 }
@@ -204,38 +204,38 @@ macro_rules! in_each_store {
 }
 
 in_each_store! {
-    what_is_uploaded_comes_back_byte_for_byte_and_lies_where_people_look,
-    a_file_and_a_prefix_are_checkpoints_too,
-    what_is_there_already_is_not_sent_again,
-    an_upload_that_is_dropped_in_the_middle_sends_no_finished_part_again,
-    a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next,
-    at_no_cut_is_a_checkpoint_shown_that_cannot_be_restored,
-    what_is_overwritten_is_there_until_the_new_is_and_goes_then,
-    what_is_written_to_meanwhile_is_tried_again_and_no_error_for_a_person,
-    a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before,
-    what_is_damaged_on_its_way_is_refused_by_the_store,
-    what_is_damaged_or_gone_in_the_store_is_not_restored,
-    what_is_not_there_is_named_with_its_remedy,
-    a_store_that_has_trouble_for_a_time_is_waited_for_and_one_that_always_has_is_an_error,
-    a_store_that_is_silent_is_an_error_after_a_while,
-    a_manifest_that_lies_hides_no_other_and_is_not_followed,
-    a_sharded_checkpoint_exists_when_all_workers_have_sent_their_files,
-    a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later,
-    what_was_begun_and_is_not_wanted_leaves_nothing,
-    parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again,
-    what_others_have_put_there_is_fetched_whole_or_not_at_all,
-    no_writer_replaces_the_checkpoint_of_another,
-    all_workers_of_a_job_have_one_place,
-    what_a_lost_pod_has_left_is_removed_a_day_later,
-    a_hostile_journal_deletes_nothing_else,
-    what_a_worker_has_sent_is_not_sent_again_in_another_round,
-    a_manifest_has_the_order_of_writing,
-    what_lies_beside_a_checkpoint_comes_back_with_it,
+    uploaded_checkpoint_is_restored_byte_for_byte_from_a_readable_path,
+    single_file_and_prefix_checkpoints_are_restored,
+    existing_objects_are_not_uploaded_again,
+    dropped_upload_does_not_resend_finished_parts,
+    upload_of_a_killed_process_is_continued_by_the_next,
+    listed_checkpoint_can_be_restored_after_any_interruption,
+    overwritten_checkpoint_exists_until_the_new_one_is_complete,
+    checkpoint_changed_during_upload_is_retried_without_an_error,
+    interrupted_restore_continues_and_exposes_nothing_before,
+    store_rejects_data_damaged_in_transit,
+    damaged_or_missing_objects_are_not_restored,
+    missing_bucket_or_checkpoint_is_named_with_its_remedy,
+    temporary_store_errors_are_retried_and_permanent_ones_reported,
+    silent_store_times_out_with_an_error,
+    forged_manifest_is_ignored_and_hides_no_checkpoint,
+    sharded_checkpoint_exists_once_all_workers_have_uploaded,
+    interrupted_removal_hides_the_checkpoint_and_is_completed_later,
+    abandoned_upload_leaves_nothing_behind,
+    parts_removed_by_a_lifecycle_rule_are_uploaded_again,
+    foreign_objects_are_restored_completely_or_not_at_all,
+    writers_never_replace_checkpoints_of_others,
+    all_workers_of_a_job_share_one_prefix,
+    leftovers_of_a_lost_pod_are_removed_after_a_day,
+    hostile_journal_cannot_delete_other_objects,
+    uploaded_files_are_not_resent_in_the_next_round,
+    manifest_records_the_order_of_writing,
+    files_beside_a_checkpoint_are_restored_with_it,
 }
 
 // ---- there and back
 
-fn what_is_uploaded_comes_back_byte_for_byte_and_lies_where_people_look(start: fn() -> Server) {
+fn uploaded_checkpoint_is_restored_byte_for_byte_from_a_readable_path(start: fn() -> Server) {
     let server = start();
     for checksum in [Checksum::Sha256, Checksum::Crc64Nvme, Checksum::None] {
         let (room, prefix) = (Room::new("store"), format!("runs/{checksum:?}"));
@@ -262,7 +262,7 @@ fn what_is_uploaded_comes_back_byte_for_byte_and_lies_where_people_look(start: f
     }
 }
 
-fn a_file_and_a_prefix_are_checkpoints_too(start: fn() -> Server) {
+fn single_file_and_prefix_checkpoints_are_restored(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let root = room.folder("root");
@@ -288,7 +288,7 @@ fn a_file_and_a_prefix_are_checkpoints_too(start: fn() -> Server) {
     });
 }
 
-fn what_is_there_already_is_not_sent_again(start: fn() -> Server) {
+fn existing_objects_are_not_uploaded_again(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -313,7 +313,7 @@ fn data(asked: &[Asked]) -> u64 {
     asked.iter().filter(|asked| is_data(asked)).map(|asked| asked.length).sum()
 }
 
-fn an_upload_that_is_dropped_in_the_middle_sends_no_finished_part_again(start: fn() -> Server) {
+fn dropped_upload_does_not_resend_finished_parts(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -352,7 +352,7 @@ fn an_upload_that_is_dropped_in_the_middle_sends_no_finished_part_again(start: f
     });
 }
 
-fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn() -> Server) {
+fn upload_of_a_killed_process_is_continued_by_the_next(start: fn() -> Server) {
     const HELPER: &str = "STORE_TEST_HELPER";
     // The process that is killed, and that `store/bench.py` measures.
     if let Ok(arguments) = std::env::var(HELPER) {
@@ -374,7 +374,7 @@ fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn(
     let arguments =
         [place(&server, "runs").to_string(), proxy.url(), secret.display().to_string(), root.display().to_string()];
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "store::s3::a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next"])
+        .args(["--exact", "store::s3::upload_of_a_killed_process_is_continued_by_the_next"])
         .env(HELPER, arguments.join("\n"))
         .spawn()
         .unwrap();
@@ -398,7 +398,7 @@ fn a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next(start: fn(
 }
 
 /// Any request fails, whether or not the store has done what it was asked.
-fn at_no_cut_is_a_checkpoint_shown_that_cannot_be_restored(start: fn() -> Server) {
+fn listed_checkpoint_can_be_restored_after_any_interruption(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let direct = store(&server, &server.url(), "runs");
@@ -460,7 +460,7 @@ fn at_no_cut_is_a_checkpoint_shown_that_cannot_be_restored(start: fn() -> Server
     });
 }
 
-fn what_is_overwritten_is_there_until_the_new_is_and_goes_then(start: fn() -> Server) {
+fn overwritten_checkpoint_exists_until_the_new_one_is_complete(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let root = room.folder("root");
@@ -477,7 +477,7 @@ fn what_is_overwritten_is_there_until_the_new_is_and_goes_then(start: fn() -> Se
     });
 }
 
-fn what_is_written_to_meanwhile_is_tried_again_and_no_error_for_a_person(start: fn() -> Server) {
+fn checkpoint_changed_during_upload_is_retried_without_an_error(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -493,12 +493,12 @@ fn what_is_written_to_meanwhile_is_tried_again_and_no_error_for_a_person(start: 
         Fault::Pass
     });
     run(async {
-        let (kind, told) = trouble(store.upload(&root, &found_before).await);
-        assert_eq!(kind, Trouble::Changed, "{told}");
+        let (kind, message) = trouble(store.upload(&root, &found_before).await);
+        assert_eq!(kind, ErrorKind::Changed, "{message}");
         assert!(paths(&store).await.is_empty());
         proxy.set(|_| Fault::Pass);
         fs::remove_file(&file).unwrap();
-        assert_eq!(trouble(store.upload(&root, &found_before).await).0, Trouble::Changed);
+        assert_eq!(trouble(store.upload(&root, &found_before).await).0, ErrorKind::Changed);
         let manifest = store.upload(&root, &found(&root, "last", 2)).await.unwrap();
         let back = restored(&store, &manifest, &room).await.unwrap();
         assert!(content(&back) == content(&root));
@@ -507,7 +507,7 @@ fn what_is_written_to_meanwhile_is_tried_again_and_no_error_for_a_person(start: 
     });
 }
 
-fn a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before(start: fn() -> Server) {
+fn interrupted_restore_continues_and_exposes_nothing_before(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -528,8 +528,8 @@ fn a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before(start:
                 _ => Fault::Answer(503),
             }
         });
-        let (kind, told) = trouble(store.restore(&manifest, &back).await);
-        assert_eq!(kind, Trouble::Unavailable, "{told}");
+        let (kind, message) = trouble(store.restore(&manifest, &back).await);
+        assert_eq!(kind, ErrorKind::Unavailable, "{message}");
         assert_eq!(
             content(&back),
             BTreeMap::from([("checkpoint-1/old".to_owned(), b"what was there before".to_vec())])
@@ -551,7 +551,7 @@ fn a_restore_that_is_cut_goes_on_where_it_was_and_nothing_is_there_before(start:
 
 // ---- trouble
 
-fn what_is_damaged_on_its_way_is_refused_by_the_store(start: fn() -> Server) {
+fn store_rejects_data_damaged_in_transit(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -562,9 +562,9 @@ fn what_is_damaged_on_its_way_is_refused_by_the_store(start: fn() -> Server) {
     run(async {
         for (found, target) in [(&found, "/checkpoint-1/1"), (&large, "partNumber=2")] {
             proxy.set(move |asked| if asked.target.contains(target) { Fault::Flip } else { Fault::Pass });
-            let (kind, told) = trouble(store.upload(&root, found).await);
-            assert_eq!(kind, Trouble::Unavailable, "{told}");
-            assert!(told.contains("damaged on its way"), "{told}");
+            let (kind, message) = trouble(store.upload(&root, found).await);
+            assert_eq!(kind, ErrorKind::Unavailable, "{message}");
+            assert!(message.contains("damaged on its way"), "{message}");
             assert!(paths(&store).await.is_empty());
         }
         assert!(!server.object("runs/checkpoint-1/1").exists());
@@ -574,7 +574,7 @@ fn what_is_damaged_on_its_way_is_refused_by_the_store(start: fn() -> Server) {
     });
 }
 
-fn what_is_damaged_or_gone_in_the_store_is_not_restored(start: fn() -> Server) {
+fn damaged_or_missing_objects_are_not_restored(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let (root, back) = (room.folder("root"), room.folder("back"));
@@ -589,9 +589,9 @@ fn what_is_damaged_or_gone_in_the_store_is_not_restored(start: fn() -> Server) {
                 None => fs::remove_file(&object).unwrap(),
             }
             for result in [store.restore(&manifest, &back).await.map(drop), store.verify(&manifest).await] {
-                let (kind, told) = trouble(result);
-                assert_eq!(kind, Trouble::Corrupted, "{told}");
-                assert!(told.contains("://bucket/runs/checkpoint-1/1"), "{told}");
+                let (kind, message) = trouble(result);
+                assert_eq!(kind, ErrorKind::Corrupted, "{message}");
+                assert!(message.contains("://bucket/runs/checkpoint-1/1"), "{message}");
             }
             assert!(content(&back).is_empty());
         }
@@ -599,7 +599,7 @@ fn what_is_damaged_or_gone_in_the_store_is_not_restored(start: fn() -> Server) {
 }
 
 #[test]
-fn a_key_that_is_wrong_is_named_with_its_remedy() {
+fn wrong_store_key_error_names_the_secret() {
     let (server, room) = (Server::s3(), Room::new("store"));
     let root = room.folder("root");
     let found = small(&root, "checkpoint-1", 1);
@@ -608,14 +608,17 @@ fn a_key_that_is_wrong_is_named_with_its_remedy() {
     run(async {
         let wrong = Access { credentials: Some(secret(&room, &server.url(), "wrong")), ..good.clone() };
         let store = open("s3://bucket/runs", &wrong);
-        let (kind, told) = trouble(store.upload(&root, &found).await);
-        assert_eq!(kind, Trouble::Denied, "{told}");
-        assert!(told.contains("403") && told.contains("Secret") && told.contains("s3://bucket/runs"), "{told}");
-        assert_eq!(trouble(store.check().await).0, Trouble::Denied);
+        let (kind, message) = trouble(store.upload(&root, &found).await);
+        assert_eq!(kind, ErrorKind::Denied, "{message}");
+        assert!(
+            message.contains("403") && message.contains("Secret") && message.contains("s3://bucket/runs"),
+            "{message}"
+        );
+        assert_eq!(trouble(store.check().await).0, ErrorKind::Denied);
     });
 }
 
-fn what_is_not_there_is_named_with_its_remedy(start: fn() -> Server) {
+fn missing_bucket_or_checkpoint_is_named_with_its_remedy(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let root = room.folder("root");
     let found = small(&root, "checkpoint-1", 1);
@@ -626,36 +629,36 @@ fn what_is_not_there_is_named_with_its_remedy(start: fn() -> Server) {
     let good = access(&server, &server.url());
     run(async {
         let store = open("no-such-bucket", &good);
-        for (kind, told) in [trouble(store.check().await), trouble(store.upload(&root, &found).await)] {
-            assert_eq!(kind, Trouble::NotFound, "{told}");
+        for (kind, message) in [trouble(store.check().await), trouble(store.upload(&root, &found).await)] {
+            assert_eq!(kind, ErrorKind::NotFound, "{message}");
             let uri = format!("{}://no-such-bucket/runs", server.scheme);
-            assert!(told.contains(&uri) && told.contains("Create the bucket"), "{told}");
+            assert!(message.contains(&uri) && message.contains("Create the bucket"), "{message}");
         }
 
         let gone = Access { endpoint: Some("http://127.0.0.1:1".to_owned()), ..good.clone() };
-        let (kind, told) = trouble(open(BUCKET, &gone).check().await);
-        assert_eq!(kind, Trouble::Unavailable, "{told}");
-        assert!(told.contains("can be reached"), "{told}");
+        let (kind, message) = trouble(open(BUCKET, &gone).check().await);
+        assert_eq!(kind, ErrorKind::Unavailable, "{message}");
+        assert!(message.contains("can be reached"), "{message}");
 
         let tls = Access { endpoint: Some(server.url().replace("http:", "https:")), ..good.clone() };
-        assert_eq!(trouble(open(BUCKET, &tls).check().await).0, Trouble::Unavailable);
+        assert_eq!(trouble(open(BUCKET, &tls).check().await).0, ErrorKind::Unavailable);
     });
 }
 
 #[test]
-fn a_secret_is_read_anew_each_time_it_is_opened() {
+fn store_credentials_are_reread_on_each_open() {
     let (server, room) = (Server::s3(), Room::new("store"));
     let folder = secret(&room, &server.url(), "rotated");
     let access = Access { credentials: Some(folder.clone()), patience: impatient(), ..Access::default() };
     let destination = Destination::parse("s3://bucket/runs").unwrap();
     run(async {
-        assert_eq!(trouble(Store::open(&destination, &access, "w").unwrap().check().await).0, Trouble::Denied);
+        assert_eq!(trouble(Store::open(&destination, &access, "w").unwrap().check().await).0, ErrorKind::Denied);
         fs::write(folder.join("AWS_SECRET_ACCESS_KEY"), SECRET).unwrap();
         Store::open(&destination, &access, "w").unwrap().check().await.unwrap();
     });
 }
 
-fn a_store_that_has_trouble_for_a_time_is_waited_for_and_one_that_always_has_is_an_error(start: fn() -> Server) {
+fn temporary_store_errors_are_retried_and_permanent_ones_reported(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let root = room.folder("root");
@@ -676,31 +679,31 @@ fn a_store_that_has_trouble_for_a_time_is_waited_for_and_one_that_always_has_is_
         assert!(content(&back) == content(&root));
         proxy.set(|_| Fault::Answer(500));
         let before = proxy.asked();
-        let (kind, told) = trouble(store.check().await);
-        assert_eq!(kind, Trouble::Unavailable, "{told}");
-        assert!(told.contains("HTTP 500"), "{told}");
+        let (kind, message) = trouble(store.check().await);
+        assert_eq!(kind, ErrorKind::Unavailable, "{message}");
+        assert!(message.contains("HTTP 500"), "{message}");
         assert_eq!(proxy.asked() - before, 4, "once, and three times again");
     });
 }
 
-fn a_store_that_is_silent_is_an_error_after_a_while(start: fn() -> Server) {
+fn silent_store_times_out_with_an_error(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let mut access = access(&server, &proxy.url());
-    access.patience = Patience { silence: Duration::from_millis(300), retries: 1, ..impatient() };
+    access.patience = NetworkTimeouts { silence: Duration::from_millis(300), retries: 1, ..impatient() };
     let store = Store::open(&place(&server, "runs"), &access, "w").unwrap();
     proxy.set(|_| Fault::Silence);
     let root = room.folder("root");
     let found = small(&root, "checkpoint-1", 1);
     run(async {
-        for (kind, told) in [trouble(store.check().await), trouble(store.upload(&root, &found).await)] {
-            assert_eq!(kind, Trouble::Unavailable, "{told}");
-            assert!(told.contains("no byte for 0.3 s"), "{told}");
+        for (kind, message) in [trouble(store.check().await), trouble(store.upload(&root, &found).await)] {
+            assert_eq!(kind, ErrorKind::Unavailable, "{message}");
+            assert!(message.contains("no byte for 0.3 s"), "{message}");
         }
     });
 }
 
-fn a_manifest_that_lies_hides_no_other_and_is_not_followed(start: fn() -> Server) {
+fn forged_manifest_is_ignored_and_hides_no_checkpoint(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let root = room.folder("root");
@@ -715,43 +718,43 @@ fn a_manifest_that_lies_hides_no_other_and_is_not_followed(start: fn() -> Server
         let listing = store.list().await.unwrap();
         assert_eq!(listing.manifests, [head(&manifest)]);
         assert_eq!(listing.unreadable.len(), 3, "{:?}", listing.unreadable);
-        assert_eq!(trouble(store.manifest("evil").await).0, Trouble::Corrupted);
+        assert_eq!(trouble(store.manifest("evil").await).0, ErrorKind::Corrupted);
     });
 }
 
 #[test]
-fn a_link_in_the_way_of_a_restore_is_not_followed() {
+fn restore_does_not_follow_links() {
     let (server, room) = (Server::s3(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let (root, back, outside) = (room.folder("root"), room.folder("back"), room.folder("outside"));
     run(async {
         let manifest = store.upload(&root, &small(&root, "a/checkpoint-1", 1)).await.unwrap();
         std::os::unix::fs::symlink(&outside, back.join("a")).unwrap();
-        let (kind, told) = trouble(store.restore(&manifest, &back).await);
-        assert_eq!(kind, Trouble::Local, "{told}");
+        let (kind, message) = trouble(store.restore(&manifest, &back).await);
+        assert_eq!(kind, ErrorKind::Local, "{message}");
         assert!(content(&outside).is_empty());
         // The place to which it is fetched before it is whole.
         let there = room.folder("there");
         write(&outside, "theirs/file", b"x");
         fs::create_dir(there.join(".trainingjob")).unwrap();
         std::os::unix::fs::symlink(&outside, there.join(".trainingjob/restore")).unwrap();
-        let (kind, told) = trouble(store.restore(&manifest, &there).await);
-        assert!(kind == Trouble::Local && told.contains("link"), "{told}");
+        let (kind, message) = trouble(store.restore(&manifest, &there).await);
+        assert!(kind == ErrorKind::Local && message.contains("link"), "{message}");
         assert_eq!(content(&outside).len(), 1);
         // The place for what a URI names.
         let named = room.folder("named");
         fs::create_dir(named.join("resumed-from")).unwrap();
         std::os::unix::fs::symlink(&outside, named.join("resumed-from/uid-1")).unwrap();
         let uri = self::store(&server, &server.url(), "runs/a/checkpoint-1");
-        let (kind, told) = trouble(uri.restore_prefix(&named, "resumed-from/uid-1").await);
-        assert!(kind == Trouble::Local && told.contains("link"), "{told}");
+        let (kind, message) = trouble(uri.restore_prefix(&named, "resumed-from/uid-1").await);
+        assert!(kind == ErrorKind::Local && message.contains("link"), "{message}");
         assert_eq!(content(&outside).len(), 1);
         // A place among the files that are being fetched.
         let (cut, within) = (Proxy::before(&server), room.folder("within"));
         let manifest = store.upload(&root, &checkpoint(&root, "deep", 1)).await.unwrap();
         cut.set(|asked| if asked.target.contains("1.bin") { Fault::Answer(403) } else { Fault::Pass });
         let through = self::store(&server, &cut.url(), "runs");
-        assert_eq!(trouble(through.restore(&manifest, &within).await).0, Trouble::Denied);
+        assert_eq!(trouble(through.restore(&manifest, &within).await).0, ErrorKind::Denied);
         let places = within.join(".trainingjob/restore");
         let place = fs::read_dir(&places).unwrap().flatten().next().unwrap().path();
         let begun =
@@ -759,15 +762,15 @@ fn a_link_in_the_way_of_a_restore_is_not_followed() {
         fs::remove_dir_all(begun.join("a")).unwrap();
         std::os::unix::fs::symlink(&outside, begun.join("a")).unwrap();
         cut.set(|_| Fault::Pass);
-        let (kind, told) = trouble(through.restore(&manifest, &within).await);
-        assert!(kind == Trouble::Local && told.contains("link"), "{told}");
+        let (kind, message) = trouble(through.restore(&manifest, &within).await);
+        assert!(kind == ErrorKind::Local && message.contains("link"), "{message}");
         assert_eq!(content(&outside).len(), 1);
     });
 }
 
 /// The files have the same names, lengths and times as those that were found.
 #[test]
-fn a_folder_that_has_become_a_link_is_not_sent() {
+fn folder_replaced_by_a_link_is_not_uploaded() {
     let (server, room) = (Server::s3(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let (root, outside) = (room.folder("root"), room.folder("outside"));
@@ -779,8 +782,8 @@ fn a_folder_that_has_become_a_link_is_not_sent() {
             let away = outside.join(swapped.replace('/', "-"));
             fs::rename(root.join(swapped), &away).unwrap();
             std::os::unix::fs::symlink(&away, root.join(swapped)).unwrap();
-            let (kind, told) = trouble(store.upload(&root, &found).await);
-            assert_eq!(kind, Trouble::Changed, "{swapped}: {told}");
+            let (kind, message) = trouble(store.upload(&root, &found).await);
+            assert_eq!(kind, ErrorKind::Changed, "{swapped}: {message}");
             assert!(paths(&store).await.is_empty(), "{swapped}");
             fs::remove_file(root.join(swapped)).unwrap();
         }
@@ -808,7 +811,7 @@ fn hostile_within(
             std::thread::spawn(move || answer_all(stream, &*answer));
         }
     });
-    let patience = Patience { answer: time, retries: 0, ..impatient() };
+    let patience = NetworkTimeouts { answer: time, retries: 0, ..impatient() };
     let access = Access {
         endpoint: Some(url.clone()),
         credentials: Some(secret(&room, &url, SECRET)),
@@ -841,7 +844,7 @@ fn empty_page(stream: &mut TcpStream) -> std::io::Result<()> {
 }
 
 #[test]
-fn an_answer_without_end_is_refused() {
+fn endless_response_is_refused() {
     let sent = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&sent);
     let (store, _room) = hostile(move |_, stream| {
@@ -852,9 +855,9 @@ fn an_answer_without_end_is_refused() {
         }
     });
     run(async {
-        for (kind, told) in [trouble(store.check().await), trouble(store.look().await)] {
-            assert!(told.contains("more than 32 MiB") && told.contains("endpoint"), "{told}");
-            assert_eq!(kind, Trouble::Refused, "{told}");
+        for (kind, message) in [trouble(store.check().await), trouble(store.look().await)] {
+            assert!(message.contains("more than 32 MiB") && message.contains("endpoint"), "{message}");
+            assert_eq!(kind, ErrorKind::Refused, "{message}");
         }
         // Bytes in the sockets' buffers were sent and not read.
         let sent = sent.load(Ordering::SeqCst) as u64;
@@ -863,7 +866,7 @@ fn an_answer_without_end_is_refused() {
 }
 
 #[test]
-fn a_manifest_without_end_is_refused() {
+fn oversized_manifest_is_refused() {
     let (store, _room) = hostile(|_, stream| {
         let modified = "Last-Modified: Wed, 25 Nov 2026 10:00:00 GMT\r\nETag: \"x\"";
         stream.write_all(format!("HTTP/1.1 200 OK\r\n{modified}\r\nContent-Length: {}\r\n\r\n", 1 << 30).as_bytes())?;
@@ -871,35 +874,35 @@ fn a_manifest_without_end_is_refused() {
             stream.write_all(&b" ".repeat(0x10000))?;
         }
     });
-    let (kind, told) = run(async { trouble(store.manifest("checkpoint-1").await) });
-    assert!(kind == Trouble::Corrupted && told.contains("1073741824 bytes, more than"), "{told}");
+    let (kind, message) = run(async { trouble(store.manifest("checkpoint-1").await) });
+    assert!(kind == ErrorKind::Corrupted && message.contains("1073741824 bytes, more than"), "{message}");
 }
 
 #[test]
-fn a_list_without_end_is_refused() {
+fn endless_listing_is_refused() {
     let (store, _room) = hostile(|_, stream| empty_page(stream));
     run(async {
-        for (kind, told) in [trouble(store.check().await), trouble(store.look().await)] {
-            assert!(told.contains("no end after 4000 pages") && told.contains("endpoint"), "{told}");
-            assert!(kind == Trouble::Refused && told.starts_with("s3://bucket/runs"), "{told}");
+        for (kind, message) in [trouble(store.check().await), trouble(store.look().await)] {
+            assert!(message.contains("no end after 4000 pages") && message.contains("endpoint"), "{message}");
+            assert!(kind == ErrorKind::Refused && message.starts_with("s3://bucket/runs"), "{message}");
         }
     });
 }
 
 /// Each page arrives soon enough, but the list never ends.
 #[test]
-fn a_list_has_a_time() {
+fn listing_has_a_time_limit() {
     let (store, _room) = hostile_within(Duration::from_millis(300), |_, stream| {
         std::thread::sleep(Duration::from_millis(10));
         empty_page(stream)
     });
-    let (kind, told) = run(async { trouble(store.list().await) });
-    assert!(kind == Trouble::Unavailable && told.contains("no whole answer within 0.3 s"), "{told}");
+    let (kind, message) = run(async { trouble(store.list().await) });
+    assert!(kind == ErrorKind::Unavailable && message.contains("no whole answer within 0.3 s"), "{message}");
 }
 
 // ---- sharded, removed, foreign
 
-fn a_sharded_checkpoint_exists_when_all_workers_have_sent_their_files(start: fn() -> Server) {
+fn sharded_checkpoint_exists_once_all_workers_have_uploaded(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let roots: Vec<PathBuf> = (0..3).map(|worker| room.folder(&format!("worker-{worker}"))).collect();
@@ -910,16 +913,20 @@ fn a_sharded_checkpoint_exists_when_all_workers_have_sent_their_files(start: fn(
     let whole = found_of(&roots[0], "step-5", Format::Dcp, 5, |_| true);
     run(async {
         for (worker, root) in roots.iter().enumerate() {
-            let (kind, told) = trouble(store.finish(&whole, 3, "5-1", |_| None).await);
-            assert_eq!(kind, Trouble::Incomplete, "{told}");
-            assert!(told.ends_with('2') && paths(&store).await.is_empty(), "{told}");
+            let (kind, message) = trouble(store.finish(&whole, 3, "5-1", |_| None).await);
+            assert_eq!(kind, ErrorKind::Incomplete, "{message}");
+            assert!(message.ends_with('2') && paths(&store).await.is_empty(), "{message}");
             let found = found_of(root, "step-5", Format::Dcp, 5, |_| true);
             store.upload_part(root, &found, worker as u32, "5-1").await.unwrap();
         }
-        assert_eq!(trouble(store.finish(&whole, 3, "5-2", |_| None).await).0, Trouble::Incomplete, "of another round");
+        assert_eq!(
+            trouble(store.finish(&whole, 3, "5-2", |_| None).await).0,
+            ErrorKind::Incomplete,
+            "of another round"
+        );
         let lacks = |files: &[Member]| (files.len() == 4).then(|| "a shard is missing".to_owned());
-        let (kind, told) = trouble(store.finish(&whole, 3, "5-1", lacks).await);
-        assert!(kind == Trouble::Changed && told.contains("step-5: a shard is missing"), "{told}");
+        let (kind, message) = trouble(store.finish(&whole, 3, "5-1", lacks).await);
+        assert!(kind == ErrorKind::Changed && message.contains("step-5: a shard is missing"), "{message}");
         assert!(paths(&store).await.is_empty());
         let manifest = store.finish(&whole, 3, "5-1", |_| None).await.unwrap();
         assert_eq!(store.finish(&whole, 3, "5-1", |_| None).await.unwrap(), manifest);
@@ -931,7 +938,7 @@ fn a_sharded_checkpoint_exists_when_all_workers_have_sent_their_files(start: fn(
     });
 }
 
-fn a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later(start: fn() -> Server) {
+fn interrupted_removal_hides_the_checkpoint_and_is_completed_later(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -946,7 +953,7 @@ fn a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later(start: fn
                 Fault::Pass
             }
         });
-        assert_eq!(trouble(store.remove(&first).await).0, Trouble::Denied);
+        assert_eq!(trouble(store.remove(&first).await).0, ErrorKind::Denied);
         assert_eq!(paths(&store).await, ["checkpoint-2"]);
         proxy.set(|_| Fault::Pass);
         // Written again before the removal is complete. Its data does not go with the old one's.
@@ -962,7 +969,7 @@ fn a_removal_that_is_cut_has_removed_the_checkpoint_and_is_ended_later(start: fn
     });
 }
 
-fn what_was_begun_and_is_not_wanted_leaves_nothing(start: fn() -> Server) {
+fn abandoned_upload_leaves_nothing_behind(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -970,7 +977,7 @@ fn what_was_begun_and_is_not_wanted_leaves_nothing(start: fn() -> Server) {
     let found = checkpoint(&root, "checkpoint-1", 1);
     proxy.set(|asked| if asked.target.contains("partNumber=3") { Fault::Answer(403) } else { Fault::Pass });
     run(async {
-        assert_eq!(trouble(store.upload(&root, &found).await).0, Trouble::Denied);
+        assert_eq!(trouble(store.upload(&root, &found).await).0, ErrorKind::Denied);
         proxy.take();
         store.abandon(&root, "checkpoint-1").await.unwrap();
         let asked = proxy.take();
@@ -980,7 +987,7 @@ fn what_was_begun_and_is_not_wanted_leaves_nothing(start: fn() -> Server) {
     });
 }
 
-fn parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again(start: fn() -> Server) {
+fn parts_removed_by_a_lifecycle_rule_are_uploaded_again(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -988,7 +995,7 @@ fn parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again(start: fn() -> 
     let found = checkpoint(&root, "checkpoint-1", 1);
     proxy.set(|asked| if asked.target.contains("partNumber=3") { Fault::Answer(403) } else { Fault::Pass });
     run(async {
-        assert_eq!(trouble(store.upload(&root, &found).await).0, Trouble::Denied);
+        assert_eq!(trouble(store.upload(&root, &found).await).0, ErrorKind::Denied);
         // The folder where the server keeps the parts.
         fs::remove_dir_all(server.object(".sgwtmp")).unwrap();
         proxy.set(|_| Fault::Pass);
@@ -998,7 +1005,7 @@ fn parts_that_a_rule_of_the_bucket_has_taken_away_are_sent_again(start: fn() -> 
     });
 }
 
-fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Server) {
+fn foreign_objects_are_restored_completely_or_not_at_all(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     for (key, size) in
@@ -1022,9 +1029,9 @@ fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Serv
 
         let file = store(&server, &proxy.url(), "resnet/epoch-50/model.pt");
         assert_eq!(fs::read(file.restore_prefix(&to, "").await.unwrap()).unwrap().len() as u64, FETCHED_IN_TWO);
-        let (kind, told) = trouble(store(&server, &proxy.url(), "resnet/epoch-5").restore_prefix(&to, "").await);
-        assert_eq!(kind, Trouble::NotFound, "{told}");
-        assert!(told.contains("://bucket/resnet/epoch-5"), "{told}");
+        let (kind, message) = trouble(store(&server, &proxy.url(), "resnet/epoch-5").restore_prefix(&to, "").await);
+        assert_eq!(kind, ErrorKind::NotFound, "{message}");
+        assert!(message.contains("://bucket/resnet/epoch-5"), "{message}");
 
         // A checkpoint of ours is known by its manifest, wherever its content lies.
         let (ours, root) = (store(&server, &proxy.url(), "runs"), room.folder("root"));
@@ -1040,7 +1047,7 @@ fn what_others_have_put_there_is_fetched_whole_or_not_at_all(start: fn() -> Serv
 // ---- other stores
 
 #[test]
-fn google_s_answers_to_a_removal_of_what_is_gone_and_to_a_token_that_has_run_out_are_understood() {
+fn google_delete_404_and_expired_token_are_handled() {
     let (server, room) = (Server::google(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -1051,22 +1058,22 @@ fn google_s_answers_to_a_removal_of_what_is_gone_and_to_a_token_that_has_run_out
         proxy.set(|asked| if asked.method == "DELETE" { Fault::Answer(404) } else { Fault::Pass });
         store.remove(&manifest).await.unwrap();
         proxy.set(|_| Fault::Answer(401));
-        let (kind, told) = trouble(store.check().await);
-        assert_eq!(kind, Trouble::Denied, "{told}");
-        assert!(told.contains("401") && told.contains("Secret"), "{told}");
+        let (kind, message) = trouble(store.check().await);
+        assert_eq!(kind, ErrorKind::Denied, "{message}");
+        assert!(message.contains("401") && message.contains("Secret"), "{message}");
     });
 }
 
 #[test]
-fn a_folder_of_another_volume_is_a_store_too() {
+fn folder_on_another_volume_works_as_a_store() {
     let room = Room::new("store");
     let (root, volume, back) = (room.folder("root"), room.folder("volume"), room.folder("back"));
     let destination = Destination::parse(&format!("file://{}/backup", volume.display())).unwrap();
     let store = Store::open(&destination, &Access::default(), "worker 0").unwrap();
     let found = checkpoint(&root, "out/checkpoint-1", 1);
     run(async {
-        let (kind, told) = trouble(store.check().await);
-        assert_eq!(kind, Trouble::NotFound, "what is not mounted is not filled: {told}");
+        let (kind, message) = trouble(store.check().await);
+        assert_eq!(kind, ErrorKind::NotFound, "what is not mounted is not filled: {message}");
         fs::create_dir(volume.join("backup")).unwrap();
         let manifest = store.upload(&root, &found).await.unwrap();
         assert_eq!(store.list().await.unwrap().manifests, [head(&manifest)]);
@@ -1086,7 +1093,7 @@ fn a_folder_of_another_volume_is_a_store_too() {
 }
 
 #[test]
-fn azure_s_store_keeps_checkpoints_too() {
+fn azure_store_keeps_checkpoints() {
     let (server, room) = (Server::azure(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let (root, secret, to) = (room.folder("root"), room.folder("secret"), room.folder("to"));
@@ -1106,7 +1113,7 @@ fn azure_s_store_keeps_checkpoints_too() {
                 Fault::Pass
             }
         });
-        assert_eq!(trouble(store.upload(&root, &found).await).0, Trouble::Denied);
+        assert_eq!(trouble(store.upload(&root, &found).await).0, ErrorKind::Denied);
         proxy.set(|_| Fault::Pass);
         proxy.take();
         let manifest = store.upload(&root, &found).await.unwrap();
@@ -1118,17 +1125,17 @@ fn azure_s_store_keeps_checkpoints_too() {
         assert!(content(&fetched) == content(&root.join("out/checkpoint-1")));
         store.remove(&manifest).await.unwrap();
         assert!(paths(&store).await.is_empty());
-        let (kind, told) = trouble(open("az://no-such-container/x").check().await);
-        assert_eq!(kind, Trouble::NotFound, "{told}");
-        assert!(told.contains("az://no-such-container/x"), "{told}");
+        let (kind, message) = trouble(open("az://no-such-container/x").check().await);
+        assert_eq!(kind, ErrorKind::NotFound, "{message}");
+        assert!(message.contains("az://no-such-container/x"), "{message}");
         fs::write(secret.join("AZURE_STORAGE_ACCOUNT_KEY"), "d3Jvbmc=").unwrap();
-        assert_eq!(trouble(open("az://bucket/runs").check().await).0, Trouble::Denied);
+        assert_eq!(trouble(open("az://bucket/runs").check().await).0, ErrorKind::Denied);
     });
 }
 
 /// The emulator takes objects only by Google's other protocol, so the test itself puts them there.
 #[test]
-fn a_strangers_odd_key_disturbs_no_checkpoint_of_ours_and_is_named_where_it_does() {
+fn foreign_odd_keys_are_ignored_or_named_in_the_error() {
     let (server, room) = (Server::gcs(), Room::new("store"));
     let (root, volume, back, to) = (room.folder("root"), room.folder("volume"), room.folder("back"), room.folder("to"));
     let folder = Destination::parse(&format!("file://{}", volume.display())).unwrap();
@@ -1159,9 +1166,9 @@ fn a_strangers_odd_key_disturbs_no_checkpoint_of_ours_and_is_named_where_it_does
         google.restore(&manifest, &back).await.unwrap();
         google.verify(&manifest).await.unwrap();
         assert!(content(&back) == content(&root));
-        let (kind, told) = trouble(store(&server, &server.url(), "theirs").restore_prefix(&to, "").await);
-        assert_eq!(kind, Trouble::Invalid, "{told}");
-        assert!(told.contains("theirs/a//b") && told.contains("remove it"), "{told}");
+        let (kind, message) = trouble(store(&server, &server.url(), "theirs").restore_prefix(&to, "").await);
+        assert_eq!(kind, ErrorKind::Invalid, "{message}");
+        assert!(message.contains("theirs/a//b") && message.contains("remove it"), "{message}");
         assert!(content(&to).is_empty());
         assert_eq!(store(&server, &server.url(), "plain/last").restore_prefix(&to, "").await.unwrap(), to.join("last"));
         assert_eq!(content(&to).keys().collect::<Vec<_>>(), ["last/model", "last/sub/x"]);
@@ -1174,7 +1181,7 @@ fn of_writer(server: &Server, writer: &str) -> Store {
     Store::open(&place(server, "runs"), &access(server, &server.url()), writer).unwrap()
 }
 
-fn no_writer_replaces_the_checkpoint_of_another(start: fn() -> Server) {
+fn writers_never_replace_checkpoints_of_others(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let stores = ["uid-1", "uid-2"].map(|writer| of_writer(&server, writer));
     let roots = ["a", "b"].map(|name| room.folder(name));
@@ -1213,13 +1220,13 @@ fn no_writer_replaces_the_checkpoint_of_another(start: fn() -> Server) {
 }
 
 /// Otherwise the first worker would wait for a part that lies elsewhere, and the end of the pods with it.
-fn all_workers_of_a_job_have_one_place(start: fn() -> Server) {
+fn all_workers_of_a_job_share_one_prefix(start: fn() -> Server) {
     let server = start();
     let part = |prefix: &str, index: u32| {
         let store = Store::open(&place(&server, prefix), &access(&server, &server.url()), "uid-1").unwrap();
         async move {
             tokio::time::sleep(Duration::from_millis(u64::from(index % 4))).await;
-            store.upload_part(Path::new("/nowhere"), &Found::nothing_at("step-1"), index, "1").await
+            store.upload_part(Path::new("/nowhere"), &FoundCheckpoint::nothing_at("step-1"), index, "1").await
         }
     };
     run(async {
@@ -1231,13 +1238,13 @@ fn all_workers_of_a_job_have_one_place(start: fn() -> Server) {
         }
         // The place is known before anything is put there, whatever other writers have arrived by now.
         let other = Store::open(&place(&server, "runs-0"), &access(&server, &server.url()), "uid-2").unwrap();
-        other.upload_part(Path::new("/nowhere"), &Found::nothing_at("step-1"), 0, "1").await.unwrap();
+        other.upload_part(Path::new("/nowhere"), &FoundCheckpoint::nothing_at("step-1"), 0, "1").await.unwrap();
         part("runs-0", 8).await.unwrap();
         assert!(server.object("runs-0/.trainingjob/parts/step-1/8.json").exists());
     });
 }
 
-fn what_a_lost_pod_has_left_is_removed_a_day_later(start: fn() -> Server) {
+fn leftovers_of_a_lost_pod_are_removed_after_a_day(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -1246,7 +1253,7 @@ fn what_a_lost_pod_has_left_is_removed_a_day_later(start: fn() -> Server) {
     proxy.set(|asked| if asked.target.contains("partNumber=3") { Fault::Answer(403) } else { Fault::Pass });
     run(async {
         store.upload_part(&lost, &small(&lost, "checkpoint-3", 3), 1, "3-1").await.unwrap();
-        assert_eq!(trouble(store.upload(&lost, &found).await).0, Trouble::Denied);
+        assert_eq!(trouble(store.upload(&lost, &found).await).0, ErrorKind::Denied);
         fs::remove_dir_all(&lost).unwrap();
         proxy.set(|_| Fault::Pass);
         let other = store.upload(&root, &small(&root, "checkpoint-2", 2)).await.unwrap();
@@ -1267,7 +1274,7 @@ fn what_a_lost_pod_has_left_is_removed_a_day_later(start: fn() -> Server) {
     });
 }
 
-fn a_hostile_journal_deletes_nothing_else(start: fn() -> Server) {
+fn hostile_journal_cannot_delete_other_objects(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -1291,13 +1298,13 @@ fn a_hostile_journal_deletes_nothing_else(start: fn() -> Server) {
         let outside = room.folder("outside");
         fs::remove_dir_all(root.join(".trainingjob/uploads")).unwrap();
         std::os::unix::fs::symlink(&outside, root.join(".trainingjob/uploads")).unwrap();
-        let (kind, told) = trouble(store.upload(&root, &small(&root, "checkpoint-3", 3)).await);
-        assert!(kind == Trouble::Local && told.contains("link"), "{told}");
+        let (kind, message) = trouble(store.upload(&root, &small(&root, "checkpoint-3", 3)).await);
+        assert!(kind == ErrorKind::Local && message.contains("link"), "{message}");
         assert!(content(&outside).is_empty());
     });
 }
 
-fn what_a_worker_has_sent_is_not_sent_again_in_another_round(start: fn() -> Server) {
+fn uploaded_files_are_not_resent_in_the_next_round(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let proxy = Proxy::before(&server);
     let store = store(&server, &proxy.url(), "runs");
@@ -1322,7 +1329,7 @@ fn what_a_worker_has_sent_is_not_sent_again_in_another_round(start: fn() -> Serv
     });
 }
 
-fn a_manifest_has_the_order_of_writing(start: fn() -> Server) {
+fn manifest_records_the_order_of_writing(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let root = room.folder("root");
@@ -1330,7 +1337,7 @@ fn a_manifest_has_the_order_of_writing(start: fn() -> Server) {
         // The steps have started again.
         for (step, order) in [(9, 1), (1, 3), (2, 2)] {
             let found = small(&root, &format!("step-{step}"), step);
-            let found = Found { order, earliest: order, needs: vec!["step-9".to_owned()], ..found };
+            let found = FoundCheckpoint { order, earliest: order, needs: vec!["step-9".to_owned()], ..found };
             let manifest = store.upload(&root, &found).await.unwrap();
             assert_eq!((manifest.found().order, manifest.found().needs), (order, found.needs));
         }
@@ -1338,7 +1345,7 @@ fn a_manifest_has_the_order_of_writing(start: fn() -> Server) {
     });
 }
 
-fn what_lies_beside_a_checkpoint_comes_back_with_it(start: fn() -> Server) {
+fn files_beside_a_checkpoint_are_restored_with_it(start: fn() -> Server) {
     let (server, room) = (start(), Room::new("store"));
     let store = store(&server, &server.url(), "runs");
     let (root, back) = (room.folder("root"), room.folder("back"));

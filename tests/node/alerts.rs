@@ -76,7 +76,7 @@ fn divided(duration: &str) -> String {
 }
 
 #[test]
-fn a_rule_is_made_faster() {
+fn alert_rule_durations_are_scaled_down() {
     let shipped =
         "time() - max by (namespace) (a) > 1800 and count_over_time((b == 1)[30m:1m]) >= 30 unless c[1h:15s] < 0.5";
     let made = "time() - max by (namespace) (a) > 90 and count_over_time((b == 1)[90000ms:3000ms]) >= 30 unless c[180000ms:750ms] < 0.5";
@@ -85,9 +85,9 @@ fn a_rule_is_made_faster() {
 }
 
 #[tokio::test]
-#[ignore = "soak: 25 minutes of waiting; proved in make test by planes::monitoring::every_query_gives_data and \
-            planes::monitoring::alerts_fire_and_are_silent"]
-async fn every_alert_fires_and_resolves_by_real_series() {
+#[ignore = "soak: 25 minutes of waiting; proved in make test by planes::monitoring::every_query_returns_data and \
+            planes::monitoring::alerts_fire_and_stay_silent_as_expected"]
+async fn every_alert_fires_and_resolves_on_real_series() {
     if !is_built() {
         return;
     }
@@ -128,12 +128,12 @@ async fn every_alert_fires_and_resolves_by_real_series() {
     }
     let head = "| alert | what happened | fired after, s | what fixed it | resolved after, s |\n|---|---|---|---|---|";
     let _ = writeln!(std::io::stderr(), "{head}\n{}", rows.join("\n"));
-    let told: BTreeSet<_> = rows.iter().map(|row| row.split('`').nth(1).unwrap().to_owned()).collect();
+    let reported: BTreeSet<_> = rows.iter().map(|row| row.split('`').nth(1).unwrap().to_owned()).collect();
     let (shipped, _) = rules();
     let groups = shipped["groups"].as_array().unwrap().iter();
     let all = groups.flat_map(|group| group["rules"].as_array().unwrap());
     let all: BTreeSet<_> = all.map(|rule| rule["alert"].as_str().unwrap().to_owned()).collect();
-    assert!(!only.is_empty() || told == all, "{:?}", all.difference(&told));
+    assert!(!only.is_empty() || reported == all, "{:?}", all.difference(&reported));
     drop(trial);
     space.end().await;
 }
@@ -331,9 +331,9 @@ impl<'a> Trial<'a> {
         };
         let found = Process::with_variable("POD_NAME").into_iter().find(is_agent);
         let agent = found.expect("its agent runs");
-        agent.strike(Signal::STOP);
+        agent.send_signal(Signal::STOP);
         let fix = async || {
-            agent.strike(Signal::CONT);
+            agent.send_signal(Signal::CONT);
         };
         self.meet(&["TrainingJobAgentUnreadable"], Some("mute"), "its agent stops (SIGSTOP)", ("SIGCONT", fix)).await
     }

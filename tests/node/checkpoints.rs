@@ -51,7 +51,7 @@ pub fn checkpoint(status: &TrainingJobStatus) -> &api::CheckpointStatus {
 /// Killed in the middle of a save by torch. The next attempt resumes from the newest whole checkpoint, in every worker,
 /// and has the same result as an undisturbed run.
 #[tokio::test]
-async fn a_save_that_was_cut_is_passed_over() {
+async fn interrupted_save_is_skipped_on_resume() {
     let Some(world) = world() else { return };
     let space = world.space("cut", json!({})).await;
     // Both ranks run in one pod, because the weights depend only on their number.
@@ -65,8 +65,8 @@ async fn a_save_that_was_cut_is_passed_over() {
     assert_eq!(checkpoint(&status).resumed_from.as_deref(), Some("step-15.pt"));
     assert_eq!(checkpoint(&undisturbed).resumed_from, None);
     for status in [&status, &undisturbed] {
-        let told = checkpoint(status);
-        assert_eq!((told.latest_path.as_deref(), told.latest_step), (Some("step-30.pt"), Some(30)));
+        let reported = checkpoint(status);
+        assert_eq!((reported.latest_path.as_deref(), reported.latest_step), (Some("step-30.pt"), Some(30)));
     }
     let (first, second) = (logs(&space, &whole).await, logs(&space, &cut).await);
     assert_eq!((first.len(), second.len()), (1, 2));
@@ -82,7 +82,7 @@ async fn a_save_that_was_cut_is_passed_over() {
 /// what the one before it had written completely, never from less. The result is that of an undisturbed run. There are
 /// KILLS kills, in a few jobs.
 #[tokio::test]
-async fn kills_in_a_save_lose_nothing() {
+async fn kills_during_a_save_lose_nothing() {
     let Some(world) = world() else { return };
     let kills: u32 = std::env::var("KILLS").map_or(3, |kills| kills.parse().expect("KILLS is a number"));
     let space = world.space("kills", json!({})).await;
@@ -110,7 +110,7 @@ async fn kills_in_a_save_lose_nothing() {
 /// A checkpoint that can't be resumed from fails the job before any worker has a pod. A good one is given to every
 /// worker.
 #[tokio::test]
-async fn a_bad_checkpoint_to_begin_with_is_named() {
+async fn bad_resume_checkpoint_fails_the_job_before_workers_start() {
     // The offset of a byte of a tensor in it.
     const DAMAGED: usize = 2700;
     let Some(world) = world() else { return };

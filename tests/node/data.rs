@@ -16,7 +16,7 @@ const READS: &str = "echo $MODEL; cat $MODEL/config.json $MODEL/weights/a.safete
 /// Two workers read what one Job has fetched. A second job fetches nothing, and its revision stays the same when the
 /// bucket changes.
 #[tokio::test]
-async fn a_model_is_fetched_once_and_before_the_workers_are_made() {
+async fn model_is_fetched_once_before_workers_are_created() {
     let Some(world) = world() else { return };
     let space = world.space("data", json!({})).await;
     let bucket = Bucket::open(&space).await;

@@ -9,7 +9,7 @@ use k8s_openapi::api::batch::v1::Job as KubernetesJob;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service};
 use kube::api::{ListParams, PostParams};
 use kube::{Resource, ResourceExt};
-use plan::{self, Delivery, Runtime};
+use plan::{self, Delivery, OperatorInfo};
 use protocol::gang::GangPast;
 use protocol::proof::OperatorKey;
 use serde::{Serialize, de::DeserializeOwned};
@@ -34,7 +34,7 @@ fn job(name: &str, program: &str) -> Value {
 /// The job is refused without its podTemplate. With it, torchrun trains in pods as the operator makes them (the node
 /// has image volumes). It also starts in pods as the same operator makes them for a cluster without image volumes.
 #[tokio::test]
-async fn restricted_namespaces_and_both_ways_of_the_agent() {
+async fn restricted_namespace_works_with_both_agent_deliveries() {
     let Some(world) = world() else { return };
     let space = world.space("restricted", json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await;
     let mut refused = job("refused", "true");
@@ -43,11 +43,11 @@ async fn restricted_namespaces_and_both_ways_of_the_agent() {
     let mounted = space.apply(job("mounted", "torchrun train.py")).await;
     create_by_hand(&space, job("copied", "python3 -c 'print(1)'")).await;
 
-    let (told, status) = refused.condition("Scheduled", "False", "PodSecurity").await;
+    let (reported, status) = refused.condition("Scheduled", "False", "PodSecurity").await;
     assert_eq!(status.state, Some(Pending));
     let words = r#"violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false"#;
-    assert!(told.message.contains(words), "{}", told.message);
-    assert!(told.message.starts_with("2 of 2 workers have no pod: "), "{}", told.message);
+    assert!(reported.message.contains(words), "{}", reported.message);
+    assert!(reported.message.starts_with("2 of 2 workers have no pod: "), "{}", reported.message);
 
     let copied = running(&space, "copied").await;
     begin(&space, "copied", &copied, Delivery::Init).await;
@@ -69,9 +69,9 @@ async fn restricted_namespaces_and_both_ways_of_the_agent() {
 
 /// A change of the delivery leaves what runs as it is.
 #[tokio::test]
-#[ignore = "soak: the operator rolls out another delivery; proved in make test by restricted_namespaces_and_both_ways_of_the_agent \
+#[ignore = "soak: the operator rolls out another delivery; proved in make test by restricted_namespace_works_with_both_agent_deliveries \
             and plane::delivery"]
-async fn the_agent_comes_either_way_and_no_change_of_it_touches_what_runs() {
+async fn agent_delivery_change_does_not_touch_running_jobs() {
     if world().is_none() {
         return;
     }
@@ -117,7 +117,7 @@ async fn create_by_hand(space: &Space, mut job: Value) {
     job["metadata"]["namespace"] = json!(space.name);
     job["metadata"]["uid"] = json!("00000000-0000-4000-8000-000000000001");
     let job: TrainingJob = serde_json::from_value(job).unwrap();
-    let runtime = Runtime {
+    let runtime = OperatorInfo {
         agent_image: "localhost/trainingjob-operator:dev".to_owned(),
         agent_image_pull_policy: None,
         delivery: Delivery::Init,

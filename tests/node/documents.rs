@@ -28,8 +28,8 @@ fn manifests() -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-#[ignore = "soak: they train; proved in make test by api::what_is_converted_is_admitted_strictly and the tests of cli::convert"]
-async fn what_the_documents_show_is_converted_and_runs() {
+#[ignore = "soak: they train; proved in make test by api::converted_manifests_are_admitted_strictly and the tests of cli::convert"]
+async fn documented_manifests_are_converted_and_run() {
     let Some(world) = world() else { return };
     let space = world.space("documents", json!({})).await;
     for size in ["small", "large"] {
@@ -123,7 +123,7 @@ echo "format $DATASET_FORMAT"
 /// and data and publishes its result, with the stand-ins of the hub and of Oracle's S3-compatible endpoint.
 #[tokio::test]
 #[ignore = "soak: five jobs; proved in make test by node::data, node::results and the tests of cli::convert"]
-async fn what_ome_shows_reads_and_publishes() {
+async fn ome_manifests_read_models_and_publish_results() {
     let Some(world) = world() else { return };
     let space = world.space("ome", json!({})).await;
     let (room, bucket) = (Room::new("ome"), Bucket::open(&space).await);

@@ -77,7 +77,7 @@ async fn spot_and_pytorch() {
 
     let job = apply(&space, "frameworks/pytorch", "circles").await;
     let status = job.state(Completed).await;
-    let resumed = status.checkpoint.as_ref().and_then(|told| told.resumed_from.clone());
+    let resumed = status.checkpoint.as_ref().and_then(|reported| reported.resumed_from.clone());
     assert_eq!(resumed.as_deref(), Some("epoch-30.pt"), "{status:?}");
     let printed = logs(&space, &job).await.remove(0);
     assert!(printed.contains("rank 0 of 2: 30 of 30 epochs are done"), "{printed}");
@@ -89,7 +89,7 @@ async fn spot_and_pytorch() {
 async fn hugging_face() {
     let Some(world) = large() else { return };
     let (status, printed) = run(world, "frameworks/hugging-face", "words").await;
-    assert!(status.checkpoint.is_some_and(|told| told.latest_step.is_some()));
+    assert!(status.checkpoint.is_some_and(|reported| reported.latest_step.is_some()));
     assert!(printed.contains("trained to step 48"), "{printed}");
 }
 
@@ -98,7 +98,7 @@ async fn hugging_face() {
 async fn lightning() {
     let Some(world) = large() else { return };
     let (status, printed) = run(world, "frameworks/lightning", "waves").await;
-    assert!(status.checkpoint.is_some_and(|told| told.latest_step.is_some()));
+    assert!(status.checkpoint.is_some_and(|reported| reported.latest_step.is_some()));
     assert!(printed.contains("trained to epoch 8"), "{printed}");
 }
 
@@ -107,7 +107,7 @@ async fn lightning() {
 async fn deepspeed() {
     let Some(world) = large() else { return };
     let (status, _) = run(world, "frameworks/deepspeed", "zero").await;
-    assert!(status.checkpoint.is_some_and(|told| told.latest_step.is_some()));
+    assert!(status.checkpoint.is_some_and(|reported| reported.latest_step.is_some()));
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn jax() {
 }
 
 #[tokio::test]
-#[ignore = "soak: scikit-learn itself; proved in make test by agents::agent::signs_are_kept_with_their_lines"]
+#[ignore = "soak: scikit-learn itself; proved in make test by agents::agent::error_patterns_are_kept_with_their_lines"]
 async fn scikit_learn() {
     let Some(world) = large() else { return };
     let (status, printed) = run(world, "frameworks/scikit-learn", "digits-svm").await;
@@ -137,7 +137,7 @@ async fn kueue() {
 }
 
 #[tokio::test]
-#[ignore = "soak: another bucket; proved in make test by node::stores::a_lost_volume_comes_back_from_the_backup"]
+#[ignore = "soak: another bucket; proved in make test by node::stores::lost_volume_is_restored_from_the_backup"]
 async fn s3_backup() {
     let Some(world) = large() else { return };
     let space = world.space("example-s3", json!({})).await;
@@ -150,7 +150,7 @@ async fn s3_backup() {
     job.state(Running).await;
     job.state(Completed).await;
     let is_copied = |status: &TrainingJobStatus| {
-        status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_deref() == Some("epoch-30.pt"))
+        status.checkpoint.as_ref().is_some_and(|reported| reported.last_backup_path.as_deref() == Some("epoch-30.pt"))
     };
     job.until("the last checkpoint to be copied", is_copied).await;
     assert!(buckets.join("ml-backups/circles/epoch-30.pt").is_file());

@@ -21,7 +21,7 @@ const PAGE: &str = "docs/failures.md";
 
 /// How a failure is reported, and where.
 #[derive(Clone, Copy)]
-enum Told {
+enum Detail {
     /// By a job that has failed for good, though another attempt was allowed.
     AtOnce,
     /// By a job that has failed for good after its last attempt.
@@ -35,7 +35,7 @@ enum Told {
 }
 
 /// A failure: what is done, the job's name, its cause, and how it is reported.
-struct Case(&'static str, &'static str, Value, Told);
+struct Case(&'static str, &'static str, Value, Detail);
 
 fn cases(marker: &str) -> Vec<Case> {
     let python = |arguments: &[&str]| {
@@ -64,120 +64,120 @@ fn cases(marker: &str) -> Vec<Case> {
             "rank 1 of 2 raises an exception, in a script that knows nothing of the operator; rank 0 loses its peer",
             "raises",
             json!({ "command": ["torchrun", "/programs/fails.py"], "env": [{ "name": "FAIL_ON", "value": "1" }] }),
-            Told::Restarted,
+            Detail::Restarted,
         ),
         Case(
             "a worker eats memory past its limit",
             "memory",
             json!({ "command": ["python3", "/programs/memory.py"], "numWorkers": 1, "resources": { "limits": { "memory": "64Mi" } } }),
-            Told::Failed,
+            Detail::Failed,
         ),
         Case(
             "every process of a worker, the agent included, gets SIGKILL, as from the kernel's OOM killer; no record names the sender",
             "killed",
             python(&["wait", marker]),
-            Told::Failed,
+            Detail::Failed,
         ),
         Case(
             "a GPU has too little memory in worker 1, which then can't end; worker 0 waits for it, times out and ends first",
             "cuda",
             with(python(&["cuda_out_of_memory"]), json!({ "numWorkers": 2 })),
-            Told::Failed,
+            Detail::Failed,
         ),
-        Case("NCCL fails", "nccl-error", python(&["nccl_error"]), Told::Failed),
+        Case("NCCL fails", "nccl-error", python(&["nccl_error"]), Detail::Failed),
         Case(
             "a collective of NCCL times out, and its watchdog aborts the program",
             "nccl-timeout",
             python(&["nccl_timeout"]),
-            Told::Failed,
+            Detail::Failed,
         ),
         Case(
             "the loss turns NaN, with `nanPolicy: Fail`",
             "nan",
             with(python(&["nan"]), json!({ "failurePolicy": { "nanPolicy": "Fail" } })),
-            Told::Failed,
+            Detail::Failed,
         ),
-        Case("a crash in native code", "crash", python(&["crash"]), Told::Failed),
+        Case("a crash in native code", "crash", python(&["crash"]), Detail::Failed),
         Case(
             "the same in one of two ranks that torchrun runs",
             "rank-crash",
             json!({ "command": ["torchrun", "/programs/failures.py", "crash"], "numWorkers": 1, "procsPerWorker": 2 }),
-            Told::Failed,
+            Detail::Failed,
         ),
         Case(
             "an exception that is caught and logged, and then a crash in native code",
             "caught",
             python(&["caught"]),
-            Told::Failed,
+            Detail::Failed,
         ),
         Case(
             "a GPU has too little memory in a worker of PyTorch's DataLoader",
             "loader",
             python(&["loader_out_of_memory"]),
-            Told::Failed,
+            Detail::Failed,
         ),
         Case(
             "an exception, in a program with a hook for them of its own (as of Rich or Typer)",
             "own-hook",
             python(&["own_hook"]),
-            Told::Failed,
+            Detail::Failed,
         ),
-        Case("an init container fails", "init", with(python(&["wait"]), init), Told::Failed),
-        Case("an exit code of the program's own", "exit-code", python(&["exit_code"]), Told::Failed),
+        Case("an init container fails", "init", with(python(&["wait"]), init), Detail::Failed),
+        Case("an exit code of the program's own", "exit-code", python(&["exit_code"]), Detail::Failed),
         Case(
             "a typo in the command",
             "typo",
             json!({ "command": ["pyhton3", "/programs/failures.py"], "numWorkers": 1 }),
-            Told::AtOnce,
+            Detail::AtOnce,
         ),
-        Case("a typo in an argument", "argument", python(&["wait", "--learning-rte=0.1"]), Told::AtOnce),
-        Case("a typo in the script", "syntax", json!({ "command": broken, "numWorkers": 1 }), Told::AtOnce),
-        Case("a module that is not in the image", "module", python(&["missing_module"]), Told::AtOnce),
-        Case("a worker is evicted, as by a drain", "evicted", stays(json!({})), Told::Disrupted),
-        Case("another client deletes a worker's pod", "deleted", stays(json!({})), Told::Restarted),
-        Case("`failurePolicy.activeDeadlineSeconds` is over", "deadline", stays(json!({})), Told::AtOnce),
+        Case("a typo in an argument", "argument", python(&["wait", "--learning-rte=0.1"]), Detail::AtOnce),
+        Case("a typo in the script", "syntax", json!({ "command": broken, "numWorkers": 1 }), Detail::AtOnce),
+        Case("a module that is not in the image", "module", python(&["missing_module"]), Detail::AtOnce),
+        Case("a worker is evicted, as by a drain", "evicted", stays(json!({})), Detail::Disrupted),
+        Case("another client deletes a worker's pod", "deleted", stays(json!({})), Detail::Restarted),
+        Case("`failurePolicy.activeDeadlineSeconds` is over", "deadline", stays(json!({})), Detail::AtOnce),
         Case(
             "an image that is not there",
             "image",
             with(python(&["wait"]), json!({ "image": "localhost:1/nowhere:1" })),
-            Told::Waiting("Running", "Back-off"),
+            Detail::Waiting("Running", "Back-off"),
         ),
         Case(
             "a node with what is asked for does not exist",
             "node",
             with(python(&["wait"]), json!({ "scheduling": selector.clone() })),
-            Told::Waiting("Scheduled", "selector"),
+            Detail::Waiting("Scheduled", "selector"),
         ),
         Case(
             "a node with what is asked for does not exist, and `startDeadlineSeconds` is over",
             "late",
             with(python(&["wait"]), json!({ "scheduling": selector, "failurePolicy": { "startDeadlineSeconds": 5 } })),
-            Told::AtOnce,
+            Detail::AtOnce,
         ),
         Case(
             "a claim that does not exist",
             "claim",
             with(python(&["wait"]), json!({ "model": "pvc://nobodys-claim" })),
-            Told::Waiting("Scheduled", "nobodys-claim"),
+            Detail::Waiting("Scheduled", "nobodys-claim"),
         ),
         Case(
             "a volume that does not mount: its ConfigMap does not exist",
             "volume",
             with(python(&["wait"]), json!({ "volumes": volumes })),
-            Told::Waiting("Running", "nobodys-map"),
+            Detail::Waiting("Running", "nobodys-map"),
         ),
         Case(
             "a Secret that does not exist",
             "secret",
             with(python(&["wait"]), json!({ "env": key })),
-            Told::Waiting("Running", "nobodys-secret"),
+            Detail::Waiting("Running", "nobodys-secret"),
         ),
-        Case("a quota that is used up", "quota", python(&["wait"]), Told::Waiting("Scheduled", "exceeded quota")),
+        Case("a quota that is used up", "quota", python(&["wait"]), Detail::Waiting("Scheduled", "exceeded quota")),
     ]
 }
 
 #[tokio::test]
-async fn failures_are_told_as_documented() {
+async fn failures_are_reported_as_documented() {
     let Some(world) = world() else { return };
     let space = world.space("failures", json!({})).await;
     let full = world.space("failures-quota", json!({})).await;
@@ -185,21 +185,21 @@ async fn failures_are_told_as_documented() {
 
     let marker = format!("--marker={}", space.name);
     let mut jobs = Vec::new();
-    for Case(what, name, fields, told) in cases(&marker) {
+    for Case(what, name, fields, reported) in cases(&marker) {
         let space = if name == "quota" { &full } else { &space };
-        jobs.push((what, space.submit(name, limited(fields, told)).await, told));
+        jobs.push((what, space.submit(name, limited(fields, reported)).await, reported));
     }
     let evicted = evict(named(&jobs, "evicted")).await;
     delete(named(&jobs, "deleted")).await;
     pass_deadline(named(&jobs, "deadline")).await;
     end_all(&marker).await;
     let (mut failures, mut waits) = (Vec::new(), Vec::new());
-    for (what, job, told) in &jobs {
-        match told {
-            Told::AtOnce | Told::Failed | Told::Restarted | Told::Disrupted => {
-                failures.push(row(&failed(what, job, *told).await));
+    for (what, job, reported) in &jobs {
+        match reported {
+            Detail::AtOnce | Detail::Failed | Detail::Restarted | Detail::Disrupted => {
+                failures.push(row(&failed(what, job, *reported).await));
             }
-            Told::Waiting(condition, words) => waits.push(row(&waiting(what, job, condition, words).await)),
+            Detail::Waiting(condition, words) => waits.push(row(&waiting(what, job, condition, words).await)),
         }
     }
     a_rank_has_raised(named(&jobs, "raises")).await;
@@ -209,7 +209,7 @@ async fn failures_are_told_as_documented() {
     tokio::join!(space.end(), full.end());
 }
 
-fn named<'j>(jobs: &'j [(&'static str, Job, Told)], name: &str) -> &'j Job {
+fn named<'j>(jobs: &'j [(&'static str, Job, Detail)], name: &str) -> &'j Job {
     &jobs.iter().find(|(_, job, _)| job.name == name).unwrap().1
 }
 
@@ -253,17 +253,17 @@ async fn a_deadline_was_passed(job: &Job) {
 }
 
 /// One attempt, unless the operator itself has to see that more are of no use.
-fn limited(mut fields: Value, told: Told) -> Value {
-    if !matches!(told, Told::AtOnce) {
+fn limited(mut fields: Value, reported: Detail) -> Value {
+    if !matches!(reported, Detail::AtOnce) {
         let policy = fields.as_object_mut().unwrap().entry("failurePolicy").or_insert(json!({}));
-        policy["backoffLimit"] = json!(u8::from(matches!(told, Told::Restarted)));
+        policy["backoffLimit"] = json!(u8::from(matches!(reported, Detail::Restarted)));
     }
     fields
 }
 
-async fn failed(what: &str, job: &Job, told: Told) -> [String; 4] {
-    let (reason, message, again) = match told {
-        Told::Restarted | Told::Disrupted => {
+async fn failed(what: &str, job: &Job, reported: Detail) -> [String; 4] {
+    let (reason, message, again) = match reported {
+        Detail::Restarted | Detail::Disrupted => {
             let status = job.state(Completed).await;
             let restart = status.restarts[0].clone();
             (restart.reason.clone(), restart.to_string(), if restart.disruption { "yes, not counted" } else { "yes" })
@@ -272,25 +272,29 @@ async fn failed(what: &str, job: &Job, told: Told) -> [String; 4] {
             let status = job.state(Failed).await;
             let TrainingJobStatus { failure_reason, failure_message, restart_count, .. } = status;
             assert_eq!(restart_count, Some(0), "{}", job.name);
-            (failure_reason.unwrap(), failure_message.unwrap(), if matches!(told, Told::AtOnce) { "no" } else { "yes" })
+            (
+                failure_reason.unwrap(),
+                failure_message.unwrap(),
+                if matches!(reported, Detail::AtOnce) { "no" } else { "yes" },
+            )
         }
     };
     [what.to_owned(), format!("`{reason}`"), again.to_owned(), code(&message)]
 }
 
 async fn waiting(what: &str, job: &Job, condition: &str, words: &str) -> [String; 4] {
-    let is_told = |status: &TrainingJobStatus| {
+    let is_reported = |status: &TrainingJobStatus| {
         status
             .conditions
             .iter()
             .find(|c| c.type_ == condition && c.status == "False" && c.message.contains(words))
             .cloned()
     };
-    let status = job.until(words, |status| is_told(status).is_some()).await;
-    let told = is_told(&status).unwrap();
+    let status = job.until(words, |status| is_reported(status).is_some()).await;
+    let reported = is_reported(&status).unwrap();
     assert!(!job.states().contains(&Running), "{}", job.name);
     let state = status.state.unwrap().as_str();
-    [what.to_owned(), format!("`{state}`"), format!("`{condition}`: `{}`", told.reason), code(&told.message)]
+    [what.to_owned(), format!("`{state}`"), format!("`{condition}`: `{}`", reported.reason), code(&reported.message)]
 }
 
 // ---- what is done from outside

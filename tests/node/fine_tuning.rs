@@ -35,8 +35,9 @@ const BEGIN: &str = "<!-- trace of node::fine_tuning -->\n";
 const END: &str = "<!-- end of the trace -->\n";
 
 #[tokio::test]
-#[ignore = "soak: a model is trained; proved in make test by node data::a_model_is_fetched_once and results::a_result_is_published"]
-async fn a_model_is_fine_tuned_registered_and_used_again() {
+#[ignore = "soak: a model is trained; proved in make test by node data::model_is_fetched_once_before_workers_are_created \
+            and results::published_result_is_read_by_another_job"]
+async fn fine_tuned_model_is_registered_and_reused() {
     let Some(world) = world() else { return };
     let space = world.space("fine-tuning", json!({})).await;
     let (room, model) = (Room::new("fine-tuning"), model());
@@ -98,7 +99,7 @@ async fn a_model_is_fine_tuned_registered_and_used_again() {
         assert!(before.len().abs_diff(after.len()) < 100_000 && before != after, "{name}: its weights have changed");
         let losses = losses(&space, &job).await;
         assert!(losses[2] < losses[0] / 2.0, "{name}: {losses:?}");
-        let trace = Trace::of(&job);
+        let trace = Trace::from_job(&job);
         trace.no_gpu_is_requested_while_data_moves();
         println!("{name}\n{}", trace.table());
         tuned.push((result.record, losses[2], trace));
@@ -113,7 +114,7 @@ async fn a_model_is_fine_tuned_registered_and_used_again() {
     let status = again.state(Completed).await;
     assert_eq!(losses(&space, &again).await, [*loss], "it begins where the first one has ended");
     assert_eq!(&status.data.iter().find(|data| data.name == "model").unwrap().revision, digest);
-    Trace::of(&again).no_gpu_is_requested_while_data_moves();
+    Trace::from_job(&again).no_gpu_is_requested_while_data_moves();
     space.end().await;
 }
 
@@ -219,8 +220,8 @@ struct Times {
 }
 
 impl Trace {
-    fn of(job: &Job) -> Self {
-        let mut pods: Vec<Times> = job.pods().iter().map(Times::of).collect();
+    fn from_job(job: &Job) -> Self {
+        let mut pods: Vec<Times> = job.pods().iter().map(Times::from_pod).collect();
         pods.sort_by_key(|pod| pod.created);
         let does: Vec<&str> = pods.iter().map(|pod| pod.does).collect();
         assert!(does.starts_with(&["fetches", "trains"]), "{does:?}");
@@ -263,7 +264,7 @@ impl Trace {
 }
 
 impl Times {
-    fn of(pod: &Pod) -> Self {
+    fn from_pod(pod: &Pod) -> Self {
         let spec = pod.spec.as_ref().unwrap();
         let limits = spec.containers.iter().filter_map(|container| container.resources.as_ref()?.limits.as_ref());
         let gpus = limits.filter_map(|limits| limits.get(GPU)?.0.parse::<u32>().ok()).sum();

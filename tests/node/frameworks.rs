@@ -40,7 +40,7 @@ async fn xgboost() {
 
 #[tokio::test]
 #[ignore = "soak: the newest XGBoost itself; proved in make test by agents::pods and node::roles, what their programs print by lib agent::progress"]
-async fn the_newest_xgboost() {
+async fn newest_xgboost() {
     try_all("newest-xgboost", &xgboost_of("large")).await;
 }
 
@@ -104,7 +104,7 @@ fn tensorflow_of(
 
 #[tokio::test]
 #[ignore = "soak: Paddle itself; proved in make test by agents::pods and node::roles, what their programs print by lib agent::progress"]
-async fn paddle_by_its_launcher() {
+async fn paddle_with_its_launcher() {
     let mode = Mode {
         example: "paddle",
         image: "large",
@@ -142,7 +142,7 @@ impl Mode {
             step.is_some_and(|step| step > 0) && status.metrics.is_some(),
             "{name}: its progress is seen: {status:?}"
         );
-        println!("{} {name}: {}", self.example, told(&status));
+        println!("{} {name}: {}", self.example, outcome(&status));
         job.delete().await;
         space.no_pod_is_left().await;
     }
@@ -170,7 +170,7 @@ impl Mode {
         assert!(resumed >= Some(saved), "{name}: step {saved} was saved, and {:?}", status.checkpoint);
         let log = self.leaders_log(&job);
         assert!(log.contains(self.ends_with), "{name}: {:?} is not in\n{log}", self.ends_with);
-        println!("{} {name}: {}: {}", self.example, told(&status), status.restarts[0]);
+        println!("{} {name}: {}: {}", self.example, outcome(&status), status.restarts[0]);
         job.delete().await;
         space.no_pod_is_left().await;
     }
@@ -184,7 +184,7 @@ impl Mode {
         let message = status.failure_message.clone().unwrap_or_default();
         assert!(message.contains("ValueError: label 11 is not one of the 10 classes"), "{name}: {message}");
         assert!(message.contains(&format!("{role} {index} (pod ")), "{name}: {message}");
-        println!("{} {name}: {}: {message}", self.example, told(&status));
+        println!("{} {name}: {}: {message}", self.example, outcome(&status));
         job.delete().await;
         space.no_pod_is_left().await;
     }
@@ -237,7 +237,7 @@ fn step(name: &str) -> Option<u64> {
 }
 
 /// The outcome of a trial, for docs/jobs.md.
-fn told(status: &TrainingJobStatus) -> String {
+fn outcome(status: &TrainingJobStatus) -> String {
     format!(
         "attempt {:?}, duration {:?}, epoch {:?} step {:?}, resumed from {:?}",
         status.attempt,

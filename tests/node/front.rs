@@ -15,7 +15,7 @@ use testkit::wait::eventually;
 
 /// Number of files in the folder.
 const FILES: usize = 2000;
-/// Trainings of each kind whose times `the_time_of_one_line` prints.
+/// Trainings of each kind whose times `run_command_is_timed_in_turns_with_kubectl` prints.
 const ROUNDS: usize = 5;
 
 /// A training of two ranks. They sum their gradients over TCP, and both find the same line.
@@ -95,7 +95,7 @@ fn apply(world: &World, space: &Space, name: &str, yaml: &str) -> Duration {
 
 /// In the loop of a GitOps controller, no applied change is refused, and the job resumes from the checkpoint.
 #[tokio::test]
-async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() {
+async fn failed_job_resumes_from_its_checkpoint_after_an_applied_change() {
     let Some(world) = world() else { return };
     let space = world.space("gitops", json!({})).await;
     let manifest = |limit: u32, note: &str| {
@@ -169,7 +169,7 @@ async fn a_change_that_is_applied_to_a_failed_job_goes_on_from_its_checkpoint() 
 }
 
 #[tokio::test]
-async fn one_line_trains_a_folder_and_new_code_runs_in_the_same_pods() {
+async fn run_command_trains_a_folder_and_reuses_pods_for_new_code() {
     let Some(world) = world() else { return };
     let space = world.space("front", json!({})).await;
     let (place, code) = place("front");
@@ -254,8 +254,8 @@ async fn renew(space: &Space, name: &'static str, place: &Path, version: u32) ->
 
 /// Times depend on what else the machine does. They are printed, in turns with those of kubectl.
 #[tokio::test]
-#[ignore = "soak: it prints times; proved in make test by one_line_trains_a_folder_and_new_code_runs_in_the_same_pods"]
-async fn the_time_of_one_line() {
+#[ignore = "soak: it prints times; proved in make test by run_command_trains_a_folder_and_reuses_pods_for_new_code"]
+async fn run_command_is_timed_in_turns_with_kubectl() {
     let Some(world) = world() else { return };
     let space = world.space("front-time", json!({})).await;
     let (place, code) = place("front-time");

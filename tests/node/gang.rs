@@ -24,7 +24,7 @@ const WORKERS: u32 = 4;
 
 /// gang.py stands in for torchrun in the tests of gangs. The same ranks under both do the same and suffer the same.
 #[tokio::test]
-async fn the_launcher_of_the_tests_is_as_torchrun() {
+async fn test_launcher_behaves_like_torchrun() {
     let Some(world) = world() else { return };
     let space = world.space("launchers", json!({})).await;
     let fields = json!({ "command": ["python3", "/programs/launchers.py"], "numWorkers": 1 });
@@ -94,7 +94,7 @@ const STOP: Fault = Fault {
 /// Any end in a pod, or a user's request, starts the programs again in the existing pods, from the newest checkpoint.
 /// All pods are recreated only when the Job is deleted.
 #[tokio::test]
-async fn processes_are_started_again_in_the_pods_that_exist() {
+async fn processes_restart_in_existing_pods() {
     let Some(world) = world() else { return };
     let space = world.space("in-place", json!({})).await;
     let gang = Training::submit(&space, "in-place", WORKERS, json!({}), json!({})).await;
@@ -186,8 +186,8 @@ fn pods_ever(job: &Job) -> usize {
 
 /// One fault after another, as in a bad week, for `GANG_STORM_SECONDS`.
 #[tokio::test]
-#[ignore = "soak: faults for 20 minutes; proved in make test by processes_are_started_again_in_the_pods_that_exist"]
-async fn a_gang_trains_on_through_a_storm() {
+#[ignore = "soak: faults for 20 minutes; proved in make test by processes_restart_in_existing_pods"]
+async fn gang_keeps_training_through_a_storm_of_faults() {
     let Some(world) = world() else { return };
     let seconds = std::env::var("GANG_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1200);
     let space = world.space("storm", json!({})).await;
@@ -222,7 +222,7 @@ async fn a_gang_trains_on_through_a_storm() {
 
 /// A worker whose pod goes is replaced, and no other pod is recreated.
 #[tokio::test]
-async fn workers_that_go_are_replaced_alone() {
+async fn deleted_or_evicted_worker_is_replaced_alone() {
     let Some(world) = world() else { return };
     let space = world.space("replaced", json!({})).await;
     let gang = Training::submit(&space, "replaced", WORKERS, json!({}), json!({})).await;
@@ -263,7 +263,7 @@ async fn workers_that_go_are_replaced_alone() {
 /// More workers, then fewer. Each time they resume from the newest checkpoint, in the existing pods, and nothing has
 /// failed.
 #[tokio::test]
-async fn a_gang_changes_its_size() {
+async fn resized_gang_resumes_in_its_pods() {
     let Some(world) = world() else { return };
     let space = world.space("elastic", json!({})).await;
     let elastic = json!({ "elastic": { "maxWorkers": 4, "waitSeconds": 5 } });
@@ -299,7 +299,7 @@ async fn a_gang_changes_its_size() {
 /// Three of four find room, one of them only after the last one gives up its own. They begin without the fourth, and
 /// take it in when it finds room.
 #[tokio::test]
-async fn a_gang_is_as_large_as_there_is_room_for() {
+async fn gang_starts_with_the_workers_that_fit_and_grows_later() {
     let Some(world) = world() else { return };
     let space = world.space("room", json!({})).await;
     // The pods wait for a scheduler, which is this test.

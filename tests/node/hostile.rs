@@ -20,8 +20,8 @@ const MOST: u32 = 100_000;
 /// root is read or removed, no process waits for a FIFO, and no raw name reaches a terminal. FILES lie in one folder.
 #[tokio::test]
 #[ignore = "soak: as many files as FILES, in a real claim with a real backup; proved in make test by \
-            agents::checkpoints::a_hostile_folder_harms_nobody"]
-async fn a_hostile_folder_harms_nobody() {
+            agents::checkpoints::hostile_folder_does_not_disturb_training"]
+async fn hostile_checkpoint_folder_does_not_disturb_the_job() {
     let Some(world) = world() else { return };
     let files: u32 = std::env::var("FILES").map_or(20_000, |files| files.parse().expect("FILES is a number"));
     let space = world.space("hostile", json!({})).await;
@@ -42,11 +42,11 @@ async fn a_hostile_folder_harms_nobody() {
 
     // While it runs, its newest checkpoints are seen, and the damaged ones are named.
     job.until("two looks at its own checkpoints", |status| {
-        status.checkpoint.as_ref().and_then(|told| told.latest_step).is_some_and(|step| step >= 12)
+        status.checkpoint.as_ref().and_then(|reported| reported.latest_step).is_some_and(|step| step >= 12)
     })
     .await;
-    let (told, _) = job.condition("CheckpointsHealthy", "False", "CheckpointCorrupted").await;
-    assert!(told.message.contains("ugly") && told.message.contains(".pt: "), "{}", told.message);
+    let (reported, _) = job.condition("CheckpointsHealthy", "False", "CheckpointCorrupted").await;
+    assert!(reported.message.contains("ugly") && reported.message.contains(".pt: "), "{}", reported.message);
     let listed = asked(&space, &["list"]).await;
     for words in ["ugly", "bomb.pt", "in s3://"] {
         assert!(listed.contains(words), "{words} is not in {listed}");
@@ -86,9 +86,9 @@ async fn a_hostile_folder_harms_nobody() {
     }
     let left = async || (names(&root).iter().map(String::as_str).collect::<BTreeSet<_>>() == kept).then_some(());
     eventually("what the rules keep", SOON, left).await;
-    let is_copied = |told: Option<&str>| told == Some(path.as_str());
+    let is_copied = |reported: Option<&str>| reported == Some(path.as_str());
     job.until("the last copy", |status| {
-        is_copied(status.checkpoint.as_ref().and_then(|told| told.last_backup_path.as_deref()))
+        is_copied(status.checkpoint.as_ref().and_then(|reported| reported.last_backup_path.as_deref()))
     })
     .await;
     let stored = bucket.server.object("hostile");

@@ -153,7 +153,7 @@ fn incidents() -> Vec<Incident> {
 
 #[tokio::test]
 #[ignore = "soak: minutes of waiting; proved in make test by node::failures, node::stalls and plane::waiting"]
-async fn each_incident_is_seen_by_one_command() {
+async fn each_incident_is_shown_by_one_command() {
     if !is_built() {
         return;
     }

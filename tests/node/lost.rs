@@ -43,7 +43,7 @@ fn at_least(variable: &str) -> Duration {
 /// alive, and its pods need no confirmation. An administrator confirms the loss of the second one by a taint, and its
 /// pods need not wait as long. Other pods take over, and programs of two attempts never live at once.
 #[tokio::test]
-async fn a_lost_node_is_no_failure() {
+async fn lost_node_is_not_a_failure() {
     let Some((world, _turn)) = world().await else { return };
     let space = world.space("lost", json!({})).await;
     // After the operator was placed on node0.
@@ -57,9 +57,9 @@ async fn a_lost_node_is_no_failure() {
     world.cluster.devcluster(&["node", "lose", "2"]);
     let waited_for = async { cut.survives(at, cut.is_told_of(at).await).await };
     let vouched_for = async {
-        let told = lost.is_told_of(at).await;
+        let reported = lost.is_told_of(at).await;
         vouch_for(&space, lost.node).await;
-        lost.survives(at, told).await;
+        lost.survives(at, reported).await;
     };
     tokio::join!(waited_for, vouched_for);
 
@@ -122,14 +122,14 @@ async fn vouch_for(space: &Space, node: &str) {
 
 impl Trial {
     /// Waits until the gang trains on without the node.
-    async fn survives(&self, at: Instant, told: Duration) {
+    async fn survives(&self, at: Instant, reported: Duration) {
         let (attempt, executed) = self.gang.runs_next(1, WORKERS).await;
         let met = self.gang.meets(attempt).await;
         assert!(met.from >= self.saved, "resumed from {}, though step {} was whole", met.from, self.saved);
         self.gang.saves(met.from + 5).await;
-        let [told, executed, met] = [told, executed - at, met.at - at].map(|time| time.as_secs_f64());
+        let [reported, executed, met] = [reported, executed - at, met.at - at].map(|time| time.as_secs_f64());
         let line = format!(
-            "| {} is {}, with {} of 4 workers, leader among them: {} | told after {told:.1} s | exec'ed {executed:.1} s \
+            "| {} is {}, with {} of 4 workers, leader among them: {} | told after {reported:.1} s | exec'ed {executed:.1} s \
              | met {met:.1} s |",
             self.node,
             self.gang.name,
@@ -142,8 +142,8 @@ impl Trial {
     /// Long before Kubernetes removes the pods, the status names the member for which the gang waits.
     async fn is_told_of(&self, at: Instant) -> Duration {
         let words = format!("node {}): its node has not answered since", self.node);
-        let is_told = |status: &TrainingJobStatus| condition(status, "Running").message.contains(&words);
-        self.gang.until("the silence of the node to be told", is_told).await;
+        let is_reported = |status: &TrainingJobStatus| condition(status, "Running").message.contains(&words);
+        self.gang.until("the silence of the node to be told", is_reported).await;
         at.elapsed()
     }
 
@@ -166,7 +166,7 @@ fn is_ready(node: &Node) -> bool {
 /// The API server is away while a gang loses a rank. The agents do not need it, and afterwards the status reports what
 /// happened.
 #[tokio::test]
-async fn a_gang_restarts_without_an_api_server() {
+async fn gang_restarts_without_the_api_server() {
     let Some((world, _turn)) = world().await else { return };
     let space = world.space("outage", json!({})).await;
     let gang = Training::submit(&space, "outage", WORKERS, json!({}), json!({})).await;

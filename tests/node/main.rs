@@ -61,7 +61,7 @@ const EPOCHS: u32 = 100_000;
 /// The README's job under real torchrun. It is suspended, resumes from what it saved on SIGTERM, and completes as soon
 /// as it is good enough.
 #[tokio::test]
-async fn the_demo_trains_is_suspended_and_is_good_enough() {
+async fn demo_resumes_after_suspension_and_completes_early() {
     let Some(world) = world() else { return };
     let space = world.space("demo", json!({})).await;
     let mut example = example("demo");
@@ -104,10 +104,10 @@ async fn the_demo_trains_is_suspended_and_is_good_enough() {
     assert!(status.metrics.as_ref().unwrap().accuracy.is_some());
     assert!(status.start_time.is_some() && status.completion_time.is_some() && status.duration.is_some());
     for worker in 0..2 {
-        let told = success::end(&job, 2, worker).await;
+        let reported = success::end(&job, 2, worker).await;
         // The process by which torchrun ends depends on where the SIGTERM finds it. SIGKILL was not needed.
-        let left = told.stopped_by == Some(15) && !told.killed && told.signal != Some(9);
-        assert!(left, "worker {worker} left in its grace: {told:?}");
+        let left = reported.stopped_by == Some(15) && !reported.killed && reported.signal != Some(9);
+        assert!(left, "worker {worker} left in its grace: {reported:?}");
     }
     assert!(saved_epochs(&space).await.iter().max() >= Some(&epoch));
     let (share, expected) = (goodput(&status), running_share(&job.statuses()));
@@ -119,7 +119,7 @@ async fn the_demo_trains_is_suspended_and_is_good_enough() {
 }
 
 #[tokio::test]
-async fn logs_are_what_the_program_wrote() {
+async fn logs_equal_the_programs_output() {
     // 10 MB, as fast as Python can write them.
     const BYTES: u32 = 2_500_000;
     const TIMES: usize = 4;
@@ -161,7 +161,7 @@ async fn logs_are_what_the_program_wrote() {
 /// The variables, `$(NAME)` in arguments, and the config in files. The environments of other frameworks are tested with
 /// agents alone (tests/agents), and in roles.rs where real pods are needed.
 #[tokio::test]
-async fn what_a_program_finds() {
+async fn program_environment_is_set_in_real_pods() {
     let Some(world) = world() else { return };
     let space = world.space("environment", json!({})).await;
     let fields = json!({
@@ -226,8 +226,8 @@ async fn what_a_program_finds() {
 
 /// torchrun gives each rank a session of its own. A signal that ends only torchrun leaves the ranks running.
 #[tokio::test]
-#[ignore = "soak: deaf ranks of torchrun in a real pod; proved in make test by agents::agent::what_ignores_sigterm_is_killed_after_the_grace"]
-async fn no_process_is_left_behind() {
+#[ignore = "soak: deaf ranks of torchrun in a real pod; proved in make test by agents::agent::process_ignoring_sigterm_is_killed_after_the_grace"]
+async fn no_process_outlives_a_deleted_job() {
     let Some(world) = world() else { return };
     let space = world.space("stubborn", json!({})).await;
     let marker = format!("--marker={}", space.name);
@@ -252,8 +252,8 @@ async fn no_process_is_left_behind() {
     let ended = training(&pod).unwrap().state.unwrap().terminated.unwrap();
     // The agent killed it in time and reported that. At the end of the grace the kubelet kills the agent too, which
     // leaves no report.
-    let told = report(&ended.message);
-    assert_eq!((told.stopped_by, told.signal, ended.exit_code), (Some(15), Some(9), 143));
+    let reported = report(&ended.message);
+    assert_eq!((reported.stopped_by, reported.signal, ended.exit_code), (Some(15), Some(9), 143));
     space.no_pod_is_left().await;
     assert_eq!(processes(&marker), Vec::<String>::new());
     space.end().await;

@@ -92,7 +92,7 @@ fn log(space: &Space, pod: &Pod) -> String {
 /// second a worker's pod is lost and replaced. In the third mpirun reaches all ranks by the names of their pods, and
 /// all end with it.
 #[tokio::test]
-async fn a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost() {
+async fn mpi_launcher_survives_a_raising_rank_and_a_lost_worker() {
     let Some(world) = here() else { return };
     let space = world.space("mpi-launcher", json!({})).await;
     let env = OPEN_MPI_5_WHEEL.iter().chain(&[("RAISES", "3"), ("STAYS", "2")]);
@@ -129,7 +129,7 @@ async fn a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost() {
 
 #[tokio::test]
 #[ignore = "soak: Open MPI 4 and 5 with and without a launcher; \
-            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
+            proved in make test by mpi::mpi_launcher_survives_a_raising_rank_and_a_lost_worker and agents::mpi"]
 async fn mpirun_reaches_all_workers_and_they_end_with_it() {
     let Some(world) = node() else { return };
     let space = world.space("mpi", json!({})).await;
@@ -161,8 +161,8 @@ async fn mpirun_reaches_all_workers_and_they_end_with_it() {
 /// A rank raises, and all start again in their pods. Without a budget the rank's message is the job's.
 #[tokio::test]
 #[ignore = "soak: Open MPI 4 and 5; \
-            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
-async fn a_rank_that_raises_is_named() {
+            proved in make test by mpi::mpi_launcher_survives_a_raising_rank_and_a_lost_worker and agents::mpi"]
+async fn raising_mpi_rank_is_named() {
     let Some(world) = node() else { return };
     let space = world.space("mpi-raises", json!({})).await;
     let env = [("RAISES", "5")];
@@ -181,8 +181,8 @@ async fn a_rank_that_raises_is_named() {
 /// Wherever mpirun runs, the loss of any pod begins another attempt, and is reported as what it was.
 #[tokio::test]
 #[ignore = "soak: Open MPI 4 and 5, of worker 0 too; \
-            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
-async fn a_worker_that_is_lost_is_replaced() {
+            proved in make test by mpi::mpi_launcher_survives_a_raising_rank_and_a_lost_worker and agents::mpi"]
+async fn lost_mpi_worker_is_replaced() {
     let Some(world) = node() else { return };
     let space = world.space("mpi-lost", json!({})).await;
     for (index, mpi) in [(0, OPEN_MPI_4), (2, OPEN_MPI_5)] {
@@ -196,8 +196,8 @@ async fn a_worker_that_is_lost_is_replaced() {
 /// MPICH 5 from its wheel, with the demo's image.
 #[tokio::test]
 #[ignore = "soak: MPICH 5; \
-            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
-async fn mpich_runs_over_the_pods() {
+            proved in make test by mpi::mpi_launcher_survives_a_raising_rank_and_a_lost_worker and agents::mpi"]
+async fn mpich_runs_across_pods() {
     let Some(world) = here() else { return };
     let space = world.space("mpich", json!({})).await;
     let fields = |env: &[(&str, &str)]| {
@@ -272,8 +272,8 @@ fn with_packages<'e>(lists: &[&str], env: impl Iterator<Item = &'e (&'e str, &'e
 /// DeepSpeed's own launcher, which writes mpirun's command line itself. It runs in the demo's image, which has torch.
 #[tokio::test]
 #[ignore = "soak: DeepSpeed's launcher; \
-            proved in make test by mpi::a_launcher_outlives_a_rank_that_raises_and_a_worker_that_is_lost and agents::mpi"]
-async fn deepspeeds_launcher_runs_over_the_pods() {
+            proved in make test by mpi::mpi_launcher_survives_a_raising_rank_and_a_lost_worker and agents::mpi"]
+async fn deepspeed_launcher_runs_across_pods() {
     let Some(world) = here() else { return };
     let space = world.space("deepspeed", json!({})).await;
     // The launcher neither checks ssh, which is not there, nor asks the first host by ssh for its address. Its first

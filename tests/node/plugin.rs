@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use testkit::process::{Signal, strike};
+use testkit::process::{Signal, send_signal};
 use testkit::wait::eventually;
 
 async fn says(space: &Space, args: &[&str]) -> String {
@@ -63,7 +63,7 @@ async fn reaches_into_a_worker(space: &Space) {
 
 /// Ends a command by a signal, and returns its exit code.
 fn end(command: &mut Child, signal: Signal) -> Option<i32> {
-    strike(command, signal);
+    send_signal(command, signal);
     command.wait().unwrap().code()
 }
 
@@ -80,7 +80,7 @@ async fn leaves_no_pods_of_a_check(space: &Space, image: &str) {
 }
 
 #[tokio::test]
-async fn the_plugin_answers_of_a_job_that_trains_and_of_one_that_has_ended() {
+async fn plugin_answers_for_running_and_ended_jobs() {
     let Some(world) = world() else { return };
     let space = world.space("plugin", json!({})).await;
     let checkpoint = json!({ "storage": { "type": "pvc", "size": "1Gi" }, "retention": 10_000 });

@@ -44,8 +44,8 @@ async fn submit(space: &Space, name: &str, workers: u32, command: &[&str], list:
 
 #[tokio::test]
 #[ignore = "soak: the libraries themselves; proved in make test by the recorded outputs of lib agent::progress and by \
-            node::the_demo_trains_is_suspended_and_is_good_enough"]
-async fn unchanged_programs_show_their_progress() {
+            node::demo_resumes_after_suspension_and_completes_early"]
+async fn unchanged_programs_report_their_progress() {
     let Some(world) = world() else { return };
     if world.cluster.name().is_none() {
         return testkit::skipped("the packages are on this machine, and its nodes are not");
@@ -60,7 +60,7 @@ async fn unchanged_programs_show_their_progress() {
     ];
     for (name, workers, command, list) in jobs {
         let job = submit(&space, name, workers, command, list).await;
-        let is_told = |status: &TrainingJobStatus| {
+        let is_reported = |status: &TrainingJobStatus| {
             let loss = status.metrics.as_ref().and_then(|metrics| metrics.loss);
             let epochs = (status.current_epoch, status.total_epochs);
             status.state == Some(Running)
@@ -68,7 +68,7 @@ async fn unchanged_programs_show_their_progress() {
                 && loss.is_some()
                 && matches!(epochs, (Some(epoch), Some(EPOCHS)) if epoch >= 1)
         };
-        job.until("progress, epoch and loss while it runs", is_told).await;
+        job.until("progress, epoch and loss while it runs", is_reported).await;
         let row = world.cluster.kubectl(&["get", "tj", name, "-n", &space.name, "-o", "wide"]);
         print!("{row}");
         let cells: Vec<&str> = row.lines().last().unwrap().split_whitespace().collect();

@@ -45,8 +45,8 @@ fn world() -> Option<(&'static World, PathBuf, PathBuf)> {
 }
 
 #[tokio::test]
-#[ignore = "soak: an operator that is compiled of the tag before; proved in make test by files::chart::a_chart_has_the_objects_of_kustomize"]
-async fn a_helm_release_is_upgraded_rolled_back_and_uninstalled_under_live_jobs() {
+#[ignore = "soak: an operator that is compiled of the tag before; proved in make test by files::chart::chart_renders_the_same_objects_as_kustomize"]
+async fn helm_release_is_upgraded_rolled_back_and_uninstalled_live() {
     let Some((world, program, tag)) = world() else { return };
     let helm = Helm { world, program };
     let (before, now) = (chart_of(&tag), root("charts/trainingjob-operator"));

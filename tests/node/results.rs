@@ -29,7 +29,7 @@ fn has_gpu(pod: &Pod) -> bool {
 }
 
 #[tokio::test]
-async fn a_result_is_published_and_another_job_reads_it() {
+async fn published_result_is_read_by_another_job() {
     let Some(world) = world() else { return };
     let space = world.space("results", json!({})).await;
     let bucket = Bucket::open(&space).await;
@@ -93,7 +93,7 @@ async fn a_result_is_published_and_another_job_reads_it() {
 
 /// A training that has succeeded does not run again, even if its Job is deleted.
 #[tokio::test]
-async fn a_store_that_is_away_keeps_a_result_waiting() {
+async fn unreachable_store_keeps_a_result_waiting() {
     let Some(world) = world() else { return };
     let space = world.space("waits", json!({})).await;
     let bucket = Bucket::open(&space).await;

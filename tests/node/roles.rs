@@ -29,7 +29,7 @@ fn exit_code(pod: &Pod) -> Option<i32> {
 
 /// A parameter server fails, and all start again in their pods. The chief ends, and the rest is ended.
 #[tokio::test]
-async fn a_chief_with_parameter_servers_and_an_evaluator() {
+async fn failed_parameter_server_restarts_all_and_chief_ends_all() {
     let Some(world) = world() else { return };
     let space = world.space("roles", json!({})).await;
     let fields = json!({
@@ -51,8 +51,8 @@ async fn a_chief_with_parameter_servers_and_an_evaluator() {
 
     // The chief's output is the job's progress, though worker 0 leads.
     assert_eq!((status.current_epoch, status.total_epochs), (Some(10), Some(10)));
-    let told = status.conditions.iter().find(|condition| condition.type_ == "Succeeded").unwrap();
-    assert_eq!(told.message, "every chief exited with code 0");
+    let reported = status.conditions.iter().find(|condition| condition.type_ == "Succeeded").unwrap();
+    assert_eq!(reported.message, "every chief exited with code 0");
 
     let pods = eventually("every pod to have ended with 0", SOON, async || {
         let pods = by_place(&job);
@@ -76,7 +76,7 @@ async fn a_chief_with_parameter_servers_and_an_evaluator() {
 /// What the frameworks' sources read where real pods are needed: an address instead of a name, and roles that the
 /// operator adds. The rest is tested with agents alone (tests/agents).
 #[tokio::test]
-async fn the_environment_of_other_frameworks() {
+async fn framework_environment_is_set_in_real_pods() {
     let Some(world) = world() else { return };
     let space = world.space("frameworks", json!({})).await;
     let with = |framework: &str, more: Value| {

@@ -26,8 +26,8 @@ const AWAY: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 #[ignore = "soak: time-outs of half a minute and more; proved in make test by \
-            agents::gang::a_gang_in_which_nobody_does_anything_is_started_again"]
-async fn what_stalls_is_found_and_runs_again() {
+            agents::gang::idle_gang_is_restarted"]
+async fn stalled_programs_are_found_and_restarted() {
     let Some(world) = world() else { return };
     let space = world.space("stalls", json!({})).await;
     let rows = tokio::join!(stopped(&space), absent(&space), unkillable(&space), waits(&space), restarts(&space));
@@ -39,8 +39,8 @@ async fn what_stalls_is_found_and_runs_again() {
 
 async fn stopped(space: &Space) -> String {
     let (job, at) = begin(space, "silent", None, json!({ "idleTimeoutSeconds": IDLE_SECONDS })).await;
-    rank_1(&job).strike(Signal::STOP);
-    let row = told(&job, at, "a rank stops (SIGSTOP) in a program of an unknown format", &["Hang"]).await;
+    rank_1(&job).send_signal(Signal::STOP);
+    let row = detected(&job, at, "a rank stops (SIGSTOP) in a program of an unknown format", &["Hang"]).await;
     assert!(row.contains("worker 1 ") && row.contains("rank 1"), "{row}");
     row
 }
@@ -49,7 +49,7 @@ async fn absent(space: &Space) -> String {
     let fields = fields("absent", None, json!({ "idleTimeoutSeconds": IDLE_SECONDS }));
     let job = space.submit("absent", fields).await;
     job.says(1, 1, "rank 1 is away").await;
-    let row = told(&job, Instant::now(), "a rank never enters the first collective", &["Hang"]).await;
+    let row = detected(&job, Instant::now(), "a rank never enters the first collective", &["Hang"]).await;
     assert!(row.contains("worker 1 ") && row.contains("rank 1"), "{row}");
     row
 }
@@ -61,7 +61,7 @@ async fn unkillable(space: &Space) -> String {
     let (job, at) = begin(space, "stuck", Some("stuck"), hang).await;
     volume.say("hold stuck");
     let row =
-        told(&job, at, "a rank waits in the kernel for a file, and SIGKILL does not end it", &["Unkillable"]).await;
+        detected(&job, at, "a rank waits in the kernel for a file, and SIGKILL does not end it", &["Unkillable"]).await;
     volume.say("go");
     assert!(row.contains("worker 1 ") && row.contains("SIGKILL"), "{row}");
     row
@@ -100,7 +100,7 @@ async fn restarts(space: &Space) -> String {
         volume.say("go");
     };
     let what = "the same, with `hang.timeoutSeconds: 30`";
-    let (row, ()) = tokio::join!(told(&job, at, what, &["Hang"]), answers);
+    let (row, ()) = tokio::join!(detected(&job, at, what, &["Hang"]), answers);
     assert!(saved.is_subset(&volume.steps()), "{saved:?} {:?}", volume.steps());
     let resumed = job.status().checkpoint.and_then(|checkpoint| checkpoint.resumed_from);
     assert!(resumed.is_some(), "{row}");
@@ -138,9 +138,9 @@ fn rank_1(job: &Job) -> Process {
 }
 
 /// Waits for the reported end and for the next attempt. Returns the row of the table.
-async fn told(job: &Job, at: Instant, what: &str, reasons: &[&str]) -> String {
-    let is_told = |status: &TrainingJobStatus| !status.restarts.is_empty();
-    job.until("an end of an attempt", is_told).await;
+async fn detected(job: &Job, at: Instant, what: &str, reasons: &[&str]) -> String {
+    let is_reported = |status: &TrainingJobStatus| !status.restarts.is_empty();
+    job.until("an end of an attempt", is_reported).await;
     let found = at.elapsed().as_secs_f64();
     job.says(1, 0, "attempt 2: all ranks have met").await;
     let met = at.elapsed().as_secs_f64();

@@ -91,7 +91,7 @@ async fn kept(space: &Space, claim: &str) -> BTreeSet<u64> {
 /// At each moment, the checkpoints that the rules name exist. When the claim is lost, the next job of that name resumes
 /// from the bucket, on a new claim, and ends like an undisturbed job.
 #[tokio::test]
-async fn a_lost_volume_comes_back_from_the_backup() {
+async fn lost_volume_is_restored_from_the_backup() {
     const BEST: u64 = 40;
     let Some(world) = world() else { return };
     let space = world.space("lost-volume", json!({})).await;
@@ -128,12 +128,12 @@ async fn a_lost_volume_comes_back_from_the_backup() {
     .await;
     let newest = name(last);
     let is_copied = |status: &TrainingJobStatus| {
-        status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_ref() == Some(&newest))
+        status.checkpoint.as_ref().is_some_and(|reported| reported.last_backup_path.as_ref() == Some(&newest))
     };
     let status = first.until("the newest to be copied", is_copied).await;
-    let told = checkpoint(&status);
-    assert!(told.last_backup_time.is_some());
-    let best = told.best.as_ref().map(|best| (best.path.clone(), best.value));
+    let reported = checkpoint(&status);
+    assert!(reported.last_backup_time.is_some());
+    let best = reported.best.as_ref().map(|best| (best.path.clone(), best.value));
     assert_eq!(best, Some((name(BEST), Some(0.0))));
     assert!(bucket.manifests("kept").contains(&newest), "{:?}", bucket.manifests("kept"));
 
@@ -181,7 +181,7 @@ async fn a_lost_volume_comes_back_from_the_backup() {
     // It retries for a minute. If it failed, another one would be made ten minutes later.
     bucket.proxy.set(|_| Fault::Pass);
     let is_copied = |status: &TrainingJobStatus| {
-        status.checkpoint.as_ref().is_some_and(|told| told.last_backup_path.as_ref() == Some(&newest))
+        status.checkpoint.as_ref().is_some_and(|reported| reported.last_backup_path.as_ref() == Some(&newest))
     };
     second.until("the newest to be copied after the end", is_copied).await;
     // Beside the checkpoints of the first job.
@@ -192,8 +192,8 @@ async fn a_lost_volume_comes_back_from_the_backup() {
 
 /// Whatever the store does, the training continues, the status reports it, and the copies catch up.
 #[tokio::test]
-#[ignore = "soak: each fault with a real training; proved in make test by agents::checkpoints::a_store_that_fails_holds_up_no_training"]
-async fn a_store_that_fails_holds_up_no_training() {
+#[ignore = "soak: each fault with a real training; proved in make test by agents::checkpoints::failing_store_does_not_block_training"]
+async fn backup_failures_do_not_block_training() {
     let Some(world) = world() else { return };
     let space = world.space("bad-store", json!({})).await;
     let bucket = Bucket::open(&space).await;
@@ -233,8 +233,8 @@ fn last_backup(status: &TrainingJobStatus) -> Option<jiff::Timestamp> {
 
 /// Where each worker has a folder of its own, each puts its files into the bucket, and gets its own back in a new pod.
 #[tokio::test]
-#[ignore = "soak: torch's shards in real pods; proved in make test by agents::checkpoints::shards_of_all_workers_make_one_copy"]
-async fn shards_of_all_workers_are_fetched_by_new_pods() {
+#[ignore = "soak: torch's shards in real pods; proved in make test by agents::checkpoints::shards_of_all_workers_form_one_copy"]
+async fn new_pods_fetch_their_own_shards_from_the_bucket() {
     let Some(world) = world() else { return };
     let space = world.space("shards", json!({})).await;
     let bucket = Bucket::open(&space).await;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 /// The demo's own test covers the target accuracy.
 #[tokio::test]
-async fn a_job_that_gets_no_better_is_completed() {
+async fn job_without_improvement_is_completed_early() {
     let Some(world) = world() else { return };
     let space = world.space("success", json!({})).await;
     let fields = json!({
@@ -24,14 +24,14 @@ async fn a_job_that_gets_no_better_is_completed() {
     assert_eq!((stands.metric.as_str(), stands.best), ("eval_loss", 0.3));
     assert!(stands.evaluations_since_best >= 5, "{stands:?}");
     // SIGTERM ends the program, as it does programs that do not handle it, and that is no failure.
-    let told = end(&job, 1, 0).await;
-    assert_eq!((told.stopped_by, told.signal), (Some(15), Some(15)));
+    let stated = end(&job, 1, 0).await;
+    assert_eq!((stated.stopped_by, stated.signal), (Some(15), Some(15)));
     space.end().await;
 }
 
 /// No reading is lost, however fast the program evaluates and however soon it ends after its last evaluation.
 #[tokio::test]
-async fn an_objective_has_every_reading() {
+async fn objective_includes_every_reading() {
     let Some(world) = world() else { return };
     let space = world.space("objective", json!({})).await;
     let fields = |metric: &str| {
@@ -65,8 +65,8 @@ pub async fn good_enough(job: &Job, reason: &str, attempt: u32) -> (TrainingJobS
     assert_eq!((status.attempt, status.restart_count, status.restarts.len()), (Some(attempt), Some(0), 0));
     assert!(status.failure_reason.is_none() && status.completion_time.is_some());
     for (type_, value) in [("Succeeded", "True"), ("Stopping", "False"), ("Running", "False")] {
-        let told = condition(&status, type_);
-        assert_eq!((told.status.as_str(), told.reason.as_str()), (value, reason), "{type_}: {}", told.message);
+        let stated = condition(&status, type_);
+        assert_eq!((stated.status.as_str(), stated.reason.as_str()), (value, reason), "{type_}: {}", stated.message);
     }
     let message = condition(&status, "Succeeded").message.clone();
     (status, message)

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 #[ignore = "soak: Hugging Face and Lightning themselves; proved in make test by node::checkpoints, \
-            agents::checkpoints::a_run_goes_on_from_the_newest_that_is_whole and files::checkpoints"]
-async fn unchanged_trainers_go_on_from_what_is_whole() {
+            agents::checkpoints::run_resumes_from_the_newest_whole_checkpoint and files::checkpoints"]
+async fn unchanged_trainers_resume_from_whole_checkpoints() {
     let Some(world) = world() else { return };
     let Ok(image) = std::env::var("TRAININGJOB_TEST_TRAINERS_IMAGE") else {
         return testkit::skipped("TRAININGJOB_TEST_TRAINERS_IMAGE is not set, `make soak` sets it");

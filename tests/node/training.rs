@@ -53,7 +53,7 @@ pub enum Target {
 }
 
 impl Target {
-    fn is(self, member: &Member) -> bool {
+    fn matches(self, member: &Member) -> bool {
         match self {
             Self::Rank(rank) => member.rank == Some(rank),
             Self::Agent(worker) => member.is_agent && member.worker == worker,
@@ -178,9 +178,9 @@ impl Training {
 
     /// Sends a signal to the running processes of a target.
     pub fn strike(&self, target: Target, signal: Signal) {
-        let struck = self.members().into_iter().filter(|member| target.is(member));
+        let struck = self.members().into_iter().filter(|member| target.matches(member));
         // An agent's children go with it.
-        let struck = struck.filter(|member| member.process.strike(signal)).count();
+        let struck = struck.filter(|member| member.process.send_signal(signal)).count();
         if struck == 0 {
             self.explain(&format!("nothing runs of {target:?}"));
         }

@@ -68,7 +68,7 @@ fn replay(job: &TuningJob) {
 }
 
 #[tokio::test]
-async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
+async fn search_finds_best_trial_despite_failures_and_killed_operator() {
     let Some(world) = world() else { return };
     let space = world.space("tuning", json!({})).await;
     let spec = search(&json!({}), &json!(["python3", "-c", PROGRAM]));
@@ -132,7 +132,7 @@ async fn a_search_finds_its_best_trial_over_failures_and_a_killed_operator() {
 
 /// Trials that run until they are stopped: the worse ones by early stopping, the others by their search's suspension.
 #[tokio::test]
-async fn bad_trials_are_stopped_early_and_a_suspended_search_holds_no_pod() {
+async fn bad_trials_stop_early_and_a_suspended_search_has_no_pods() {
     let Some(world) = world() else { return };
     let space = world.space("asha", json!({})).await;
     // The better ones come first, because all of them could continue if they came last.
@@ -181,7 +181,7 @@ while True:
 
 /// Document 002's form of a search.
 #[tokio::test]
-async fn a_job_with_a_tuning_config_is_a_search() {
+async fn job_with_a_tuning_config_runs_as_a_search() {
     let Some(world) = world() else { return };
     let space = world.space("short-search", json!({})).await;
     let mut spec = search(&json!({}), &json!(["python3", "-c", PROGRAM]));
@@ -219,8 +219,9 @@ async fn a_job_with_a_tuning_config_is_a_search() {
 
 /// 24 trials, 4 at a time: the operator is killed twice, a node is lost, and one value always fails.
 #[tokio::test]
-#[ignore = "soak: a node is lost under a search; proved in make test by trials::tests and by node tuning::a_search_finds_its_best_trial"]
-async fn a_large_search_survives_a_lost_node_and_killed_operators() {
+#[ignore = "soak: a node is lost under a search; proved in make test by trials::tests and by \
+            node tuning::search_finds_best_trial_despite_failures_and_killed_operator"]
+async fn large_search_survives_a_lost_node_and_killed_operators() {
     let Some((world, _turn)) = super::lost::world().await else { return };
     let space = world.space("large-search", json!({})).await;
     for node in ["3", "4"] {

@@ -49,8 +49,8 @@ fn world() -> Option<(&'static World, PathBuf)> {
 /// Running jobs keep their pods and processes. The new operator resumes the suspended one, starts the waiting one and
 /// leaves the finished one as it is.
 #[tokio::test]
-#[ignore = "soak: an operator that is compiled of an older commit; proved in make test by plane::takeover::another_version_restarts_nothing"]
-async fn an_operator_is_upgraded_under_live_jobs() {
+#[ignore = "soak: an operator that is compiled of an older commit; proved in make test by plane::takeover::operator_version_change_restarts_nothing"]
+async fn operator_upgrade_keeps_live_jobs_running() {
     let Some((world, older)) = world() else { return };
     let admin = Admin::new(world);
     admin.installs_older(&older);

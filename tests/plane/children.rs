@@ -16,7 +16,7 @@ use std::time::Duration;
 use testkit::wait::{SOON, eventually};
 
 #[tokio::test]
-async fn a_deleted_service_or_config_map_comes_back() {
+async fn deleted_service_or_config_map_is_recreated() {
     let space = plane().space("deleted", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", json!({})).await;
@@ -39,7 +39,7 @@ async fn a_deleted_service_or_config_map_comes_back() {
 
 /// A pod gets a token of the API server only on request: by the name of another account, or by the pod template.
 #[tokio::test]
-async fn a_pod_has_a_token_only_if_it_is_asked_for() {
+async fn pod_has_a_token_only_on_request() {
     let space = plane().space("token", json!({})).await;
     let operator = space.operator().await;
     let asks = json!({ "podTemplate": { "spec": { "automountServiceAccountToken": true } } });
@@ -58,7 +58,7 @@ async fn a_pod_has_a_token_only_if_it_is_asked_for() {
 
 /// The network plugin decides which connections get through. This test checks the object.
 #[tokio::test]
-async fn a_network_policy_isolates_the_pods_of_a_job() {
+async fn network_policy_isolates_the_pods_of_a_job() {
     let space = plane().space("isolation", json!({})).await;
     let operator = space.operator().await;
     let open = json!({ "networking": { "isolate": false } });
@@ -93,7 +93,7 @@ async fn a_network_policy_isolates_the_pods_of_a_job() {
 }
 
 #[tokio::test]
-async fn a_deleted_claim_comes_back() {
+async fn deleted_claim_is_recreated() {
     let space = plane().space("claim", json!({})).await;
     let operator = space.operator().await;
     // Without a node for its pods nothing uses the claim, and Kubernetes removes it.
@@ -109,7 +109,7 @@ async fn a_deleted_claim_comes_back() {
 }
 
 #[tokio::test]
-async fn nothing_comes_back_after_the_end() {
+async fn deleted_objects_of_ended_jobs_are_not_recreated() {
     let space = plane().space("ended", json!({})).await;
     let operator = space.operator().await;
     let ends = json!({ "podTemplate": { "metadata": { "annotations": { DURATION: "0s" } } } });
@@ -142,7 +142,7 @@ async fn nothing_comes_back_after_the_end() {
 
 /// A Job's pods end with it. Its replacement is another attempt, which waits for the last pod of this one.
 #[tokio::test]
-async fn a_deleted_job_comes_back_as_another_attempt() {
+async fn deleted_job_is_recreated_as_a_new_attempt() {
     let space = plane().space("jobless", json!({})).await;
     let operator = space.operator().await;
     let spec = json!({ "failurePolicy": { "backoffLimit": 0 } });
@@ -167,7 +167,7 @@ async fn a_deleted_job_comes_back_as_another_attempt() {
 
 /// `kubectl delete job --cascade=orphan` leaves the pods. Two gangs with the same hostnames would be worse than none.
 #[tokio::test]
-async fn pods_without_their_job_are_waited_for() {
+async fn new_attempt_waits_for_orphaned_pods() {
     let space = plane().space("orphans", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", json!({})).await;
@@ -194,7 +194,7 @@ async fn pods_without_their_job_are_waited_for() {
 }
 
 #[tokio::test]
-async fn a_changed_service_or_config_map_is_put_right() {
+async fn changed_service_or_config_map_is_reverted() {
     let space = plane().space("changed", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", json!({})).await;
@@ -256,7 +256,7 @@ async fn a_changed_service_or_config_map_is_put_right() {
 
 /// Labels, annotations and finalizers of other clients stay, also where something else has to be corrected.
 #[tokio::test]
-async fn what_others_add_stays() {
+async fn metadata_added_by_others_is_kept() {
     let space = plane().space("added", json!({})).await;
     let operator = space.operator().await;
     space.submit("x", json!({})).await.state(Running).await;
@@ -291,7 +291,7 @@ async fn what_others_add_stays() {
 
 /// The operator accepts what an admission plugin makes of its writes, and does not repeat them endlessly.
 #[tokio::test]
-async fn what_admission_changes_is_no_quarrel() {
+async fn changes_by_admission_plugins_are_accepted() {
     let plane = plane();
     let space = plane.space("rewritten", json!({ "rewritten": "true" })).await;
     let operator = space.operator().await;
@@ -318,7 +318,7 @@ async fn what_admission_changes_is_no_quarrel() {
 
 /// A queue manager owns the Job's suspend and parallelism, and puts labels and annotations on it.
 #[tokio::test]
-async fn a_changed_job_is_left_as_it_is() {
+async fn changes_by_a_queue_manager_to_the_job_are_kept() {
     let space = plane().space("queued", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", json!({ "failurePolicy": { "backoffLimit": 0 } })).await;
@@ -350,7 +350,7 @@ async fn a_changed_job_is_left_as_it_is() {
 
 /// Another client wants fewer pods than workers. The Job stays so, and the status says that workers are missing.
 #[tokio::test]
-async fn a_job_of_less_parallelism_is_left_as_it_is() {
+async fn reduced_parallelism_is_kept_and_reported() {
     let space = plane().space("partial", json!({})).await;
     let operator = space.operator().await;
     let nowhere = json!({ "scheduling": { "nodeSelector": { "there": "nowhere" } } });

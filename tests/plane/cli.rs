@@ -45,7 +45,7 @@ fn run(kubeconfig: &Path, args: &[&str]) -> Output {
 }
 
 /// The output of a command that succeeds.
-async fn told(space: &Space, args: &[&str]) -> String {
+async fn output_of(space: &Space, args: &[&str]) -> String {
     let args: Vec<String> = args.iter().chain(&["-n", &space.name]).map(|arg| (*arg).to_owned()).collect();
     // The operator works in this process and must not be held up.
     tokio::task::spawn_blocking(move || {
@@ -74,7 +74,7 @@ fn json_of(text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_that_run_wait_and_fail() {
+async fn commands_show_running_waiting_and_failed_jobs() {
     let space = plane().space("plugin", json!({})).await;
     let operator = space.operator().await;
     let runs = space.submit("runs", json!({})).await;
@@ -107,7 +107,7 @@ async fn jobs_that_run_wait_and_fail() {
     fails.state(Failed).await;
 
     // ---- plan
-    let text = told(&space, &["plan", "runs"]).await;
+    let text = output_of(&space, &["plan", "runs"]).await;
     let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     let planned: Vec<&Value> = objects.iter().filter(|object| object["kind"] == "Job").collect();
     let made: Job = space.get("runs-training").await.unwrap();
@@ -124,30 +124,30 @@ async fn jobs_that_run_wait_and_fail() {
     assert!(text.contains("\n# numWorkers "), "{text}");
 
     // ---- status
-    let text = told(&space, &["status", "runs"]).await;
+    let text = output_of(&space, &["status", "runs"]).await;
     assert!(text.starts_with(&format!("runs  in namespace {}\nState        Running for ", space.name)), "{text}");
     for words in ["Attempt      1; 3 more allowed\n", "Workers      2 running of 2, on ", "  running\n", "  Started "] {
         assert!(text.contains(words), "{words:?}: {text}");
     }
-    let status = json_of(&told(&space, &["status", "runs", "-o", "json"]).await);
+    let status = json_of(&output_of(&space, &["status", "runs", "-o", "json"]).await);
     assert_eq!(status["status"]["state"], "Running");
     assert_eq!(status["diagnosis"]["verdict"], "Running");
     let nodes: Vec<&str> = (0..2).map(|n| status["workers"][n]["node"].as_str().unwrap()).collect();
     assert!(nodes.iter().all(|node| text.contains(&format!("\n  {node}  "))), "{nodes:?} {text}");
     assert_eq!((&status["workers"][1]["worker"], &status["workers"][1]["rank"]), (&json!(1), &Value::Null));
 
-    let text = told(&space, &["status", "waits"]).await;
+    let text = output_of(&space, &["status", "waits"]).await;
     assert!(text.contains("\nWaits for    Unschedulable: worker 0 (and 1 more of 2 workers): 0/4 nodes"), "{text}");
     assert!(text.contains("\n  no node  0-1      waiting for a node  0/4 nodes"), "{text}");
     assert!(text.contains("What to do: kubectl trainingjob why waits -n"), "{text}");
 
-    let text = told(&space, &["status", "fails"]).await;
+    let text = output_of(&space, &["status", "fails"]).await;
     assert!(text.contains("\nState        Failed "), "{text}");
     assert!(text.contains("\nWhy          ExitCode: worker 1 (pod fails-training-1-"), "{text}");
     assert!(text.contains("failed  exit code 3, ValueError: label 11\n"), "{text}");
     // Events of the job itself, and of its Job.
     eventually("the events of the Job", SOON, async || {
-        let events = json_of(&told(&space, &["status", "fails", "-o", "json"]).await)["events"].clone();
+        let events = json_of(&output_of(&space, &["status", "fails", "-o", "json"]).await)["events"].clone();
         let of = |kind: &str, reason: &str| {
             events.as_array().unwrap().iter().any(|event| event["kind"] == kind && event["reason"] == reason)
         };
@@ -156,33 +156,33 @@ async fn jobs_that_run_wait_and_fail() {
     .await;
 
     // ---- why
-    let text = told(&space, &["why", "waits"]).await;
+    let text = output_of(&space, &["why", "waits"]).await;
     assert!(text.starts_with("waits has been Pending for "), "{text}");
     assert!(text.contains("4 Insufficient nvidia.com/gpu"), "{text}");
     assert!(text.contains("It requests 2 workers with 16 GPUs each (32 GPUs in total).\n"), "{text}");
     assert!(text.contains("\nWhat to do\n- Free nodes, add nodes, or request less."), "{text}");
-    let text = told(&space, &["why", "fails"]).await;
+    let text = output_of(&space, &["why", "fails"]).await;
     assert!(text.contains("in attempt 1: ExitCode.\n") && text.contains("): exit code 3: ValueError"), "{text}");
     assert!(text.contains("ValueError: label 11 (failurePolicy.restartPolicy is Never)."), "{text}");
     assert!(text.contains(&format!("kubectl trainingjob logs fails -n {} --failed\n", space.name)), "{text}");
-    let why = json_of(&told(&space, &["why", "typo", "-o", "json"]).await);
+    let why = json_of(&output_of(&space, &["why", "typo", "-o", "json"]).await);
     assert_eq!((&why["verdict"], &why["reason"]), (&json!("Failed"), &json!("InvalidSpec")));
     assert!(why["says"].as_array().unwrap().iter().any(|says| says.as_str().unwrap().contains("\"long\"")), "{why}");
-    assert!(told(&space, &["why", "runs"]).await.starts_with("runs has been Running for "));
+    assert!(output_of(&space, &["why", "runs"]).await.starts_with("runs has been Running for "));
 
     // ---- top
-    let text = told(&space, &["top"]).await;
+    let text = output_of(&space, &["top"]).await;
     let first: Vec<&str> = text.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
     assert_eq!(first, ["NAME", "runs", "waits", "fails", "typo", "4"], "{text}");
     assert!(text.ends_with("4 jobs: 2 Failed, 1 Pending, 1 Running\n"), "{text}");
-    let top = json_of(&told(&space, &["top", "-o", "json"]).await);
+    let top = json_of(&output_of(&space, &["top", "-o", "json"]).await);
     assert_eq!(top["jobs"][0]["name"], "runs");
     assert_eq!(top["jobs"][1]["reason"], "Unschedulable");
 
     // ---- the last output of a worker without a log: the simulated kubelet has none
-    let text = told(&space, &["logs", "fails", "--failed"]).await;
+    let text = output_of(&space, &["logs", "fails", "--failed"]).await;
     assert_eq!(text, "[1] first\n[1] ValueError: label 11\n");
-    let line = told(&space, &["logs", "fails", "--failed", "-o", "json"]).await;
+    let line = output_of(&space, &["logs", "fails", "--failed", "-o", "json"]).await;
     let line = json_of(line.lines().nth(1).unwrap());
     assert_eq!((&line["line"], &line["worker"]), (&json!("ValueError: label 11"), &json!(1)));
 
@@ -227,7 +227,7 @@ async fn errands(space: &Space) -> Vec<Job> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_agent_is_asked_for_checkpoints() {
+async fn checkpoints_command_asks_the_agent() {
     let space = plane().space("plugin-checkpoints", json!({})).await;
     let operator = space.operator().await;
     let off = space.submit("off", json!({})).await;
@@ -337,7 +337,7 @@ async fn restored_jobs_do_not_run_again() {
         space.set_pod(&pod, json!({ "phase": "Failed", "containerStatuses": [container] })).await;
     }
     let was = failed.state(Failed).await;
-    let text = told(&space, &["backup"]).await;
+    let text = output_of(&space, &["backup"]).await;
     for name in ["done", "failed", "paused"] {
         space.api::<api::TrainingJob>().delete(name, &DeleteParams::foreground()).await.unwrap();
     }
@@ -367,7 +367,7 @@ async fn restored_jobs_do_not_run_again() {
 
 /// The bundle says that a simulated node has no logs. The archive contains no Secrets.
 #[tokio::test]
-async fn a_bundle_has_all_that_is_known() {
+async fn bundle_includes_everything_but_secrets() {
     let space = plane().space("plugin-bundle", json!({})).await;
     let operator = space.operator().await;
     let env = json!([{ "name": "HF_TOKEN", "value": "s3cr3t" }, { "name": "MAX_TOKENS", "value": "17" }]);
@@ -376,7 +376,7 @@ async fn a_bundle_has_all_that_is_known() {
     let file = testkit::scratch().join("bundled.tar.gz");
     let _ = std::fs::remove_file(&file);
     let path = file.to_str().unwrap().to_owned();
-    let text = told(&space, &["bundle", "bundled", "-o", &path]).await;
+    let text = output_of(&space, &["bundle", "bundled", "-o", &path]).await;
     assert!(text.contains("Look at the files before you share them"), "{text}");
     assert!(text.contains("not in it: logs/bundled-training-0-"), "{text}");
     let all = Command::new("tar").args(["-xzOf", &path]).output().unwrap();
@@ -397,7 +397,7 @@ async fn a_bundle_has_all_that_is_known() {
 
 /// The operator runs in this process, so that no Deployment exists. All else is as installed.
 #[tokio::test]
-async fn what_is_missing_is_said_line_by_line() {
+async fn check_reports_each_missing_part_on_its_own_line() {
     let space = plane().space("plugin-check", json!({})).await;
     let ns = space.name.clone();
     tokio::task::spawn_blocking(move || {
@@ -428,7 +428,7 @@ async fn what_is_missing_is_said_line_by_line() {
 
 /// Commands on files need no cluster.
 #[test]
-fn files_are_planned_and_converted() {
+fn files_are_planned_and_converted_without_a_cluster() {
     let nowhere = Path::new("/no/such/kubeconfig");
     let example = root("examples/distributed.yaml");
     let planned = run(nowhere, &["plan", "-f", &example]);
@@ -457,7 +457,7 @@ fn files_are_planned_and_converted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_tell_the_remedy() {
+async fn errors_suggest_a_remedy() {
     let space = plane().space("plugin-errors", json!({})).await;
     let (ns, operator) = (space.name.clone(), space.operator().await);
     space.submit("bert", json!({})).await.state(Running).await;
@@ -565,7 +565,7 @@ async fn jobs_are_stopped_resumed_and_restarted() {
     say(running(), "Running").await;
     job.state(Running).await;
 
-    let text = told(&space, &["restart", "gpt"]).await;
+    let text = output_of(&space, &["restart", "gpt"]).await;
     assert!(text.starts_with("gpt restarts: its attempt ends"), "{text}");
     assert_eq!(job.status().incarnation, Some(1));
     let pods = space.pods("gpt").await;
@@ -573,7 +573,7 @@ async fn jobs_are_stopped_resumed_and_restarted() {
 
     say(json!({ "terminated": { "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() } }), "Failed").await;
     job.state(Failed).await;
-    let text = told(&space, &["restart", "gpt"]).await;
+    let text = output_of(&space, &["restart", "gpt"]).await;
     assert_eq!(text, "gpt starts again with a new restart budget\n");
     job.until("new pods", |status| status.incarnation == Some(2)).await;
 
@@ -589,14 +589,14 @@ async fn jobs_are_stopped_resumed_and_restarted() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     });
-    let text = told(&space, &["stop", "gpt", "--wait"]).await;
+    let text = output_of(&space, &["stop", "gpt", "--wait"]).await;
     assert_eq!(text, "gpt is stopped: no worker is running\n");
-    assert!(told(&space, &["stop", "gpt"]).await.starts_with("gpt is already stopped; "));
-    assert!(told(&space, &["resume", "gpt", "-o", "json"]).await.contains(r#""message": "gpt resumes: "#));
+    assert!(output_of(&space, &["stop", "gpt"]).await.starts_with("gpt is already stopped; "));
+    assert!(output_of(&space, &["resume", "gpt", "-o", "json"]).await.contains(r#""message": "gpt resumes: "#));
     say(running(), "Running").await;
     job.state(Running).await;
     kubelet.abort();
-    assert_eq!(told(&space, &["resume", "gpt"]).await, "gpt is not stopped: its spec.suspend is false\n");
+    assert_eq!(output_of(&space, &["resume", "gpt"]).await, "gpt is not stopped: its spec.suspend is false\n");
     space.end(operator).await;
 }
 

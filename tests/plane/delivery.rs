@@ -8,7 +8,7 @@ use serde_json::json;
 /// An operator of one namespace may not look at the nodes. It uses the way that always works, and does not ask again.
 /// The API server accepts the way that the operator is configured to use.
 #[tokio::test]
-async fn the_agent_comes_as_it_always_can_or_as_is_wanted() {
+async fn agent_is_delivered_as_configured_or_by_the_fallback() {
     if is_oldest() {
         return; // it has no image volumes, so no node is asked for
     }

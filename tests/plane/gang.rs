@@ -29,10 +29,10 @@ impl Agent {
     pub async fn start(space: &Space) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, answer) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(json!({}))));
-        let (told, secrets) = (answer.clone(), space.api::<Secret>());
+        let (reported, secrets) = (answer.clone(), space.api::<Secret>());
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let (body, secrets) = (told.lock().unwrap().to_string(), secrets.clone());
+                let (body, secrets) = (reported.lock().unwrap().to_string(), secrets.clone());
                 tokio::spawn(async move {
                     let mut question = vec![0; 4096];
                     let length = stream.read(&mut question).await.unwrap_or(0);
@@ -52,7 +52,7 @@ impl Agent {
     }
 
     /// Makes the leader in this pod report this gang from now on.
-    fn tells(&self, pod: &Pod, gang: Value) {
+    fn reports(&self, pod: &Pod, gang: Value) {
         let report = json!({ "version": 1, "attempt": gang["attempt"] });
         self.answers(json!({ "trainingJob": "x", "worker": 0, "podUid": pod.uid(), "report": report, "gang": gang }));
     }
@@ -72,7 +72,7 @@ async fn answer_key(secrets: &Api<Secret>) -> AnswerKey {
 }
 
 /// Sets the state of a pod's container `training`, as its kubelet would.
-async fn is(space: &Space, pod: &Pod, phase: &str, restarts: u32, state: Value, last: Value) {
+async fn set_container(space: &Space, pod: &Pod, phase: &str, restarts: u32, state: Value, last: Value) {
     let runs = state.get("running").is_some();
     let container = json!({
         "name": "training", "image": "none", "imageID": "", "ready": runs, "started": runs, "restartCount": restarts,
@@ -86,7 +86,8 @@ async fn is(space: &Space, pod: &Pod, phase: &str, restarts: u32, state: Value, 
 }
 
 pub async fn runs(space: &Space, pod: &Pod, restarts: u32) {
-    is(space, pod, "Running", restarts, json!({ "running": { "startedAt": Timestamp::now() } }), json!({})).await;
+    set_container(space, pod, "Running", restarts, json!({ "running": { "startedAt": Timestamp::now() } }), json!({}))
+        .await;
 }
 
 fn args(pod: &Pod) -> Vec<String> {
@@ -98,7 +99,7 @@ async fn restarted(job: &Watched, attempt: u32) {
 }
 
 #[tokio::test]
-async fn a_gang_restarts_in_its_pods() {
+async fn gang_restarts_in_its_pods() {
     if is_oldest() {
         return; // it drops restart rules, so no killed container starts again in its pod
     }
@@ -120,7 +121,7 @@ async fn a_gang_restarts_in_its_pods() {
     assert!(training.restart_policy_rules.is_some(), "the API server keeps them");
 
     // The pods run, but the gang does not yet.
-    agent.tells(&pods[0], json!({ "attempt": 0, "phase": "Gathering", "waitsFor": "waiting for worker 1" }));
+    agent.reports(&pods[0], json!({ "attempt": 0, "phase": "Gathering", "waitsFor": "waiting for worker 1" }));
     for pod in &pods {
         runs(&space, pod, 0).await;
     }
@@ -129,7 +130,7 @@ async fn a_gang_restarts_in_its_pods() {
         s.state == Some(Initializing) && s.conditions.iter().any(says)
     };
     job.until("what the leader waits for", waits).await;
-    agent.tells(&pods[0], json!({ "attempt": 1, "phase": "Running" }));
+    agent.reports(&pods[0], json!({ "attempt": 1, "phase": "Running" }));
     restarted(&job, 1).await;
 
     // A program fails and is started again in place.
@@ -137,32 +138,32 @@ async fn a_gang_restarts_in_its_pods() {
         "attempt": 1, "reason": "PythonException", "message": "ValueError: bad", "worker": 1, "exitCode": 1,
         "time": Timestamp::now(), "ranSeconds": 3,
     }]);
-    agent.tells(&pods[0], json!({ "attempt": 1, "phase": "Gathering", "ended": ended }));
+    agent.reports(&pods[0], json!({ "attempt": 1, "phase": "Gathering", "ended": ended }));
     let cause = job.condition("Restarting", "True", "PythonException").await.message;
-    let told = format!(
+    let reported = format!(
         "worker 1 (pod {}, node {})",
         pods[1].name_any(),
         pods[1].spec.as_ref().unwrap().node_name.as_ref().unwrap()
     );
-    assert_eq!(cause, format!("{told}: ValueError: bad"));
-    agent.tells(&pods[0], json!({ "attempt": 2, "phase": "Running", "ended": ended }));
+    assert_eq!(cause, format!("{reported}: ValueError: bad"));
+    agent.reports(&pods[0], json!({ "attempt": 2, "phase": "Running", "ended": ended }));
     restarted(&job, 2).await;
     assert_eq!((job.status().restart_count, job.status().incarnation), (Some(1), Some(1)));
     let events = space.api::<Event>();
     eventually("the event Restarting", SOON, async || {
         let events = events.list(&ListParams::default()).await.unwrap().items;
-        let told = format!("attempt 1 failed, attempt 2 follows: {cause}");
-        events.iter().any(|event| event.note.as_ref() == Some(&told)).then_some(())
+        let reported = format!("attempt 1 failed, attempt 2 follows: {cause}");
+        events.iter().any(|event| event.note.as_ref() == Some(&reported)).then_some(())
     })
     .await;
 
     // A container is killed, and its node starts it again.
     let killed = json!({ "terminated": { "exitCode": 137, "reason": "OOMKilled", "finishedAt": Timestamp::now() } });
-    is(&space, &pods[1], "Running", 0, killed.clone(), json!({})).await;
+    set_container(&space, &pods[1], "Running", 0, killed.clone(), json!({})).await;
     job.condition("Running", "False", "OOMKilled").await;
     let back_off = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } });
-    is(&space, &pods[1], "Running", 1, back_off, killed).await;
-    let words = format!("{told}: its container was killed (OOMKilled) and is started again: back-off 10s");
+    set_container(&space, &pods[1], "Running", 1, back_off, killed).await;
+    let words = format!("{reported}: its container was killed (OOMKilled) and is started again: back-off 10s");
     job.until("the back-off", |s| s.conditions.iter().any(|c| c.message == words)).await;
     runs(&space, &pods[1], 1).await;
     restarted(&job, 2).await;
@@ -171,7 +172,7 @@ async fn a_gang_restarts_in_its_pods() {
     // New pods replace those that end, and know the earlier history.
     for pod in &pods {
         let end = json!({ "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() });
-        is(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+        set_container(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
     }
     let next = eventually("the next incarnation", SOON, async || {
         let pods = space.pods("x").await;
@@ -194,7 +195,7 @@ async fn a_gang_restarts_in_its_pods() {
 
 /// An annotation restarts a running job in its pods, and a failed job with new pods.
 #[tokio::test]
-async fn a_restart_is_asked_for_by_an_annotation() {
+async fn annotation_requests_a_restart() {
     let space = plane().space("asked", json!({})).await;
     let operator = space.operator().await;
     let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
@@ -221,13 +222,14 @@ async fn a_restart_is_asked_for_by_an_annotation() {
         policy.contains(r#""resumeFrom":"/checkpoints/step-5","request":"one""#)
     };
     space.until("x-config", "to name the checkpoint", names).await;
-    let tells = |config: &ConfigMap| config.data.as_ref().unwrap()["gang.json"].contains(r#""restartRequested":"one""#);
-    space.until("x-config", "to tell the workers", tells).await;
+    let reports =
+        |config: &ConfigMap| config.data.as_ref().unwrap()["gang.json"].contains(r#""restartRequested":"one""#);
+    space.until("x-config", "to tell the workers", reports).await;
     assert_eq!(uids(&space.pods("x").await), uids(&pods), "in the same pods");
 
     for pod in &pods {
         let end = json!({ "exitCode": 1, "reason": "Error", "finishedAt": Timestamp::now() });
-        is(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+        set_container(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
     }
     let failed = job.state(Failed).await;
     let status = ask("two").await;
@@ -246,7 +248,7 @@ async fn a_restart_is_asked_for_by_an_annotation() {
 }
 
 #[tokio::test]
-async fn a_key_that_may_not_be_made_is_named() {
+async fn gang_key_refused_by_quota_is_reported() {
     let space = plane().space("gang-key", json!({})).await;
     let operator = space.operator().await;
     let quota = json!({ "metadata": { "name": "small" }, "spec": { "hard": { "count/secrets": "0" } } });
@@ -268,7 +270,7 @@ async fn a_key_that_may_not_be_made_is_named() {
 /// A worker that is evicted while its gang stays is replaced alone and at once, and its Job does not fail by it. The
 /// same holds for a worker whose node is lost.
 #[tokio::test]
-async fn a_lost_worker_is_replaced_alone() {
+async fn lost_worker_is_replaced_alone() {
     let space = plane().space("replaced", json!({})).await;
     let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
@@ -278,7 +280,7 @@ async fn a_lost_worker_is_replaced_alone() {
     });
     let job = space.submit("x", spec).await;
     let mut pods = space.placed("x", 2).await;
-    agent.tells(&pods[0], json!({ "attempt": 1, "phase": "Running" }));
+    agent.reports(&pods[0], json!({ "attempt": 1, "phase": "Running" }));
     for pod in &pods {
         runs(&space, pod, 0).await;
     }
@@ -296,7 +298,7 @@ async fn a_lost_worker_is_replaced_alone() {
             let at = Timestamp::now();
             let silent = [("Ready", "False"), ("ContainersReady", "True")]
                 .map(|(type_, status)| json!({ "type": type_, "status": status, "lastTransitionTime": at }));
-            agent.tells(&pods[0], json!({ "attempt": attempt, "phase": "Gathering", "ended": [lost(attempt)] }));
+            agent.reports(&pods[0], json!({ "attempt": attempt, "phase": "Gathering", "ended": [lost(attempt)] }));
             space.set_pod(&old, json!({ "conditions": silent })).await;
         }
         job.condition("Restarting", "True", reason).await;
@@ -306,10 +308,10 @@ async fn a_lost_worker_is_replaced_alone() {
                 api.get_opt(&old.name_any()).await.unwrap().is_none_or(|pod| !tracked(&pod)).then_some(())
             })
             .await;
-            agent.tells(&pods[0], json!({ "attempt": attempt, "phase": "Gathering", "ended": [lost(attempt)] }));
+            agent.reports(&pods[0], json!({ "attempt": attempt, "phase": "Gathering", "ended": [lost(attempt)] }));
             // As its kubelet reports: the agent has ended on request, and the pod goes.
             let end = json!({ "exitCode": 143, "reason": "Error", "finishedAt": Timestamp::now() });
-            is(&space, &old, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+            set_container(&space, &old, "Failed", 0, json!({ "terminated": end }), json!({})).await;
             // The kubelet may take its time to remove the pod. Until then the Job controller sees a failed pod of its
             // Job.
             eventually("another pod beside the one that has ended", SOON, async || {
@@ -331,13 +333,13 @@ async fn a_lost_worker_is_replaced_alone() {
         runs(&space, &pods[1], 0).await;
         let again =
             json!({ "attempt": attempt + 1, "disruptions": attempt, "phase": "Running", "ended": [lost(attempt)] });
-        agent.tells(&pods[0], again);
+        agent.reports(&pods[0], again);
         restarted(&job, attempt + 1).await;
     }
     let status = job.status();
     assert_eq!((status.incarnation, status.restart_count, status.disruption_count), (Some(1), Some(2), Some(2)));
-    let told: Vec<_> = status.restarts.iter().map(|entry| (entry.reason.as_str(), entry.disruption)).collect();
-    assert_eq!(told, [("Evicted", true), ("NodeLost", true)]);
+    let reported: Vec<_> = status.restarts.iter().map(|entry| (entry.reason.as_str(), entry.disruption)).collect();
+    assert_eq!(reported, [("Evicted", true), ("NodeLost", true)]);
     assert!(job.job().await.status.unwrap().failed.unwrap_or(0) == 0, "its Job has counted nothing");
     space.end(operator).await;
 }
@@ -353,7 +355,7 @@ fn lost(attempt: u32) -> Value {
 /// The Job follows `numWorkers`, through the scale subresource too, and the gang follows the available room. Surplus
 /// workers go when the leader does without them, which is no failure.
 #[tokio::test]
-async fn a_gang_changes_its_size() {
+async fn job_parallelism_follows_the_gang_size() {
     let space = plane().space("elastic", json!({})).await;
     let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let spec = json!({
@@ -367,18 +369,18 @@ async fn a_gang_changes_its_size() {
         let (time, message) = (Timestamp::now(), "the gang goes on with others");
         json!({ "attempt": attempt, "reason": "Resized", "message": message, "disruption": true, "time": time, "ranSeconds": 3 })
     };
-    let tells = |attempt: u32, workers: u32| {
+    let reports = |attempt: u32, workers: u32| {
         let ended: Vec<_> = (1..attempt).map(resized).collect();
-        agent.tells(&first[0], json!({ "attempt": attempt, "workers": workers, "phase": "Running", "ended": ended }));
+        agent.reports(&first[0], json!({ "attempt": attempt, "workers": workers, "phase": "Running", "ended": ended }));
     };
     let size = async |workers: u16| {
         let is = |s: &TrainingJobStatus| s.elastic.as_ref().is_some_and(|elastic| elastic.workers == workers);
         job.until(&format!("a gang of {workers}"), is).await;
         let setup = format!(r#""workers":{workers},"largest":"#);
-        let tells = |config: &ConfigMap| config.data.as_ref().unwrap()["gang.json"].contains(&setup);
-        space.until("x-config", "to tell the agents", tells).await;
+        let reports = |config: &ConfigMap| config.data.as_ref().unwrap()["gang.json"].contains(&setup);
+        space.until("x-config", "to tell the agents", reports).await;
     };
-    tells(1, 2);
+    reports(1, 2);
     for pod in &first {
         runs(&space, pod, 0).await;
     }
@@ -397,7 +399,7 @@ async fn a_gang_changes_its_size() {
             pod.annotations().get("ml.example.com/gang-size").is_some_and(|size| size == "4")
         })
         .await;
-    tells(2, 4);
+    reports(2, 4);
     restarted(&job, 2).await;
 
     // No worker goes as long as the attempt needs it.
@@ -405,7 +407,7 @@ async fn a_gang_changes_its_size() {
     size(1).await;
     let parallelism = |job: &BatchJob| (job.spec.as_ref().unwrap().parallelism, job.spec.as_ref().unwrap().completions);
     assert_eq!(parallelism(&job.job().await), (Some(4), Some(4)));
-    tells(3, 1);
+    reports(3, 1);
     space.until("x-training", "to have one pod", |job: &BatchJob| parallelism(job) == (Some(1), Some(1))).await;
     for pod in &four[1..] {
         let api = space.api::<Pod>();
@@ -415,7 +417,7 @@ async fn a_gang_changes_its_size() {
         })
         .await;
         let end = json!({ "exitCode": 143, "reason": "Error", "finishedAt": Timestamp::now() });
-        is(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
+        set_container(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
         let _ = api.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
     }
     restarted(&job, 3).await;
@@ -423,7 +425,7 @@ async fn a_gang_changes_its_size() {
     let status = job.status();
     assert_eq!((status.incarnation, status.restart_count, status.disruption_count), (Some(1), Some(0), None));
     let end = json!({ "exitCode": 0, "reason": "Completed", "finishedAt": Timestamp::now() });
-    is(&space, &first[0], "Succeeded", 0, json!({ "terminated": end }), json!({})).await;
+    set_container(&space, &first[0], "Succeeded", 0, json!({ "terminated": end }), json!({})).await;
     job.state(Completed).await;
     space.until("x-training", "to be complete", |job: &BatchJob| is_complete(job)).await;
     space.end(operator).await;

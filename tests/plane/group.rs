@@ -8,7 +8,7 @@ use serde_json::json;
 use testkit::cluster::pod_groups;
 
 #[tokio::test]
-async fn a_gang_waits_for_its_scheduler_and_keeps_its_group() {
+async fn gang_waits_for_its_scheduler_and_keeps_its_group() {
     let space = plane().space("group", json!({})).await;
     let operator = space.operator().await;
     // Volcano's own scheduler does not run here. This test is about the objects.

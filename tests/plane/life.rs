@@ -40,7 +40,7 @@ async fn ends(space: &Space, pod: &Pod, exit_code: i32) {
 
 /// The test leads the pods step by step. After each step the status says what is true then, and never said more before.
 #[tokio::test]
-async fn each_state_is_told_when_it_is_true() {
+async fn each_state_is_reported_only_when_true() {
     let space = plane().space("states", json!({})).await;
     let operator = space.operator().await;
     let mut spec = by_hand();
@@ -94,7 +94,7 @@ async fn each_state_is_told_when_it_is_true() {
 /// A failure is reported as soon as it is seen, with the first cause. The next attempt starts when the last pod has
 /// gone.
 #[tokio::test]
-async fn a_failed_worker_is_named_at_once() {
+async fn failed_worker_is_named_at_once() {
     let space = plane().space("failing", json!({})).await;
     let operator = space.operator().await;
     let mut spec = by_hand();
@@ -150,7 +150,7 @@ async fn gone(space: &Space, pod: &str) {
 }
 
 #[tokio::test]
-async fn suspended_resumed_and_suspended_from_the_start() {
+async fn job_can_be_suspended_resumed_and_created_suspended() {
     let space = plane().space("suspend", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", json!({})).await;
@@ -185,7 +185,7 @@ async fn suspended_resumed_and_suspended_from_the_start() {
 }
 
 #[tokio::test]
-async fn deadline_and_time_to_live() {
+async fn deadline_fails_the_job_and_ttl_deletes_it() {
     let space = plane().space("deadline", json!({})).await;
     let operator = space.operator().await;
     let job = space
@@ -211,7 +211,7 @@ async fn deadline_and_time_to_live() {
 }
 
 #[tokio::test]
-async fn a_deleted_job_takes_its_objects_along_but_not_its_checkpoints() {
+async fn deleted_job_leaves_only_retained_checkpoints() {
     let space = plane().space("collected", json!({})).await;
     let operator = space.operator().await;
     let storage =
@@ -243,7 +243,7 @@ async fn a_deleted_job_takes_its_objects_along_but_not_its_checkpoints() {
 
 /// From the creation to the end. Counters that change alone are gathered for a second.
 #[tokio::test]
-async fn a_life_takes_few_requests() {
+async fn job_lifetime_takes_few_requests() {
     let space = plane().space("requests", json!({})).await;
     let operator = space.operator().await;
     let job = space
@@ -257,10 +257,10 @@ async fn a_life_takes_few_requests() {
     .await;
     let acts = space.acts();
     let statuses = job.statuses();
-    let telling = |s: &TrainingJobStatus| {
+    let significant = |s: &TrainingJobStatus| {
         (s.state, s.conditions.iter().map(|c| (c.type_.clone(), c.status.clone())).collect::<Vec<_>>())
     };
-    let gathered = statuses.windows(2).filter(|pair| telling(&pair[0]) == telling(&pair[1])).count();
+    let gathered = statuses.windows(2).filter(|pair| significant(&pair[0]) == significant(&pair[1])).count();
     let written = acts.iter().filter(|r| r.resource == "trainingjobs/status").count();
     let took = acts.last().unwrap().at - acts[0].at;
     println!(
@@ -280,7 +280,7 @@ async fn a_life_takes_few_requests() {
 /// With nothing to do, the operator sends only its watches. It reports itself that it has nothing to do. A job whose
 /// deadline passes shows that it was alive meanwhile.
 #[tokio::test]
-async fn an_idle_operator_sends_nothing() {
+async fn idle_operator_sends_nothing_but_watches() {
     let space = plane().space("idle", json!({})).await;
     let operator = space.operator().await;
     let jobs = [
@@ -306,7 +306,7 @@ async fn an_idle_operator_sends_nothing() {
 
 /// The documented series follow the jobs and disappear with them.
 #[tokio::test]
-async fn metrics_tell_of_jobs() {
+async fn metrics_follow_the_jobs() {
     let space = plane().space("metrics", json!({})).await;
     let operator = space.operator().await;
     let ns = &space.name;

@@ -36,7 +36,7 @@ async fn warned(job: &Watched, reason: &str, note: &str) {
 /// With the action Report, a hang is only reported. The report comes while the program is silent, when the operator
 /// hears of nothing else.
 #[tokio::test]
-async fn a_program_that_hangs_is_reported_and_goes_on() {
+async fn hung_program_is_reported_and_keeps_running() {
     let space = plane().space("hangs", json!({})).await;
     let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let spec = json!({
@@ -73,7 +73,7 @@ async fn a_program_that_hangs_is_reported_and_goes_on() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_folder_of_checkpoints_is_a_condition_until_it_is_put_right() {
+async fn checkpoint_folder_problem_is_a_condition_until_fixed() {
     let space = plane().space("folder", json!({})).await;
     let (operator, agent) = (space.operator_that_asks().await, Agent::start(&space).await);
     let spec = json!({

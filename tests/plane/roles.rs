@@ -73,7 +73,7 @@ async fn end_the_deleted(space: &Space) {
 }
 
 #[tokio::test]
-async fn all_roles_run_together_and_one_of_them_decides() {
+async fn roles_run_together_and_one_role_decides_the_outcome() {
     let space = plane().space("roles", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", spec()).await;
@@ -116,7 +116,7 @@ async fn all_roles_run_together_and_one_of_them_decides() {
 }
 
 #[tokio::test]
-async fn the_failure_of_a_role_is_followed_by_all_of_them() {
+async fn failed_role_restarts_all_roles() {
     let space = plane().space("roles-fail", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", spec()).await;
@@ -162,7 +162,7 @@ async fn the_failure_of_a_role_is_followed_by_all_of_them() {
 
 /// The Job of the workers is created last. The other roles' Jobs wait for it, and go with it.
 #[tokio::test]
-async fn what_cannot_be_made_whole_is_told_and_made_later() {
+async fn incomplete_set_of_role_jobs_is_reported_and_completed_later() {
     let space = plane().space("roles-quota", json!({})).await;
     let quota = json!({ "metadata": { "name": "few" }, "spec": { "hard": { "count/jobs.batch": "2" } } });
     space.create::<ResourceQuota>(quota).await;

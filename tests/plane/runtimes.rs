@@ -82,7 +82,7 @@ fn variable<'p>(pod: &'p PodSpec, name: &str) -> Option<&'p str> {
 }
 
 #[tokio::test]
-async fn a_job_begins_with_its_template_and_keeps_it() {
+async fn job_keeps_the_template_it_started_with() {
     let space = plane().space("runtimes", json!({})).await;
     let operator = space.operator().await;
     create(&space, "theirs", template()).await;
@@ -116,7 +116,7 @@ async fn a_job_begins_with_its_template_and_keeps_it() {
 
 /// As after an upgrade to an operator that has other defaults.
 #[tokio::test]
-async fn a_job_keeps_the_defaults_of_its_creation() {
+async fn job_keeps_its_recorded_defaults() {
     let space = plane().space("defaults", json!({})).await;
     let operator = space.operator().await;
     let by_hand = json!({ "metadata": { "annotations": { BY_HAND: "" } } });
@@ -138,15 +138,15 @@ async fn a_job_keeps_the_defaults_of_its_creation() {
     let operator = space.operator().await;
     let (_, again) = made_again(&space, "x").await;
     assert_eq!(image(&again).as_deref(), Some("theirs:1"));
-    let is_told =
+    let is_reported =
         |config: &ConfigMap| config.data.iter().flatten().any(|(_, text)| text.contains(r#""backoffLimit":7"#));
-    space.until::<ConfigMap>("x-config", "the agents to be told the recorded limit", is_told).await;
+    space.until::<ConfigMap>("x-config", "the agents to be told the recorded limit", is_reported).await;
     job.delete().await;
     space.end(operator).await;
 }
 
 #[tokio::test]
-async fn a_job_waits_for_a_template_that_can_run() {
+async fn job_waits_for_a_runnable_template() {
     let space = plane().space("runtimes-wait", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", named("missing", json!({}))).await;
@@ -193,7 +193,7 @@ async fn a_job_waits_for_a_template_that_can_run() {
 
 /// An operator of one namespace has no right to the cluster's templates.
 #[tokio::test]
-async fn who_may_not_read_a_template_says_so() {
+async fn template_without_read_access_is_reported() {
     let space = plane().space("runtimes-denied", json!({})).await;
     let operator = space.operator().await;
     let mut fields = named("any", json!({}));

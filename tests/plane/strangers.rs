@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::wait::{SOON, eventually};
 
 #[tokio::test]
-async fn an_object_of_somebody_else_is_left_alone_and_named() {
+async fn foreign_objects_are_left_alone_and_named() {
     let space = plane().space("strangers", json!({})).await;
     let operator = space.operator().await;
     let port = json!([{ "port": 1 }]);
@@ -73,7 +73,7 @@ where
 
 /// A job is deleted and recreated under its name at once. The new job waits until the objects of the first are gone.
 #[tokio::test]
-async fn a_predecessors_objects_are_waited_for() {
+async fn job_waits_for_objects_of_its_predecessor() {
     let space = plane().space("again", json!({})).await;
     let operator = space.operator().await;
     let cascades = [("back", PropagationPolicy::Background), ("fore", PropagationPolicy::Foreground)];
@@ -115,7 +115,7 @@ async fn a_predecessors_objects_are_waited_for() {
 
 /// Objects that a predecessor left with `--cascade=orphan` have no owner. Users decide what becomes of them.
 #[tokio::test]
-async fn a_predecessors_orphans_are_named() {
+async fn orphans_of_a_predecessor_are_named() {
     let space = plane().space("left", json!({})).await;
     let operator = space.operator().await;
     let job = space.submit("x", json!({})).await;
@@ -142,7 +142,7 @@ async fn a_predecessors_orphans_are_named() {
 
 /// A claim without an owner that carries our label holds the checkpoints of an earlier job of this name.
 #[tokio::test]
-async fn a_kept_claim_is_used_again() {
+async fn kept_claim_is_reused() {
     let space = plane().space("kept", json!({})).await;
     let operator = space.operator().await;
     let spec = json!({ "checkpoint": { "storage": { "type": "pvc", "size": "1Gi" } } });
@@ -167,7 +167,7 @@ async fn a_kept_claim_is_used_again() {
 /// Objects with our labels that are not ours neither complete a job nor fail it. One is a copy in its own namespace,
 /// the other a copy in another one, as a restored backup makes it.
 #[tokio::test]
-async fn copied_labels_decide_nothing() {
+async fn copied_labels_do_not_affect_a_job() {
     let space = plane().space("copies", json!({})).await;
     let elsewhere = plane().space("copied", json!({})).await;
     let operator = space.operator().await;

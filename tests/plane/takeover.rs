@@ -13,7 +13,7 @@ use testkit::wait::{SOON, eventually};
 use trainingjob_operator::controller;
 
 #[tokio::test]
-async fn another_version_restarts_nothing() {
+async fn operator_version_change_restarts_nothing() {
     let space = plane().space("versions", json!({})).await;
     let operator = space.operator_of_version("registry.example/operator:1").await;
     let (runs, waits) = (
@@ -79,21 +79,21 @@ async fn another_version_restarts_nothing() {
 }
 
 #[tokio::test]
-async fn a_job_that_cannot_be_read_harms_no_other() {
+async fn unreadable_job_does_not_affect_others() {
     let space = plane().space("unreadable", json!({})).await;
     let operator = space.operator().await;
     // The CRD of this control plane takes a number here, as one of another version might.
     let bad = space.submit("bad", json!({ "workingDir": 7 })).await;
     let good = space.submit("good", json!({})).await;
     good.state(Running).await;
-    let told = |object: &kube::api::DynamicObject| {
+    let reported = |object: &kube::api::DynamicObject| {
         let all = object.data["status"]["conditions"].as_array()?;
         all.iter().find(|c| c["type"] == "Accepted").cloned()
     };
     let resource = kube::api::ApiResource::erase::<TrainingJob>(&());
     let api = kube::Api::<kube::api::DynamicObject>::namespaced_with(space.client.clone(), &space.name, &resource);
     let condition =
-        eventually("the unreadable job to say so", SOON, async || told(&api.get("bad").await.unwrap())).await;
+        eventually("the unreadable job to say so", SOON, async || reported(&api.get("bad").await.unwrap())).await;
     assert_eq!((condition["status"].as_str(), condition["reason"].as_str()), (Some("False"), Some("Unreadable")));
     let message = condition["message"].as_str().unwrap();
     assert_eq!(
@@ -125,7 +125,7 @@ async fn a_job_that_cannot_be_read_harms_no_other() {
 
 /// The state after a downgrade. The job may be over, or wait for something that only a newer operator knows.
 #[tokio::test]
-async fn a_job_in_a_state_of_a_newer_operator_is_left_alone() {
+async fn job_in_a_newer_operators_state_is_left_alone() {
     let space = plane().space("newer", json!({})).await;
     let operator = space.operator().await;
     let newer = space.submit("newer", json!({})).await;
@@ -141,9 +141,9 @@ async fn a_job_in_a_state_of_a_newer_operator_is_left_alone() {
     set("Archived").await; // no enum in the CRD refuses it
     let operator = space.operator().await;
     let ready = newer.condition("Accepted", "False", "Unreadable").await;
-    let told =
+    let reported =
         "this version of the operator can't read status.state: a value of a newer operator; upgrade the operator";
-    assert!(ready.message.starts_with(told), "{}", ready.message);
+    assert!(ready.message.starts_with(reported), "{}", ready.message);
     let good = space.submit("good", json!({})).await;
     good.state(Running).await;
     operator.idle(Duration::ZERO).await;
@@ -157,7 +157,7 @@ async fn a_job_in_a_state_of_a_newer_operator_is_left_alone() {
 
 /// The API server admits 10,000 levels, and a list of such jobs is more than `serde_json` reads as a whole.
 #[tokio::test]
-async fn a_job_nested_too_deep_stalls_no_other_after_a_restart() {
+async fn deeply_nested_job_does_not_stall_others_after_a_restart() {
     let space = plane().space("deep", json!({})).await;
     // A Kubernetes client would not read the answer either.
     let submit = async |name: &str, template: &str| {
@@ -206,7 +206,7 @@ async fn a_job_nested_too_deep_stalls_no_other_after_a_restart() {
 
 /// The operator has no access to the passwords and keys in a namespace.
 #[tokio::test]
-async fn secrets_are_out_of_reach() {
+async fn operator_cannot_read_secrets_of_others() {
     let space = plane().space("secrets", json!({})).await;
     let client = space.restricted().await;
     // The operator may create and read the Secret that it keeps itself.

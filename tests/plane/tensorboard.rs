@@ -19,7 +19,7 @@ fn with_board(more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_tensorboard_comes_and_goes_with_its_job() {
+async fn tensorboard_starts_and_ends_with_its_job() {
     let space = plane().space("board", json!({})).await;
     let operator = space.operator().await;
 
@@ -57,7 +57,7 @@ async fn a_tensorboard_comes_and_goes_with_its_job() {
 /// Where only one node can mount the volume, the TensorBoard runs beside the worker and never in the way of the next
 /// one. The namespace is as strict as there are.
 #[tokio::test]
-async fn a_tensorboard_gives_back_its_volume() {
+async fn tensorboard_releases_its_volume_on_suspend() {
     let space = plane().space("one-node", json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await;
     let operator = space.operator().await;
     let volumes = Api::<PersistentVolume>::all(space.client.clone());
@@ -95,7 +95,7 @@ async fn a_tensorboard_gives_back_its_volume() {
 }
 
 #[tokio::test]
-async fn a_tensorboard_that_cannot_be_is_told_and_the_job_runs() {
+async fn failed_tensorboard_is_reported_and_the_job_runs() {
     let space = plane().space("no-board", json!({})).await;
     let operator = space.operator().await;
     let mine = json!({ "metadata": { "name": "x-tensorboard" }, "spec": { "ports": [{ "port": 80 }] } });

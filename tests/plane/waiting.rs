@@ -20,7 +20,7 @@ use testkit::wait::{SOON, eventually};
 /// Hundreds of new jobs arrive at once. The operator still looks at the jobs under way. A job that was deleted while it
 /// waited takes no turn of a later one.
 #[tokio::test]
-async fn a_flood_of_new_jobs_holds_up_none_that_is_under_way() {
+async fn flood_of_new_jobs_does_not_delay_running_jobs() {
     const FLOOD: usize = 300;
     let space = plane().space("flood", json!({})).await;
     let operator = space.operator_that_begins(1).await;
@@ -62,7 +62,7 @@ async fn says(job: &Watched, type_: &str, reason: &str, message: &str) {
 }
 
 #[tokio::test]
-async fn what_a_job_waits_for_is_named() {
+async fn waiting_job_names_the_missing_resource() {
     let space = plane().space("waiting", json!({})).await;
     let operator = space.operator().await;
     let volume = |claim: &str| {
@@ -127,7 +127,7 @@ async fn what_a_job_waits_for_is_named() {
 
 /// The largest example, on a cluster that has no such nodes, and at first not even its PriorityClass.
 #[tokio::test]
-async fn the_advanced_example_says_why_it_waits() {
+async fn advanced_example_reports_why_it_waits() {
     let space = plane().space("advanced", json!({})).await;
     let operator = space.operator().await;
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/advanced.yaml")).unwrap();
@@ -149,7 +149,7 @@ async fn the_advanced_example_says_why_it_waits() {
 
 /// A missing claim is found without help once it exists. So are the others.
 #[tokio::test]
-async fn what_was_missing_is_found() {
+async fn job_starts_once_the_missing_claim_exists() {
     let space = plane().space("found", json!({})).await;
     let operator = space.operator().await;
     let job = space
@@ -169,7 +169,7 @@ async fn what_was_missing_is_found() {
 }
 
 #[tokio::test]
-async fn quotas_are_quoted() {
+async fn quota_refusals_are_quoted() {
     let space = plane().space("quota", json!({})).await;
     let operator = space.operator().await;
     let quota = async |hard: Value| {
@@ -197,7 +197,7 @@ async fn quotas_are_quoted() {
 }
 
 #[tokio::test]
-async fn pod_security_is_quoted() {
+async fn pod_security_violation_is_quoted() {
     let space = plane().space("restricted", json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await;
     let operator = space.operator().await;
     let job = space.submit("refused", json!({})).await;
@@ -219,7 +219,7 @@ async fn pod_security_is_quoted() {
 
 /// Nodes exist, but images and volumes do not. The words are the kubelet's.
 #[tokio::test]
-async fn what_keeps_a_program_from_starting_is_named() {
+async fn cause_of_a_delayed_program_start_is_named() {
     let space = plane().space("starting", json!({})).await;
     let operator = space.operator().await;
     let by_hand = json!({ "podTemplate": { "metadata": { "annotations": { BY_HAND: "" } } } });
@@ -250,7 +250,7 @@ async fn what_keeps_a_program_from_starting_is_named() {
 }
 
 #[tokio::test]
-async fn a_spec_that_cannot_run_says_why() {
+async fn invalid_spec_fails_with_its_reason() {
     let space = plane().space("refused", json!({})).await;
     let operator = space.operator().await;
     let typed = json!({ "podTemplate": { "spec": { "terminationGracePeriodSeconds": "long", "tolerationz": [] } } });
@@ -278,7 +278,7 @@ async fn refused(space: &Space, job: &Watched, message: &str) {
 
 /// The policy that denies the Job is quoted, at a restart as at the start. The job waits until it is allowed.
 #[tokio::test]
-async fn a_policy_that_denies_is_quoted_and_waited_for() {
+async fn policy_denial_is_quoted_and_the_job_waits() {
     let space = plane().space("denied", json!({})).await;
     let operator = space.operator().await;
     let first = space.submit("first", json!({})).await;
@@ -330,7 +330,7 @@ async fn a_policy_that_denies_is_quoted_and_waited_for() {
 
 /// The job's condition names a webhook that is down, so that no user has to find it in a log.
 #[tokio::test]
-async fn a_webhook_that_is_down_is_named() {
+async fn unreachable_webhook_is_named() {
     let space = plane().space("webhook", json!({})).await;
     let operator = space.operator().await;
     let name = format!("down-{}", std::process::id());

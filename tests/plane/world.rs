@@ -12,7 +12,7 @@ use kube::config::Kubeconfig;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use objects::labels;
-use plan::{AgentDelivery, Runtime};
+use plan::{AgentDelivery, OperatorInfo};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -251,7 +251,7 @@ impl Space {
         let metrics = Arc::new(Metrics::new());
         let options = Options {
             namespace: Some(self.name.clone()),
-            runtime: Runtime { agent_image: agent_image.into(), restart_rules: true, ..Runtime::default() },
+            runtime: OperatorInfo { agent_image: agent_image.into(), restart_rules: true, ..OperatorInfo::default() },
             // Each operator of a test knows the keys that the ones before it have created.
             operator_key: operator_key(),
             ..options
@@ -431,12 +431,12 @@ pub struct Watched {
 
 impl Watched {
     fn new(space: &Space, name: &str) -> Self {
-        let (told, seen) = watch::channel(Vec::new());
+        let (reported, seen) = watch::channel(Vec::new());
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let jobs = watcher(space.api::<TrainingJob>(), config).default_backoff().applied_objects();
         tokio::spawn(jobs.for_each(move |job| {
             if let Some(status) = job.ok().and_then(|job| job.status) {
-                told.send_if_modified(|all: &mut Vec<_>| {
+                reported.send_if_modified(|all: &mut Vec<_>| {
                     let new = all.last() != Some(&status);
                     all.extend(new.then_some(status));
                     new

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use plan::Runtime;
+use plan::OperatorInfo;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use testkit::cluster::{Cluster, job};
@@ -51,7 +51,7 @@ fn gangs() -> [Value; 2] {
 
 /// Kubernetes' own scheduler, without gangs and with them, behind its feature gates.
 #[tokio::test]
-async fn placed_one_by_one_two_gangs_starve_each_other_and_as_gangs_one_is_placed_whole() {
+async fn native_gang_scheduling_keeps_two_gangs_from_starving() {
     let gates = "--feature-gates=GenericWorkload=true,GangScheduling=true";
     let world = World::new("native", &[gates, "--runtime-config=scheduling.k8s.io/v1alpha2=true"]).await;
     world.both_hold_what_the_other_one_lacks().await;
@@ -91,7 +91,7 @@ impl World {
         cluster.apply_crd(&api::crd());
         let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } })).unwrap();
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
-        let runtime = Runtime { agent_image: "agent.test/agent:1".into(), ..Runtime::default() };
+        let runtime = OperatorInfo { agent_image: "agent.test/agent:1".into(), ..OperatorInfo::default() };
         let options = Options { namespace: Some(NAMESPACE.into()), runtime, ..Options::default() };
         let running = controller::run(client.clone(), options, Arc::new(Metrics::new()), std::future::pending());
         let operator = tokio::spawn(running);

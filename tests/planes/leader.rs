@@ -31,7 +31,7 @@ use tokio::sync::watch;
 const LASTS: i32 = 9;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_acts_and_another_takes_over() {
+async fn one_operator_leads_and_a_standby_takes_over() {
     let world = World::new().await;
     let first = world.operator("first", &world.direct).await;
     first.leads(SOON).await;
@@ -60,9 +60,9 @@ async fn one_acts_and_another_takes_over() {
     let mut third = world.operator("third", &world.cut_off).await;
     third.stands_by().await;
     second.signal("TERM");
-    let told = Instant::now();
+    let reported = Instant::now();
     third.leads(SOON).await;
-    println!("told to stop: the other one leads after {:.1} s", told.elapsed().as_secs_f64());
+    println!("told to stop: the other one leads after {:.1} s", reported.elapsed().as_secs_f64());
     assert_eq!(world.handed_over("second", "third").await, How::GivenBack);
     assert!(second.end().await.success(), "{}", second.log());
     world.submit("c").await;
@@ -94,7 +94,7 @@ async fn one_acts_and_another_takes_over() {
     assert!(fourth.is_leader().await);
 
     world.nothing_was_forbidden_or_done_twice();
-    world.secrets_are_out_of_reach().await;
+    world.operator_cannot_read_secrets_of_others().await;
 }
 
 /// How a lease passed to its next holder.
@@ -254,7 +254,7 @@ impl World {
         assert!(refused.is_empty(), "{refused:#?}");
     }
 
-    async fn secrets_are_out_of_reach(&self) {
+    async fn operator_cannot_read_secrets_of_others(&self) {
         let kubeconfig = Kubeconfig::read_from(&self.direct).unwrap();
         let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
         let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::all(Client::try_from(config).unwrap());

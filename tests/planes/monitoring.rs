@@ -98,7 +98,7 @@ fn metrics_of_the_agent() -> BTreeSet<String> {
 
 /// `prometheusrule.yaml` has the rules of `rules.yaml` in the Prometheus operator's format.
 #[test]
-fn both_forms_of_the_rules_are_one() {
+fn both_rule_files_have_the_same_rules() {
     const HEAD: &str =
         "# Made from rules.yaml by `UPDATE=1 cargo test --test planes monitoring`: change that file, not this one.
 apiVersion: monitoring.coreos.com/v1
@@ -135,10 +135,10 @@ fn every_alert_has_a_runbook() {
 }
 
 #[test]
-fn every_metric_is_told() {
+fn documented_metrics_match_the_code() {
     let (operate, monitoring) = (read("docs/operate.md"), read("docs/monitoring.md"));
-    let told = |name: &String, page: &str| page.contains(&format!("`{name}`"));
-    let missing: Vec<_> = metrics_of_the_operator().into_iter().filter(|name| !told(name, &operate)).collect();
+    let reported = |name: &String, page: &str| page.contains(&format!("`{name}`"));
+    let missing: Vec<_> = metrics_of_the_operator().into_iter().filter(|name| !reported(name, &operate)).collect();
     assert!(missing.is_empty(), "docs/operate.md does not tell of {missing:?}");
     let of_agents: BTreeSet<_> = metrics_in(&monitoring).into_iter().map(str::to_owned).collect();
     let known = metrics_of_the_agent();
@@ -149,7 +149,7 @@ fn every_metric_is_told() {
 
 /// Every metric in a query exists.
 #[test]
-fn every_metric_that_is_asked_for_exists() {
+fn every_queried_metric_exists() {
     let known: BTreeSet<_> = metrics_of_the_operator().into_iter().chain(metrics_of_the_agent()).collect();
     let exists = |name: &str| {
         let parts_of_histograms = ["_bucket", "_sum", "_count"];
@@ -170,7 +170,7 @@ fn every_metric_that_is_asked_for_exists() {
 }
 
 #[test]
-fn dashboards_are_whole() {
+fn dashboards_are_complete() {
     let boards = dashboards();
     assert_eq!(boards.keys().collect::<Vec<_>>(), ["fleet", "job", "operator", "tuning"]);
     for (name, board) in &boards {
@@ -202,7 +202,7 @@ fn promtool(args: &[&str]) {
 }
 
 #[test]
-fn the_configuration_that_is_shown_is_one() {
+fn documented_scrape_config_is_valid() {
     let page = read("docs/monitoring.md");
     let (_, rest) = page.split_once("```yaml\nscrape_configs:").expect("docs/monitoring.md shows scrape_configs");
     let shown = format!("scrape_configs:{}", rest.split("```").next().unwrap());
@@ -214,7 +214,7 @@ fn the_configuration_that_is_shown_is_one() {
 }
 
 #[test]
-fn alerts_fire_and_are_silent() {
+fn alerts_fire_and_stay_silent_as_expected() {
     promtool(&["check", "rules", "--lint=all", "--lint-fatal", "deploy/monitoring/rules.yaml"]);
     promtool(&["test", "rules", "tests/monitoring/alerts.yaml"]);
 
@@ -251,7 +251,7 @@ fn kustomized(path: &str) -> Vec<Value> {
 }
 
 #[test]
-fn monitors_find_what_they_look_for() {
+fn monitors_select_the_operator_and_its_agents() {
     let (monitoring, operator) = (kustomized("deploy/monitoring"), kustomized("deploy/cluster"));
     let one = |objects: &[Value], kind: &str| -> Value {
         let found: Vec<_> = objects.iter().filter(|object| object["kind"] == kind).cloned().collect();
@@ -565,7 +565,7 @@ async fn until_workers(prometheus: &Prometheus, number: &str) {
 
 /// A real Prometheus scrapes a real operator and a real agent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_query_gives_data() {
+async fn every_query_returns_data() {
     let world = World::new().await;
     let [operator, agent] = [free_port(), free_port()];
     // The kind that the operator watches does not exist yet, so that its watch breaks.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KEY, SECRET, BUCKET = "test-key", "test-secret", "bucket"
-TEST = "store::s3::a_process_that_is_killed_in_the_middle_is_gone_on_with_by_the_next"
+TEST = "store::s3::upload_of_a_killed_process_is_continued_by_the_next"
 ROUNDS = 2
 
 

@@ -192,7 +192,7 @@ struct Ended {
 }
 
 #[test]
-fn a_job_comes_out_the_same_wherever_the_operator_is_ended() {
+fn operator_crash_at_any_write_leads_to_the_same_outcome() {
     testkit::support::run(all_trials());
 }
 
@@ -373,7 +373,7 @@ impl<'a> Life<'a> {
         let deadline = Instant::now() + DEADLINE;
         loop {
             operator.idle().await?;
-            let outcome = self.world.witness.read(&self.namespace, |space| Outcome::of(&self.namespace, space));
+            let outcome = self.world.witness.read(&self.namespace, |space| Outcome::from_space(&self.namespace, space));
             let Some(expected) = &expected else { return Ok(outcome) };
             let found = without_lost_words(&outcome);
             if *expected == found {
@@ -396,7 +396,7 @@ impl<'a> Life<'a> {
             Some((_, Return::Later)) => {
                 self.away.store(true, Ordering::Relaxed);
                 self.world.witness.ring(&self.namespace);
-                let starting = |space: &Space| space.of(Kind::Pod).any(|pod| pod["status"]["phase"] == "Pending");
+                let starting = |space: &Space| space.of_kind(Kind::Pod).any(|pod| pod["status"]["phase"] == "Pending");
                 self.world.witness.rest(&self.namespace, REST, |space| !starting(space)).await;
                 self.away.store(false, Ordering::Relaxed);
             }
@@ -432,12 +432,12 @@ impl<'a> Life<'a> {
             Suspend => {
                 self.runs(1).await?;
                 self.suspend(true).await;
-                self.is("Suspended").await?;
+                self.reaches("Suspended").await?;
                 self.suspend(false).await;
                 self.complete(2).await?;
             }
             Resume => {
-                self.is("Suspended").await?;
+                self.reaches("Suspended").await?;
                 self.suspend(false).await;
                 self.complete(1).await?;
             }
@@ -451,7 +451,7 @@ impl<'a> Life<'a> {
                 self.exit(1, 1, 1).await?;
                 self.runs(2).await?;
                 self.exit(2, 0, 3).await?;
-                self.is("Failed").await?;
+                self.reaches("Failed").await?;
             }
             Evict => {
                 self.runs(1).await?;
@@ -461,7 +461,7 @@ impl<'a> Life<'a> {
             }
             Deadline => {
                 self.runs(1).await?;
-                self.is("Failed").await?;
+                self.reaches("Failed").await?;
             }
             Ttl => {
                 self.runs(1).await?;
@@ -536,8 +536,8 @@ impl<'a> Life<'a> {
                     && pod["status"]["phase"] == "Running"
             };
             let is_recorded =
-                space.of(Kind::TrainingJob).any(|job| job["metadata"]["labels"][label] == number.as_str());
-            space.of(Kind::Pod).find(runs).filter(|_| is_recorded).cloned()
+                space.of_kind(Kind::TrainingJob).any(|job| job["metadata"]["labels"][label] == number.as_str());
+            space.of_kind(Kind::Pod).find(runs).filter(|_| is_recorded).cloned()
         });
         let pod = pod.await?;
         if trial == 1 {
@@ -564,7 +564,7 @@ impl<'a> Life<'a> {
         for worker in 0..2 {
             self.exit(attempt, worker, 0).await?;
         }
-        self.is("Completed").await
+        self.reaches("Completed").await
     }
 
     // ---- the owner
@@ -649,7 +649,7 @@ impl<'a> Life<'a> {
                         && pod["status"]["phase"] == "Running"
                         && !done.contains(&pod["metadata"]["uid"].to_string())
                 };
-                space.of(Kind::Pod).find(is_next).cloned()
+                space.of_kind(Kind::Pod).find(is_next).cloned()
             });
             let pod = pod.await?;
             done.insert(pod["metadata"]["uid"].to_string());
@@ -685,16 +685,16 @@ impl<'a> Life<'a> {
             if is_over(status) {
                 return Some(Err(format!("it ended instead of running: {status}")));
             }
-            let told = status["state"] == "Running" && status["attempt"] == attempt;
+            let reported = status["state"] == "Running" && status["attempt"] == attempt;
             let has_actor = self.trial.scenario == Scenario::Roles;
             let run = (0..2).all(|worker| kubelet::running(space, attempt, worker).is_some())
                 && (!has_actor || kubelet::running_of(space, "actor", attempt, 0).is_some());
-            (run && (told || self.away.load(Ordering::Relaxed))).then_some(Ok(()))
+            (run && (reported || self.away.load(Ordering::Relaxed))).then_some(Ok(()))
         })
         .await?
     }
 
-    async fn is(&self, state: &str) -> Result<(), String> {
+    async fn reaches(&self, state: &str) -> Result<(), String> {
         self.until(state, |space| {
             let status = &space.get(Kind::TrainingJob, NAME)?["status"];
             let instead = || Err(format!("it ended otherwise than {state}: {status}"));
@@ -711,8 +711,8 @@ impl<'a> Life<'a> {
                 conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Complete" || c["type"] == "Failed"))
             };
             let stays = space.now.values().all(|object| object["metadata"]["deletionTimestamp"].is_null());
-            let counted = space.of(Kind::Pod).all(|pod| pod["metadata"]["finalizers"].is_null());
-            (stays && counted && space.of(Kind::Job).all(ended)).then_some(())
+            let counted = space.of_kind(Kind::Pod).all(|pod| pod["metadata"]["finalizers"].is_null());
+            (stays && counted && space.of_kind(Kind::Job).all(ended)).then_some(())
         })
         .await
     }
@@ -745,7 +745,7 @@ impl<'a> Life<'a> {
                 let _ = writeln!(text, "  operator {} {write:>3} {}", index + 1, sent.text);
             }
         }
-        for line in self.world.log.of(&self.namespace) {
+        for line in self.world.log.in_namespace(&self.namespace) {
             let _ = writeln!(text, "  {} {}", line.level, line.text);
         }
         text

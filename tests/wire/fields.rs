@@ -343,7 +343,7 @@ fn changes() -> Vec<Change> {
 }
 
 #[test]
-fn every_change_is_refused_or_comes_to_what_a_new_job_has() {
+fn every_change_is_refused_or_matches_a_new_job() {
     testkit::support::run(all_changes());
 }
 
@@ -369,7 +369,8 @@ async fn all_changes() {
     assert!(wrong.is_empty(), "{} of {} changes:\n{}", wrong.len(), accepted.len(), wrong.join("\n"));
     let (defaults, others): (Vec<&Change>, Vec<&Change>) = accepted.iter().partition(|change| says_the_default(change));
     let fields = |changes: Vec<&Change>| changes.into_iter().map(|change| change.field).collect::<BTreeSet<_>>();
-    let with_default = |case: &Case| api::defaults::of(case.field).is_some_and(|value| case.values.contains(&value));
+    let with_default =
+        |case: &Case| api::defaults::for_path(case.field).is_some_and(|value| case.values.contains(&value));
     let expected: BTreeSet<_> = cases().iter().filter(|case| with_default(case)).map(|case| case.field).collect();
     assert_eq!(fields(defaults), expected, "these may be written down as what they are anyway, or left out again");
     let (running, suspended): (Vec<&Change>, Vec<&Change>) =
@@ -408,8 +409,8 @@ async fn unknown_values(world: &World) {
         let url = format!("{}?dryRun=All", jobs_url("default"));
         let refusal = world.send("POST", &url, &job("x", &spec)).await.expect_err(field);
         let values: Vec<_> = values.iter().map(Value::to_string).collect();
-        let told = format!("spec.{field}: Unsupported value: \"Other\": supported values: {}", values.join(", "));
-        assert!(refusal.contains(&told), "{field}: {refusal}");
+        let reported = format!("spec.{field}: Unsupported value: \"Other\": supported values: {}", values.join(", "));
+        assert!(refusal.contains(&reported), "{field}: {refusal}");
         tried += 1;
     }
     assert!(tried > 9, "{tried} fields with a list of values");
@@ -478,7 +479,7 @@ async fn refused(world: &World) -> (usize, Vec<Change>) {
 
 /// Whether the change writes the field's default explicitly, or leaves it out.
 fn says_the_default(change: &Change) -> bool {
-    let Some(default) = api::defaults::of(change.field) else { return false };
+    let Some(default) = api::defaults::for_path(change.field) else { return false };
     let meant = |spec: &Value| change.field.split('.').try_fold(spec, |object, step| object.get(step)).cloned();
     meant(&change.old).unwrap_or(default.clone()) == meant(&change.new).unwrap_or(default)
 }
@@ -539,15 +540,15 @@ async fn same(world: &World, change: &Change, operators: &[Operator], spaces: [&
         let still = |space: &Space| {
             let stays = space.now.values().all(|object| object["metadata"]["deletionTimestamp"].is_null());
             let counted = space
-                .of(Kind::Pod)
+                .of_kind(Kind::Pod)
                 .all(|pod| pod["status"]["phase"] == "Running" || pod["metadata"]["finalizers"].is_null());
-            stays && counted && space.of(Kind::Job).all(is_done_with)
+            stays && counted && space.of_kind(Kind::Job).all(is_done_with)
         };
         world.witness.read(namespace, still)
     };
     let idle = || operators.iter().all(Operator::is_idle);
     let outcome =
-        |namespace: &str| world.witness.read(namespace, |space| without_history(Outcome::of(namespace, space)));
+        |namespace: &str| world.witness.read(namespace, |space| without_history(Outcome::from_space(namespace, space)));
     let deadline = Instant::now() + DEADLINE;
     loop {
         if settled(changed) && settled(new) && idle() && outcome(new) == outcome(changed) {
@@ -629,7 +630,7 @@ fn job(name: &str, spec: &Value) -> Value {
 }
 
 fn no_errors(world: &World, namespace: &str) -> Result<(), String> {
-    let lines = world.log.of(namespace).into_iter();
+    let lines = world.log.in_namespace(namespace).into_iter();
     let wrong: Vec<_> = lines.filter(|line| line.level <= Level::WARN).map(|line| line.text).collect();
     if wrong.is_empty() { Ok(()) } else { Err(format!("the operator logs {}", wrong.join("; "))) }
 }

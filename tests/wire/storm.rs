@@ -99,7 +99,7 @@ impl Sea {
     /// The running pods of the gangs, and the pods that move data.
     fn pods(&self, world: &World) -> (Vec<Value>, Vec<Value>) {
         let all: Vec<Value> =
-            world.witness.read(&self.name, |space| space.of(Kind::Pod).filter(|pod| runs(pod)).cloned().collect());
+            world.witness.read(&self.name, |space| space.of_kind(Kind::Pod).filter(|pod| runs(pod)).cloned().collect());
         all.into_iter().partition(|pod| !kubelet::moves_data(pod))
     }
 
@@ -174,7 +174,7 @@ impl Sea {
         let name = |job: &Value| job["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         world
             .witness
-            .read(&self.name, |space| space.of(Kind::TrainingJob).filter(|job| !is_over(job)).map(name).collect())
+            .read(&self.name, |space| space.of_kind(Kind::TrainingJob).filter(|job| !is_over(job)).map(name).collect())
     }
 
     /// Everything that is not as it should be.
@@ -201,10 +201,10 @@ impl Sea {
                 says("no gang of it ever ran".to_owned());
                 continue;
             };
-            let told = json!([status["incarnation"], attempt, failures, disruptions]);
+            let reported = json!([status["incarnation"], attempt, failures, disruptions]);
             let known = json!([number, gang.attempt, gang.restarts.failures, gang.restarts.disruptions]);
-            if told != known && status["incarnation"].as_i64() == Some(number) {
-                says(format!("incarnation, attempt, failures and disruptions are {known}, and it tells {told}"));
+            if reported != known && status["incarnation"].as_i64() == Some(number) {
+                says(format!("incarnation, attempt, failures and disruptions are {known}, and it tells {reported}"));
             }
             let ended_well = gang.phase == GangPhase::Over
                 && gang.ended.last().is_none_or(|end| i64::from(end.attempt) < i64::from(gang.attempt));
@@ -218,7 +218,7 @@ impl Sea {
                 Some("Failed") if failures == plan.backoff_limit || disruptions >= 9 => {}
                 _ => says(format!("it should not be as it is: {status}")),
             }
-            let jobs: Vec<_> = space.of(Kind::Job).filter(|job| owner(job) == Some(name)).collect();
+            let jobs: Vec<_> = space.of_kind(Kind::Job).filter(|job| owner(job) == Some(name)).collect();
             if jobs.len() > 1 {
                 let metadata: Vec<_> = jobs.iter().map(|job| &job["metadata"]).collect();
                 says(format!("{} Jobs are left: {}", jobs.len(), json!(metadata)));
@@ -227,12 +227,12 @@ impl Sea {
                 says(broken);
             }
         }
-        let living = space.of(Kind::Pod).filter(|pod| runs(pod)).map(|pod| pod["metadata"]["name"].to_string());
+        let living = space.of_kind(Kind::Pod).filter(|pod| runs(pod)).map(|pod| pod["metadata"]["name"].to_string());
         wrong.extend(living.map(|pod| format!("{}: pod {pod} still runs", self.name)));
         let known: BTreeSet<&str> = self.jobs.keys().map(String::as_str).collect();
         for kind in [Kind::Job, Kind::Service, Kind::ConfigMap, Kind::NetworkPolicy] {
             let is_orphan = |object: &&Value| owner(object).is_some_and(|owner| !known.contains(owner));
-            let orphans = space.of(kind).filter(is_orphan).map(|object| object["metadata"]["name"].to_string());
+            let orphans = space.of_kind(kind).filter(is_orphan).map(|object| object["metadata"]["name"].to_string());
             wrong.extend(orphans.map(|name| format!("{}: {kind:?} {name} is orphaned", self.name)));
         }
         wrong
@@ -257,7 +257,7 @@ fn alone(space: &Space, job: &str) -> Space {
 }
 
 #[test]
-fn every_job_ends_as_it_should_after_a_storm() {
+fn every_job_ends_correctly_after_a_storm() {
     testkit::support::run(storm());
 }
 
@@ -314,7 +314,7 @@ async fn storm() {
         // An object that the operator deletes goes when the garbage collector has processed it.
         let at_rest = |space: &Space| {
             let goes = |object: &Arc<Value>| !object["metadata"]["deletionTimestamp"].is_null();
-            (!space.of(Kind::Pod).any(runs) && !space.now.values().any(goes)).then_some(())
+            (!space.of_kind(Kind::Pod).any(runs) && !space.now.values().any(goes)).then_some(())
         };
         sea.operator.as_ref().expect("all came back").idle().await.unwrap();
         world.witness.until(&sea.name, "no pod to run, and all that was deleted to be gone", at_rest).await.unwrap();
@@ -327,7 +327,7 @@ async fn storm() {
         .iter()
         .map(|sea| {
             world.witness.read(&sea.name, |space| {
-                space.of(Kind::TrainingJob).filter_map(|job| job["status"]["attempt"].as_u64()).sum::<u64>()
+                space.of_kind(Kind::TrainingJob).filter_map(|job| job["status"]["attempt"].as_u64()).sum::<u64>()
             })
         })
         .map(|attempts| usize::try_from(attempts).unwrap_or(0))

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_is_shown() {
+    fn destination_round_trips_through_parse_and_display() {
         for uri in [
             "s3://bucket",
             "s3://bucket/a/b",
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_remedy() {
+    fn invalid_destination_is_rejected_with_a_remedy() {
         for (uri, part) in [
             ("bucket/prefix", "not a URI"),
             ("ftp://host/x", "unknown scheme"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_in_a_uri_are_refused_and_not_repeated() {
+    fn credentials_in_a_destination_are_rejected_and_not_echoed() {
         for uri in
             ["s3://AKIAKEY:hunter2@bucket/x", "az://c/x?sig=hunter2", "abfss://c:hunter2@a.dfs.core.windows.net/x"]
         {

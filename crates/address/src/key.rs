@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_lead_elsewhere_are_refused() {
+    fn unsafe_object_keys_are_rejected() {
         for path in ["", "/etc/passwd", "a//b", "../a", "a/..", "a/./b", "a/", "a\0b", "a\nb"] {
             assert!(check(path).is_err(), "{path:?}");
         }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn hexadecimal_digits_are_lower_case_and_whole() {
+    fn is_hex_requires_lower_case_and_exact_length() {
         assert!(is_hex("00abff", 6));
         for text in ["00abf", "00abFF", "00abfg", "00abff00", "+0abff", "ä0abf"] {
             assert!(!is_hex(text, 6), "{text}");

@@ -1,6 +1,6 @@
 //! The parameters that change from one run of the program to the next.
 
-use crate::checkpoints::choice::Choice;
+use crate::checkpoints::choice::ResumeChoice;
 use crate::remote::Shell;
 use protocol::gang::GangEnd;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ pub struct Attempt {
 impl Attempt {
     /// The same attempt, resuming from `choice`.
     #[must_use]
-    pub fn from(&self, choice: &Choice) -> Self {
+    pub fn from(&self, choice: &ResumeChoice) -> Self {
         let resume_step = choice.from.as_ref().and_then(|kept| kept.step);
         Self { resume_from: choice.path.clone(), resume_step, code: choice.code.clone(), ..self.clone() }
     }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_is_stopped_while_its_code_is_unpacked_leaves_the_next_one_whole() {
+    fn attempt_stopped_during_unpacking_does_not_corrupt_the_next() {
         const FILES: usize = 3000;
         let place = tempfile::tempdir().unwrap();
         let (parts, state) = (place.path().join("parts"), place.path().join("state"));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_that_is_asked_for_replaces_the_one_before() {
+    fn requested_archive_replaces_the_previous_one() {
         let place = tempfile::tempdir().unwrap();
         let (parts, state) = (place.path().join("parts"), place.path().join("state"));
         fs::create_dir_all(&parts).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_is_stopped_leaves_the_code_even_if_its_archive_is_empty() {
+    fn stopped_attempt_keeps_old_code_even_for_an_empty_archive() {
         let place = tempfile::tempdir().unwrap();
         let (parts, state) = (place.path().join("parts"), place.path().join("state"));
         fs::create_dir_all(&parts).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_outside_the_folder() {
+    fn unsafe_archive_entries_are_rejected() {
         let never = AtomicBool::new(false);
         let outside = [
             [("../x", EntryType::Regular, "1")],

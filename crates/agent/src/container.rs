@@ -10,7 +10,7 @@ use crate::checkpoints::CheckpointManager;
 use crate::context::{AgentContext, Options};
 use crate::gang::GangMember;
 use crate::message::MessageFile;
-use crate::panics::tell_of_panics;
+use crate::panics::log_panics;
 use crate::progress::objective::ObjectiveTracker;
 use crate::run::descendants::{Reaped, reap};
 use crate::run::unstarted::{never_started, unstarted};
@@ -61,7 +61,7 @@ impl Container {
         let signals = Signals::take_over()?;
         let wake = Arc::new(Wake::new()?);
         let log = AgentLog::new(Arc::clone(&wake));
-        tell_of_panics(&log);
+        log_panics(&log);
         let mut message = MessageFile::open(&options.termination_log, Arc::clone(&log))?;
         let port = options.metrics_port.filter(|&port| port != 0);
         let public = port.and_then(|port| {
@@ -84,7 +84,7 @@ impl Container {
             .checkpoints
             .as_deref()
             .and_then(|policy| CheckpointManager::new(policy, of_gang, &current, &wake, &log));
-        let told = Arc::default();
+        let reported = Arc::default();
         let kept = of_gang.and_then(GangMember::report_file);
         let track = |rule: &ObjectiveRule| Arc::new(ObjectiveTracker::new(rule.clone(), kept.as_deref()));
         let objective = options.objective.as_ref().map(track);
@@ -94,7 +94,7 @@ impl Container {
         // GPUs are only watched if there is a use for the figures.
         let gpus = if public.is_some() || options.hang.is_some() { Gpus::watch() } else { Gpus::default() };
         let in_gang = options.gang.is_some();
-        let (run, gang, asked) = (Arc::clone(&current), Arc::clone(&told), gpus.clone());
+        let (run, gang, asked) = (Arc::clone(&current), Arc::clone(&reported), gpus.clone());
         let source = StatusSource::new(answer_key, run, manager.clone(), objective.clone(), gang, in_gang, asked);
         let server = Server::start(public, source, &current, manager.as_ref())?;
         if let Some(state) = &options.state
@@ -105,7 +105,7 @@ impl Container {
                 state.display()
             ));
         }
-        let join = |gang| GangMember::join(gang, options.grace, &server.runtime, &wake, &log, &told);
+        let join = |gang| GangMember::join(gang, options.grace, &server.runtime, &wake, &log, &reported);
         let gang_member = options.gang.as_ref().map(join).transpose();
         let gang_member = gang_member.map_err(|error| fail(&mut message, error.to_string()))?;
         if let Some(copy) = gang_member.as_ref().and_then(GangMember::report_copy) {

@@ -16,7 +16,7 @@ use std::path::Path;
 const FILE: &str = "env";
 
 /// All variables of an attempt's program, which take precedence over the container's environment.
-pub fn of(attempt: &Attempt) -> Variables {
+pub fn for_attempt(attempt: &Attempt) -> Variables {
     with(given(), of_attempt(attempt))
 }
 
@@ -71,12 +71,12 @@ pub fn of_program(variables: &Variables, withheld: &[String]) -> Variables {
 /// The network interface that has the pod's address.
 fn interface() -> Option<String> {
     let own: IpAddr = variable("POD_IP")?.parse().ok()?;
-    let address = |of: &InterfaceAddress| {
-        let address = of.address.as_ref()?;
+    let address = |interface: &InterfaceAddress| {
+        let address = interface.address.as_ref()?;
         let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
     };
-    getifaddrs().ok()?.find(|of| address(of) == Some(own)).map(|of| of.interface_name)
+    getifaddrs().ok()?.find(|interface| address(interface) == Some(own)).map(|interface| interface.interface_name)
 }
 
 /// Writes the variables to `folder`, for shells that are opened in the container.
@@ -111,7 +111,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn what_was_given_refers_to_the_attempt_and_gives_way_to_it() {
+    fn attempt_variables_expand_in_and_override_given_ones() {
         let attempt = Attempt { number: Some(3), master_port: Some(29501), ..Attempt::default() };
         let given = [
             ("RANK", "1"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withheld_is_expanded_and_not_the_programs() {
+    fn withheld_variables_are_expanded_but_not_exported() {
         let attempt = Attempt { master_port: Some(29501), ..Attempt::default() };
         let all = with([("MASTER_ADDR", "x-0"), ("AT", "x-0:$(MASTER_PORT)")].into_iter(), of_attempt(&attempt));
         let withheld = ["MASTER_ADDR", "MASTER_PORT", "PET_MASTER_PORT", "OTHER"].map(str::to_owned);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_of_an_elastic_gang_has_its_size() {
+    fn elastic_attempt_exports_its_world_size() {
         let workers = Workers { count: 3, addresses: "[]".to_owned() };
         let all = of_attempt(&Attempt { workers: Some(workers), ..Attempt::default() });
         assert_eq!(["NNODES", "NUM_WORKERS", "WORLD_SIZE"].map(|name| all[name].as_str()), ["3"; 3]);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_reads_them() {
+    fn shell_reads_variables_verbatim() {
         for value in ["", "a b", "it's", "''", "$HOME `id` $(id) \\", "two\nlines", "\"x\"", "é#!*"] {
             let variables = Variables::from([("A", value.to_owned()), ("B", "2".to_owned())]);
             assert_eq!(String::from_utf8(read_by_shell(&variables)).unwrap(), format!("{value}|2|"));
@@ -183,7 +183,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn no_value_leaves_its_quotes(value in "[^\0]*") {
+        fn shell_quoting_survives_any_value(value in "[^\0]*") {
             let variables = Variables::from([("A", value.clone())]);
             prop_assert_eq!(String::from_utf8(read_by_shell(&variables)).unwrap(), format!("{value}|none|"));
         }

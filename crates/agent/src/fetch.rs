@@ -1,7 +1,9 @@
 //! `agent fetch`: fetches models and data sets into a cache, for a user or for a job before its workers start.
 
 use clap::{Args, ValueEnum};
-use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Options, Progress, Reading, Stage, fetch, link};
+use fetch::{
+    Address, ContentKind, FetchError, FetchErrorKind, Fetched, Options, Progress, Reading, Stage, fetch, link,
+};
 use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
@@ -100,7 +102,7 @@ struct Message<'a> {
 }
 
 /// Why not everything was fetched.
-enum End {
+enum FetchStop {
     Failed {
         uri: String,
         error: FetchError,
@@ -113,7 +115,7 @@ enum End {
     },
 }
 
-impl End {
+impl FetchStop {
     fn failed(uri: impl Into<String>, error: impl Into<FetchError>) -> Self {
         Self::Failed { uri: uri.into(), error: error.into() }
     }
@@ -186,10 +188,10 @@ pub fn run(args: &FetchArgs, stdin_ended: oneshot::Receiver<()>) -> u8 {
             runtime.shutdown_timeout(LAST_WRITES);
             ended
         }
-        Err(error) => Some(End::failed("", FetchError::new(Kind::Local, error.to_string()))),
+        Err(error) => Some(FetchStop::failed("", FetchError::new(FetchErrorKind::Local, error.to_string()))),
     };
-    let code = ended.as_ref().map_or(0, End::code);
-    let failure = ended.map(End::failure);
+    let code = ended.as_ref().map_or(0, FetchStop::code);
+    let failure = ended.map(FetchStop::failure);
     if let Some(failure) = &failure {
         match serde_json::to_string(failure) {
             Ok(line) if args.json => eprintln!("{line}"),
@@ -209,11 +211,11 @@ fn fetch_all(
     runtime: &Runtime,
     mut stdin_ended: oneshot::Receiver<()>,
     fetched: &mut Vec<Fetched>,
-) -> Result<(), End> {
+) -> Result<(), FetchStop> {
     let kind = if args.kind == ContentArg::Dataset { ContentKind::Dataset } else { ContentKind::Model };
-    let parse = |uri: &String| Address::parse(uri, kind).map_err(|error| End::failed("", error));
+    let parse = |uri: &String| Address::parse(uri, kind).map_err(|error| FetchStop::failed("", error));
     let addresses: Vec<Address> = args.uris.iter().map(parse).collect::<Result<_, _>>()?;
-    let refused = |why: &str| Err(End::failed("", FetchError::refused(why)));
+    let refused = |why: &str| Err(FetchStop::failed("", FetchError::refused(why)));
     if args.revision.is_some() && addresses.len() > 1 {
         return refused("--revision is of one URI; fetch each URI by itself");
     }
@@ -229,12 +231,13 @@ fn fetch_all(
     options.verify = args.verify;
     options.patience.silence = Duration::from_secs(args.stall_limit);
     options.patience.connect = options.patience.connect.min(options.patience.silence);
-    let local = |error: std::io::Error| End::failed("", FetchError::new(Kind::Local, error.to_string()));
+    let local =
+        |error: std::io::Error| FetchStop::failed("", FetchError::new(FetchErrorKind::Local, error.to_string()));
     let mut stops = runtime.block_on(async { Stops::catch() }).map_err(local)?;
     for (index, address) in addresses.iter().enumerate() {
-        let failed = |error| End::failed(address.to_string(), error);
+        let failed = |error| FetchStop::failed(address.to_string(), error);
         let watch = Watch::default();
-        let stopped = |(by, code)| End::Stopped { uri: address.to_string(), by, code };
+        let stopped = |(by, code)| FetchStop::Stopped { uri: address.to_string(), by, code };
         let one = runtime.block_on(async {
             tokio::select! {
                 result = watched(address, &options, args.json, &watch) => result.map_err(failed),
@@ -287,7 +290,7 @@ pub(crate) async fn watched(
     };
     tokio::select! {
         result = fetch(address, options, progress) => result,
-        () = print => Err(FetchError::new(Kind::Local, "the progress has ended")),
+        () = print => Err(FetchError::new(FetchErrorKind::Local, "the progress has ended")),
     }
 }
 
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_fit_into_a_termination_log() {
+    fn fetch_message_fits_the_termination_log() {
         assert_eq!(
             message(&[one("hf://a/b@main")], None),
             format!(
@@ -371,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_one_line() {
+    fn fetch_progress_is_a_single_line() {
         let address = Address::parse("hf://a/b", ContentKind::Model).unwrap();
         let reading =
             Reading { stage: Stage::Fetching, bytes: 1 << 20, network: 5, total: 1 << 30, files: 1, all_files: 9 };

@@ -5,7 +5,7 @@ use crate::fetch::{LAST_WRITES, Stops, Watch, watched};
 use crate::serve::ports::listen;
 use crate::serve::{serve_transfer, status};
 use clap::Args;
-use fetch::{Address, ContentKind, FetchError, Fetched, Kind, Limit, Options, Stage, link};
+use fetch::{Address, ContentKind, FetchError, FetchErrorKind, Fetched, Limit, Options, Stage, link};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use protocol::agent_status::AgentStatus;
@@ -50,7 +50,7 @@ pub fn run(args: &InputsArgs) -> u8 {
     let mut fetched = Vec::new();
     let error = match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
-            let board = Arc::<Board>::default();
+            let board = Arc::<InputBoard>::default();
             let shown = Arc::clone(&board);
             serve(args.metrics_port, args.answer_key.as_deref(), &runtime, move || {
                 status::of_transfer(shown.progress(), None)
@@ -59,7 +59,7 @@ pub fn run(args: &InputsArgs) -> u8 {
             runtime.shutdown_timeout(LAST_WRITES);
             error
         }
-        Err(error) => Some(FetchError::new(Kind::Local, error.to_string())),
+        Err(error) => Some(FetchError::new(FetchErrorKind::Local, error.to_string())),
     };
     let code = error.as_ref().map_or(0, |error| if error.is_final() { 2 } else { 1 });
     if let Some(error) = &error {
@@ -95,20 +95,20 @@ pub(crate) fn serve(
 
 /// The contents that are fetched, with their progress.
 #[derive(Default)]
-pub(crate) struct Board(Mutex<Vec<Shown>>);
+pub(crate) struct InputBoard(Mutex<Vec<InputProgress>>);
 
 /// A content on the board.
-struct Shown {
+struct InputProgress {
     name: String,
     watch: Arc<Watch>,
     /// Files and bytes, once it is complete.
     complete: Option<(u64, u64)>,
 }
 
-impl Board {
+impl InputBoard {
     fn begin(&self, name: &str) -> Arc<Watch> {
         let watch = Arc::<Watch>::default();
-        self.0.lock().push(Shown { name: name.to_owned(), watch: Arc::clone(&watch), complete: None });
+        self.0.lock().push(InputProgress { name: name.to_owned(), watch: Arc::clone(&watch), complete: None });
         watch
     }
 
@@ -120,11 +120,11 @@ impl Board {
 
     /// Progress of each content.
     pub(crate) fn progress(&self) -> Vec<FetchProgress> {
-        self.0.lock().iter().map(Shown::progress).collect()
+        self.0.lock().iter().map(InputProgress::progress).collect()
     }
 }
 
-impl Shown {
+impl InputProgress {
     fn progress(&self) -> FetchProgress {
         let (name, reading) = (self.name.clone(), self.watch.progress.now());
         if let Some((files, bytes)) = self.complete {
@@ -152,12 +152,12 @@ impl Shown {
 fn fetch_all(
     request: &FetchRequest,
     runtime: &Runtime,
-    board: &Board,
+    board: &InputBoard,
     fetched: &mut Vec<FetchedContent>,
 ) -> Result<(), FetchError> {
     let cache = Path::new(&request.cache);
     make_folder(cache)?;
-    let local = |error: io::Error| FetchError::new(Kind::Local, error.to_string());
+    let local = |error: io::Error| FetchError::new(FetchErrorKind::Local, error.to_string());
     let mut stops = runtime.block_on(async { Stops::catch() }).map_err(local)?;
     for item in &request.items {
         // An address is in its canonical form, which includes its kind.
@@ -166,7 +166,7 @@ fn fetch_all(
         let one = runtime.block_on(async {
             tokio::select! {
                 result = watched(&address, &options, false, &watch) => result,
-                (by, _) = stops.next() => Err(FetchError::new(Kind::Unavailable, format!("{address}: stopped by {by}"))),
+                (by, _) = stops.next() => Err(FetchError::new(FetchErrorKind::Unavailable, format!("{address}: stopped by {by}"))),
             }
         })?;
         if let Some(why) = &one.set_aside {
@@ -205,7 +205,7 @@ fn limit(limit: &CacheLimit) -> Limit {
 fn make_folder(path: &Path) -> Result<(), FetchError> {
     let remedy = "make the volume writable for the user of the pod (podTemplate.spec.securityContext)";
     fs::create_dir_all(path)
-        .map_err(|error| FetchError::new(Kind::Local, format!("{}: {error}; {remedy}", path.display())))
+        .map_err(|error| FetchError::new(FetchErrorKind::Local, format!("{}: {error}; {remedy}", path.display())))
 }
 
 fn content(item: &FetchItem, one: &Fetched) -> FetchedContent {
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_uses_ages() {
+    fn cache_use_list_carries_its_age() {
         let time = Timestamp::now() - jiff::SignedDuration::from_hours(2);
         let uses = CacheUses { time, jobs: [("key".to_owned(), "x".to_owned())].into() };
         let known = limit(&CacheLimit { bytes: 5, uses: Some(uses.clone()) });
@@ -252,8 +252,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_complete_is_whole() {
-        let board = Board::default();
+    fn completed_input_reports_its_full_size() {
+        let board = InputBoard::default();
         let first = board.begin("model");
         first.rate.store(5, Ordering::Relaxed);
         let at = |at: usize| board.progress().remove(at);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_fit_into_a_termination_message() {
+    fn input_report_fits_the_termination_message() {
         let one = |n: usize| FetchedContent {
             name: format!("{n:040}"),
             key: "0".repeat(32),
@@ -290,7 +290,7 @@ mod tests {
         let text = last_words((0..10).map(one).collect(), None);
         assert!(text.len() <= 4096, "what a kubelet reads: {text}");
         assert_eq!(Report::parse(&text).unwrap().fetched.len(), 10, "{text}");
-        let error = FetchError::new(Kind::Unavailable, "ä".repeat(5000));
+        let error = FetchError::new(FetchErrorKind::Unavailable, "ä".repeat(5000));
         let report = Report::parse(&last_words(vec![one(1)], Some(error))).unwrap();
         assert_eq!((report.fetched.len(), report.error.unwrap().kind), (0, LaunchErrorKind::ContentUnavailable));
     }

@@ -106,7 +106,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn whatever_there_is_for_pythons_is_installed() {
+    fn all_python_files_are_installed() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(PYTHON);
         let (mut found, mut folders) = (BTreeSet::new(), vec![root.clone()]);
         while let Some(folder) = folders.pop() {

@@ -430,7 +430,7 @@ fn leave(words: &str) {
 
 /// Runs a command on checkpoints, and prints what went wrong.
 fn checkpoints(verb: Verb) -> ExitCode {
-    end_when_told();
+    end_at_request();
     let is_upkeep = matches!(verb, Verb::Upkeep { .. });
     let (of, command) = match verb {
         Verb::List(of) => (of, commands::Command::List),
@@ -471,7 +471,7 @@ fn checkpoints(verb: Verb) -> ExitCode {
 
 /// Exits on TERM, INT and HUP, which do not end the first process of a container by default. It also exits when a pipe
 /// on stdin is closed, because a process that is executed in a container outlives its caller.
-fn end_when_told() {
+fn end_at_request() {
     let mut signals = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
     if signals.thread_block().is_ok() {
@@ -514,11 +514,11 @@ fn main() -> ExitCode {
         }
         Command::Inputs(args) => ExitCode::from(agent::inputs::run(&args)),
         Command::Outputs(args) => {
-            end_when_told();
+            end_at_request();
             ExitCode::from(agent::outputs::run(&args))
         }
         Command::Publish(args) => {
-            end_when_told();
+            end_at_request();
             ExitCode::from(agent::publish::run(&args))
         }
         Command::Serve { folder } => match serve(&folder) {

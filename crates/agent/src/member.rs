@@ -2,7 +2,7 @@
 
 use crate::attempt::Attempt;
 use crate::checkpoints::CheckpointManager;
-use crate::checkpoints::choice::Choice;
+use crate::checkpoints::choice::ResumeChoice;
 use crate::code::Unpacking;
 use crate::container::Container;
 use crate::context::AgentContext;
@@ -32,30 +32,30 @@ pub struct Member<'a> {
     container: &'a mut Container,
     gang: GangMember,
     manager: Option<Arc<CheckpointManager>>,
-    doing: Doing,
+    doing: Activity,
     tasks: VecDeque<Task>,
     /// The last words of the last run, and the exit code of its program.
     last: Option<(Report, i32)>,
     /// When this agent reported to the gang that it was asked to stop, or that it gives its pod up.
-    told: Option<Instant>,
+    reported_at: Option<Instant>,
     /// Whether this agent gives its pod up.
     is_unkillable: bool,
 }
 
 /// The current activity of a member.
-enum Doing {
+enum Activity {
     Nothing,
     /// Chooses the checkpoint that this attempt resumes from.
     Choosing(u32),
     /// Unpacks the code of its attempt.
-    Unpacking(Box<Attempt>, Box<Choice>, Unpacking),
+    Unpacking(Box<Attempt>, Box<ResumeChoice>, Unpacking),
     /// Fetches the checkpoint that its attempt resumes from.
     Fetching(Box<Attempt>),
     Running {
         attempt: u32,
         run: Box<Run>,
         /// Whether the gang knows that the program has failed.
-        is_told: bool,
+        is_reported: bool,
     },
 }
 
@@ -66,7 +66,16 @@ impl<'a> Member<'a> {
         let last = gang.last_words().map(|report| (report, 0));
         let manager = container.context().manager.clone();
         let tasks = VecDeque::new();
-        Self { container, gang, manager, doing: Doing::Nothing, tasks, last, told: None, is_unkillable: false }
+        Self {
+            container,
+            gang,
+            manager,
+            doing: Activity::Nothing,
+            tasks,
+            last,
+            reported_at: None,
+            is_unkillable: false,
+        }
     }
 
     /// Does what the gang wants until the gang has ended, or this agent has to end. Returns the agent's exit code.
@@ -84,7 +93,7 @@ impl<'a> Member<'a> {
             }
             let until = until.into_iter().chain(self.gang.wake_at()).min();
             let run = match &mut self.doing {
-                Doing::Running { run, .. } => Some(&mut **run),
+                Activity::Running { run, .. } => Some(&mut **run),
                 _ => None,
             };
             self.container.turn(run, until)?;
@@ -94,20 +103,20 @@ impl<'a> Member<'a> {
 
     /// Reports news to the gang, and takes in its tasks. Returns when the run has to be looked at again.
     fn look(&mut self) -> io::Result<Option<Instant>> {
-        if let Some(signal) = self.container.stopped_by().filter(|_| self.told.is_none()) {
-            self.told = Some(Instant::now());
+        if let Some(signal) = self.container.stopped_by().filter(|_| self.reported_at.is_none()) {
+            self.reported_at = Some(Instant::now());
             self.tasks.extend(self.gang.terminated(signal));
         }
         self.tasks.extend(self.gang.turn());
-        match std::mem::replace(&mut self.doing, Doing::Nothing) {
-            Doing::Nothing => {}
-            Doing::Choosing(attempt) => match self.manager.as_ref().and_then(|manager| manager.chosen()) {
-                None => self.doing = Doing::Choosing(attempt),
+        match std::mem::replace(&mut self.doing, Activity::Nothing) {
+            Activity::Nothing => {}
+            Activity::Choosing(attempt) => match self.manager.as_ref().and_then(|manager| manager.chosen()) {
+                None => self.doing = Activity::Choosing(attempt),
                 Some(Ok(choice)) => self.tasks.extend(self.gang.chosen(attempt, Ok(&choice))),
-                Some(Err(obstacle)) => self.tell_obstacle(attempt, obstacle),
+                Some(Err(obstacle)) => self.report_obstacle(attempt, obstacle),
             },
-            Doing::Unpacking(attempt, choice, unpacking) => match unpacking.done() {
-                None => self.doing = Doing::Unpacking(attempt, choice, unpacking),
+            Activity::Unpacking(attempt, choice, unpacking) => match unpacking.done() {
+                None => self.doing = Activity::Unpacking(attempt, choice, unpacking),
                 // The program starts in the folder of its code, and the search for the program does too.
                 Some(Ok(folder)) => match std::env::set_current_dir(&folder) {
                     Ok(()) => {
@@ -121,32 +130,32 @@ impl<'a> Member<'a> {
                 },
                 Some(Err(obstacle)) => self.start(&attempt, Some(obstacle))?,
             },
-            Doing::Fetching(attempt) => match self.manager.as_ref().and_then(|manager| manager.chosen()) {
-                None => self.doing = Doing::Fetching(attempt),
+            Activity::Fetching(attempt) => match self.manager.as_ref().and_then(|manager| manager.chosen()) {
+                None => self.doing = Activity::Fetching(attempt),
                 Some(fetched) => self.start(&attempt, fetched.err())?,
             },
-            Doing::Running { attempt, mut run, is_told } => {
+            Activity::Running { attempt, mut run, is_reported } => {
                 let next = run.advance(self.container.message());
                 let is_failing = run.is_failing();
-                if is_failing && !is_told {
+                if is_failing && !is_reported {
                     self.tasks.extend(self.gang.failing(attempt));
                 }
-                let is_told = is_told || is_failing;
+                let is_reported = is_reported || is_failing;
                 match next {
                     Next::Turn { until } => {
                         self.tasks.extend(self.gang.idle(run.is_idle()));
                         run.note_gang(self.gang.is_idle());
-                        self.doing = Doing::Running { attempt, run, is_told };
+                        self.doing = Activity::Running { attempt, run, is_reported };
                         return Ok(until);
                     }
                     Next::Over => {
                         let (outcome, code) = (run.outcome(), run.exit_code());
                         self.is_unkillable = run.is_unkillable();
                         let report = run.into_report();
-                        if self.is_unkillable && self.told.is_none() {
+                        if self.is_unkillable && self.reported_at.is_none() {
                             // Before the end of the attempt is reported, so that a leader does not begin another
                             // attempt.
-                            self.told = Some(Instant::now());
+                            self.reported_at = Some(Instant::now());
                             self.tasks.extend(self.gang.terminated(nix::libc::SIGTERM));
                         }
                         self.tasks.extend(self.gang.ended(attempt, outcome, &report));
@@ -165,9 +174,9 @@ impl<'a> Member<'a> {
                 Task::Choose { attempt } => match self.manager.clone() {
                     Some(manager) => {
                         manager.begin(attempt, None, self.gang.last_ended())?;
-                        self.doing = Doing::Choosing(attempt);
+                        self.doing = Activity::Choosing(attempt);
                     }
-                    None => self.tasks.extend(self.gang.chosen(attempt, Ok(&Choice::default()))),
+                    None => self.tasks.extend(self.gang.chosen(attempt, Ok(&ResumeChoice::default()))),
                 },
                 Task::Start { attempt, workers, port, choice, shell } => {
                     let attempt = Attempt {
@@ -182,15 +191,17 @@ impl<'a> Member<'a> {
                     let attempt = attempt.from(&choice);
                     match self.unpack(&choice)? {
                         Some(unpacking) => {
-                            self.doing = Doing::Unpacking(Box::new(attempt), Box::new(choice), unpacking);
+                            self.doing = Activity::Unpacking(Box::new(attempt), Box::new(choice), unpacking);
                         }
                         None => self.fetch(attempt, choice)?,
                     }
                 }
                 Task::Stop { attempt, grace } => match &mut self.doing {
-                    Doing::Running { attempt: running, run, .. } if *running == attempt => run.stop(grace),
-                    Doing::Fetching(fetching) | Doing::Unpacking(fetching, ..) if fetching.number == Some(attempt) => {
-                        self.doing = Doing::Nothing;
+                    Activity::Running { attempt: running, run, .. } if *running == attempt => run.stop(grace),
+                    Activity::Fetching(fetching) | Activity::Unpacking(fetching, ..)
+                        if fetching.number == Some(attempt) =>
+                    {
+                        self.doing = Activity::Nothing;
                         let report = never_started(attempt, nix::libc::SIGTERM);
                         self.tasks.extend(self.gang.ended(attempt, Outcome::Stopped, &report));
                     }
@@ -203,7 +214,7 @@ impl<'a> Member<'a> {
     }
 
     /// Begins to unpack the code of an attempt, if it is delivered to the pods.
-    fn unpack(&self, choice: &Choice) -> io::Result<Option<Unpacking>> {
+    fn unpack(&self, choice: &ResumeChoice) -> io::Result<Option<Unpacking>> {
         let AgentContext { options, wake, log, .. } = self.container.context();
         let (Some(digest), Some(parts), Some(state)) = (&choice.code, &options.code, &options.state) else {
             return Ok(None);
@@ -213,11 +224,11 @@ impl<'a> Member<'a> {
 
     /// Fetches the checkpoint that an attempt resumes from, if the first worker has chosen it, and then starts the
     /// program.
-    fn fetch(&mut self, attempt: Attempt, choice: Choice) -> io::Result<()> {
+    fn fetch(&mut self, attempt: Attempt, choice: ResumeChoice) -> io::Result<()> {
         match self.manager.clone().filter(|_| !self.gang.leads()) {
             Some(manager) => {
                 manager.begin(attempt.number.unwrap_or(0), Some(choice), None)?;
-                self.doing = Doing::Fetching(Box::new(attempt));
+                self.doing = Activity::Fetching(Box::new(attempt));
                 Ok(())
             }
             None => self.start(&attempt, None),
@@ -226,12 +237,12 @@ impl<'a> Member<'a> {
 
     fn start(&mut self, attempt: &Attempt, obstacle: Option<LaunchError>) -> io::Result<()> {
         let run = Box::new(self.container.start(attempt, obstacle)?);
-        self.doing = Doing::Running { attempt: attempt.number.unwrap_or(0), run, is_told: false };
+        self.doing = Activity::Running { attempt: attempt.number.unwrap_or(0), run, is_reported: false };
         Ok(())
     }
 
     /// The attempt can't begin.
-    fn tell_obstacle(&mut self, attempt: u32, obstacle: LaunchError) {
+    fn report_obstacle(&mut self, attempt: u32, obstacle: LaunchError) {
         let code = launch::exit_code(obstacle.kind);
         self.container.context().log.say(&obstacle.message);
         let report = unstarted(attempt, obstacle);
@@ -268,7 +279,7 @@ impl<'a> Member<'a> {
             Exit::Signalled(_) if self.gang.has_others() => Some(LEAVE),
             _ => None,
         };
-        let stays = self.told.zip(stays).map(|(told, stays)| told + stays);
+        let stays = self.reported_at.zip(stays).map(|(reported, stays)| reported + stays);
         while let Some(until) = stays.filter(|until| Instant::now() < *until) {
             self.container.turn(None, Some(until))?;
         }
@@ -291,7 +302,8 @@ impl<'a> Member<'a> {
     fn write_last(&mut self, end: &GangEnd) {
         if let Some((report, _)) = &mut self.last {
             report.gang = Some(end.clone());
-            report.checkpoints = self.manager.as_ref().and_then(|manager| manager.told()).or(report.checkpoints.take());
+            report.checkpoints =
+                self.manager.as_ref().and_then(|manager| manager.status()).or(report.checkpoints.take());
             self.container.message().write(report);
         }
     }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use protocol::hang::{Hang, Stall};
 use protocol::metric_history::MetricHistory;
 use protocol::progress::{LOSS, Progress, Source, Update};
-use protocol::report::{Reached, Report};
+use protocol::report::{LastProgress, Report};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -98,7 +98,7 @@ impl Observations {
     }
 
     /// Whether a library has printed an error of this kind.
-    pub fn has_told(&self, kind: ErrorPattern) -> bool {
+    pub fn has_reported(&self, kind: ErrorPattern) -> bool {
         self.inner.lock().error_patterns.iter().any(|known| known.kind == kind)
     }
 
@@ -163,7 +163,7 @@ impl Observations {
         report.python_tells = inner.python_tells;
         report.exception = inner.exceptions.first().cloned();
         report.error_patterns.clone_from(&inner.error_patterns);
-        report.progress = Reached::of(&inner.progress);
+        report.progress = LastProgress::from_progress(&inner.progress);
         report.hang.clone_from(&inner.hang);
         inner.report.clone_from(report);
     }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_rest_on_the_loss_of_an_epoch_or_a_step() {
+    fn printed_loss_is_decisive_only_with_an_epoch_or_step() {
         let printed = |line: &str| observed(Source::Output, Text::new(None).line(line.as_bytes()));
         for line in ["Epoch 1/9 loss: nan", "step 3 loss: inf", "{'loss': nan, 'epoch': 0.5}"] {
             assert_eq!(printed(line), (true, 1, true), "{line}");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_tells_by_other_means_or_by_a_pattern_means_it() {
+    fn loss_from_post_file_or_pattern_is_always_decisive() {
         let lost = || Update { metrics: [(LOSS.to_owned(), f64::NAN)].into(), ..Update::default() };
         assert_eq!(observed(Source::Post, Some(lost())), (true, 1, true));
         assert_eq!(observed(Source::File, Some(lost())), (true, 1, true));

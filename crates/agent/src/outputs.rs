@@ -107,10 +107,10 @@ fn last_words(published: Result<Publication, PublishError>) -> String {
 mod tests {
     use super::*;
     use protocol::report::LaunchErrorKind;
-    use publish::Kind;
+    use publish::PublishErrorKind;
 
     #[test]
-    fn last_words_fit_into_a_termination_message() {
+    fn publish_report_fits_the_termination_message() {
         let record = ResultRecord {
             version: 1,
             uri: format!("s3://b/{}", "u".repeat(1200)),
@@ -124,7 +124,9 @@ mod tests {
         let text = last_words(Ok(Publication { record: record.clone(), registered_version: Some("12".to_owned()) }));
         assert!(text.len() <= 4096, "what a kubelet reads: {text}");
         assert_eq!(Report::parse(&text).unwrap().published.unwrap().record, record);
-        let report = Report::parse(&last_words(Err(PublishError::new(Kind::Unavailable, "ä".repeat(5000))))).unwrap();
+        let report =
+            Report::parse(&last_words(Err(PublishError::new(PublishErrorKind::Unavailable, "ä".repeat(5000)))))
+                .unwrap();
         assert_eq!((report.published, report.error.unwrap().kind), (None, LaunchErrorKind::ContentUnavailable));
     }
 }

@@ -30,14 +30,14 @@ thread_local! {
 
 /// Logs survived panics with [`AgentLog`], which never blocks, while std's hook would block on a full stderr. A panic that
 /// is not survived is left to std's hook, because it may be the last thing that happens.
-pub fn tell_of_panics(log: &Arc<AgentLog>) {
+pub fn log_panics(log: &Arc<AgentLog>) {
     let log = Arc::clone(log);
-    let told_so_far = AtomicU32::new(0);
+    let logged_so_far = AtomicU32::new(0);
     let of_std = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !SURVIVES.get() {
             of_std(panic);
-        } else if told_so_far.fetch_add(1, SeqCst) < MAX_TOLD {
+        } else if logged_so_far.fetch_add(1, SeqCst) < MAX_TOLD {
             let thread = std::thread::current();
             let thread = thread.name().unwrap_or("unnamed");
             log.say(format_args!("this is a bug, and the program goes on: {panic} (thread {thread})"));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_ends_its_own_work_only() {
+    fn parser_panic_is_contained() {
         assert_eq!(catch_parser_panic(|| 1), Some(1));
         assert_eq!(
             catch_parser_panic(|| -> u8 { panic!("of a parser, which is meant to be seen in this test's output") }),

@@ -22,7 +22,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_who_holds_most_gives_way() {
+    fn first_connection_of_the_busiest_address_is_closed() {
         assert_eq!(chosen(&[]), None);
         assert_eq!(chosen(&[("10.0.0.1", 1), ("10.0.0.2", 3), ("10.0.0.2", 2), ("10.0.0.3", 0)]), Some(2));
         assert_eq!(chosen(&[("10.0.0.1", 1), ("10.0.0.2", 0)]), Some(1), "of as many the first");

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_listens_is_told_from_one_that_does_not() {
+    fn listening_port_is_distinguished_from_a_closed_one() {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (open, closed) = (free(), free());
         thread::spawn(move || listen(&[open], Duration::from_secs(600)));

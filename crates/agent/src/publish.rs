@@ -2,7 +2,8 @@
 
 use clap::Args;
 use publish::{
-    Address, Kind, Options, Origin, Progress, PublishError, Published, Reading, Registry, Stage, publish, register,
+    Address, Options, Origin, Progress, PublishError, PublishErrorKind, Published, Reading, Registry, Stage, publish,
+    register,
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -115,7 +116,7 @@ fn publish_and_register(args: &PublishArgs) -> Result<(), PublishError> {
 /// A runtime for one publication.
 pub(crate) fn runtime() -> Result<Runtime, PublishError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| PublishError::new(Kind::Local, error.to_string()))
+    runtime.map_err(|error| PublishError::new(PublishErrorKind::Local, error.to_string()))
 }
 
 /// Progress of a publication, for concurrent readers.
@@ -149,7 +150,7 @@ pub(crate) async fn watched(
     };
     tokio::select! {
         result = publish(address, options, progress) => result,
-        () = print => Err(PublishError::new(Kind::Local, "the progress has ended")),
+        () = print => Err(PublishError::new(PublishErrorKind::Local, "the progress has ended")),
     }
 }
 
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_one_line() {
+    fn publish_progress_is_a_single_line() {
         let reading =
             Reading { stage: Stage::Sending, bytes: 1 << 20, sent: 5, total: 1 << 30, files: 1, all_files: 9 };
         assert_eq!(

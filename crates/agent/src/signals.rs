@@ -38,8 +38,8 @@ impl Signals {
     }
 
     /// The next pending signal, if there is one.
-    pub fn next(&self) -> io::Result<Option<Received>> {
-        Ok(self.queue.read_signal()?.map(|info| Received::new(&info)))
+    pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
+        Ok(self.queue.read_signal()?.map(|info| ReceivedSignal::new(&info)))
     }
 
     /// Becomes readable when a signal arrives.
@@ -62,14 +62,14 @@ fn watched() -> SigSet {
 
 /// A signal that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedSignal {
     /// Its number: nix has no names for real-time signals.
     pub number: i32,
     /// Whether a process outside this PID namespace has sent it: the container's runtime, for the kubelet.
     from_outside: bool,
 }
 
-impl Received {
+impl ReceivedSignal {
     fn new(info: &siginfo) -> Self {
         // The kernel reports no PID for a sender from outside. Signals of the kernel itself (a terminal has a new size,
         // a timer is over) have no sender at all.
@@ -99,8 +99,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_tells_the_container_to_stop() {
-        let stops = |signal: Signal, from_outside| Received { number: signal as i32, from_outside }.is_stop();
+    fn stop_signals_are_recognized() {
+        let stops = |signal: Signal, from_outside| ReceivedSignal { number: signal as i32, from_outside }.is_stop();
         for signal in [Signal::SIGTERM, Signal::SIGINT] {
             assert!(stops(signal, true) && stops(signal, false));
         }
@@ -113,13 +113,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_sent_it() {
+    fn signals_from_outside_the_container_are_recognized() {
         // SAFETY: numbers alone, of which 0 is a valid one.
         let mut info: siginfo = unsafe { std::mem::zeroed() };
         info.ssi_signo = 3;
         let is_from_outside = |code, pid| {
             (info.ssi_code, info.ssi_pid) = (code, pid);
-            Received::new(&info).from_outside
+            ReceivedSignal::new(&info).from_outside
         };
         let mut is_from_outside = is_from_outside;
         assert!(is_from_outside(libc::SI_USER, 0));

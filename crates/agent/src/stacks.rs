@@ -58,9 +58,9 @@ pub fn take() -> Stacks {
         read_in_time(&stats, &mut read);
     }
     let parents: BTreeMap<i32, i32> = stats.iter().map(|stat| (stat.pid, stat.ppid)).collect();
-    let told: BTreeMap<i32, (Option<Rank>, bool)> =
+    let reported: BTreeMap<i32, (Option<Rank>, bool)> =
         read.iter().map(|(pid, process)| (*pid, (process.rank, process.is_python))).collect();
-    let ranks = main_processes(&parents, &told);
+    let ranks = main_processes(&parents, &reported);
     let mut processes: Vec<ProcessStacks> = stats
         .iter()
         .map(|stat| {
@@ -76,7 +76,7 @@ pub fn take() -> Stacks {
                 pid: stat.pid,
                 rank: ranks.get(&stat.pid).copied(),
                 command: command_of(stat),
-                state: ProcessState::of(stat.state),
+                state: ProcessState::from_letter(stat.state),
                 kernel: waits_in(stat.pid),
                 python,
                 threads,
@@ -138,16 +138,16 @@ fn read_in_time(stats: &[Stat], read: &mut HashMap<i32, Read1>) {
 
 /// The main process of each rank: the topmost Python that has this rank, else the topmost process. If a launcher gives
 /// each process its rank, the launcher itself has none.
-fn main_processes(parents: &BTreeMap<i32, i32>, told: &BTreeMap<i32, (Option<Rank>, bool)>) -> BTreeMap<i32, u64> {
-    let has_launcher = told.values().any(|(rank, _)| rank.is_some_and(|rank| rank.is_of_launcher));
+fn main_processes(parents: &BTreeMap<i32, i32>, reported: &BTreeMap<i32, (Option<Rank>, bool)>) -> BTreeMap<i32, u64> {
+    let has_launcher = reported.values().any(|(rank, _)| rank.is_some_and(|rank| rank.is_of_launcher));
     let rank_of = |pid: i32| {
-        let (rank, _) = told.get(&pid)?;
+        let (rank, _) = reported.get(&pid)?;
         rank.filter(|rank| rank.is_of_launcher == has_launcher).map(|rank| rank.number)
     };
     let depth = |pid: i32| std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(64).count();
     let mut first: BTreeMap<u64, (bool, usize, i32)> = BTreeMap::new();
     for pid in parents.keys() {
-        let (Some(rank), Some((_, is_python))) = (rank_of(*pid), told.get(pid)) else { continue };
+        let (Some(rank), Some((_, is_python))) = (rank_of(*pid), reported.get(pid)) else { continue };
         let order = (!is_python, depth(*pid), *pid);
         first.entry(rank).and_modify(|known| *known = order.min(*known)).or_insert(order);
     }
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_environment_says() {
+    fn rank_is_read_from_the_environment() {
         let of = |variables: &[&str]| rank(variables.join("\0").as_bytes()).map(|r| (r.number, r.is_of_launcher));
         assert_eq!(of(&["PATH=/bin", "RANK=5", "LOCAL_RANK=1"]), Some((5, true)));
         assert_eq!(of(&["NODE_RANK=2", "RANK=2"]), Some((2, false)));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_main_process_of_each_rank() {
+    fn main_process_of_each_rank_is_found() {
         let of = |number, is_of_launcher| Some(Rank { number, is_of_launcher });
         let parents = BTreeMap::from([(10, 1), (11, 10), (12, 10), (13, 11), (14, 1)]);
         let launched = BTreeMap::from([
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_python_is_not_read() {
+    fn native_process_is_not_taken_for_python() {
         let pid = std::process::id().cast_signed();
         assert!(!is_python(pid));
         assert!(environment(0).is_empty() && command_of(&exposition::usage::stat_of_self().unwrap()).contains('/'));

@@ -87,13 +87,13 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn a_slow_disk_holds_up_nobody_and_gets_the_newest() {
-        let ((begin, begun), (go, gone), (tell, told)) = (channel(), channel(), channel());
+    fn slow_disk_does_not_block_callers_and_gets_the_newest() {
+        let ((begin, begun), (go, gone), (write_done, written)) = (channel(), channel(), channel());
         let writer = Writer::start("test", move || {
             move |number: u32| {
                 begin.send(()).unwrap();
                 gone.recv().unwrap();
-                tell.send(number).unwrap();
+                write_done.send(number).unwrap();
             }
         });
         let writer = writer.unwrap();
@@ -105,15 +105,15 @@ mod tests {
         go.send(()).unwrap();
         assert!(writer.finish(Duration::from_secs(60)));
         drop(writer);
-        assert_eq!(told.iter().collect::<Vec<_>>(), [1, 4], "each is whole, and the last one is the newest");
+        assert_eq!(written.iter().collect::<Vec<_>>(), [1, 4], "each is whole, and the last one is the newest");
     }
 
     #[test]
-    fn what_was_put_last_is_written_though_nobody_waits() {
-        let (tell, told) = channel();
-        let writer = Writer::start("test", move || move |number: u32| tell.send(number).unwrap()).unwrap();
+    fn last_value_is_written_even_if_the_writer_is_dropped() {
+        let (write_done, written) = channel();
+        let writer = Writer::start("test", move || move |number: u32| write_done.send(number).unwrap()).unwrap();
         writer.put(7);
         drop(writer);
-        assert_eq!(told.iter().last(), Some(7));
+        assert_eq!(written.iter().last(), Some(7));
     }
 }

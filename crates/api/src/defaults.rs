@@ -128,7 +128,7 @@ pub const THERE_OR_NOT: [&str; 6] =
 
 /// Default of the field at a path from the spec.
 #[must_use]
-pub fn of(path: &str) -> Option<Value> {
+pub fn for_path(path: &str) -> Option<Value> {
     all().into_iter().find(|(field, _)| *field == path).map(|(_, default)| default)
 }
 

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_of_a_newer_operator_is_read_and_left_alone() {
+    fn state_of_a_newer_operator_is_read_and_left_alone() {
         let newer = job("newer", "").replace(r#""state":"Running""#, r#""state":"Archived""#);
         let jobs = list(&[newer, job("good", "")]).items;
         let [newer, good] = &jobs[..] else { panic!("two jobs") };
@@ -287,7 +287,7 @@ mod tests {
 
     /// An API server with an older CRD must accept the status that a newer operator writes. `kind` is copied from the spec.
     #[test]
-    fn the_schema_of_the_status_lists_no_values() {
+    fn status_schema_has_no_enum_except_runtime_kind() {
         fn enums(at: &str, schema: &Value, found: &mut Vec<String>) {
             if schema.get("enum").is_some() {
                 found.push(at.to_owned());
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_survives_the_worst_objects_that_the_api_server_admits() {
+    fn list_tolerates_the_worst_objects_an_api_server_admits() {
         let ones = format!(r#""podTemplate":{{"spec":{{"containers":[{}1]}}}}"#, "1,".repeat(700_000));
         let text = format!(r#""podTemplate":{{"a":"{}"}}"#, "x".repeat(1_400_000));
         let large = format!(r#""podTemplate":{{"a":"{}"}}"#, "x".repeat(300_000));
@@ -357,14 +357,14 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_counted_from_the_object_and_not_from_its_list() {
+    fn depth_is_counted_from_the_object_rather_than_its_list() {
         let list = list(&[job("at", &nested(Bounds::JOB.depth - 2)), job("beyond", &nested(Bounds::JOB.depth - 1))]);
         assert!(list.items[0].0.is_ok());
         assert!(list.items[1].0.as_ref().unwrap_err().error.contains("the object is nested 65 levels deep"));
     }
 
     #[test]
-    fn an_unknown_value_is_located_and_no_error_grows_with_the_object() {
+    fn invalid_value_error_is_located_and_bounded() {
         let wrong = format!(r#""ttlSecondsAfterFinished":"{}""#, "x".repeat(200_000));
         let list = list(&[job("wrong", &wrong)]);
         let unreadable = list.items[0].0.as_ref().unwrap_err();
@@ -373,13 +373,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_brackets_in_texts_are_no_depth() {
+    fn brackets_in_strings_do_not_count_as_depth() {
         let Size { depth, values } = size(r#"{"a":"[[[{{,,\"[\\","b":[1,"]"]}"#);
         assert_eq!((depth, values), (2, 5));
     }
 
     #[test]
-    fn a_watch_brings_deep_objects_bookmarks_and_the_end_of_its_window() {
+    fn watch_handles_deep_objects_bookmarks_and_expiry() {
         let event = |kind: &str, object: &str| {
             serde_json::from_str::<WatchEvent<Guarded>>(&format!(r#"{{"type":"{kind}","object":{object}}}"#)).unwrap()
         };
@@ -398,7 +398,7 @@ mod tests {
 
     /// Clients with write access can set an object's managedFields at any depth, including those of child objects.
     #[test]
-    fn managed_fields_can_not_hide_an_object_from_its_list() {
+    fn deep_managed_fields_do_not_break_a_list() {
         type Kind = Guarded<k8s_openapi::api::core::v1::ConfigMap>;
         let fields = format!("{}{}", r#"{"f:a":"#.repeat(150) + "{}", "}".repeat(150));
         let config = |name: &str, fields: &str| {
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_may_also_come_from_a_value() {
+    fn object_can_be_deserialized_from_a_value() {
         let value: Value = serde_json::from_str(&job("x", "")).unwrap();
         assert!(serde_json::from_value::<Guarded>(value).unwrap().0.is_ok());
         assert!(

@@ -117,7 +117,7 @@ fn with_defaults(at: &str, cel: &str) -> String {
         let (field, after) = part.split_once(')').unwrap_or((part, ""));
         let path = [at, field].join(".");
         let path = path.trim_start_matches('.');
-        let default = defaults::of(path.strip_prefix("spec.").unwrap_or(path));
+        let default = defaults::for_path(path.strip_prefix("spec.").unwrap_or(path));
         let default = default.unwrap_or_else(|| panic!("{path} has no default"));
         before + &defaults::written_or("self", field, &default) + after
     })

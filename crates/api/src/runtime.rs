@@ -122,7 +122,7 @@ pub struct AppliedRuntime {
 impl AppliedRuntime {
     /// Copies the template from an object.
     #[must_use]
-    pub fn of(kind: RuntimeKind, object: &Value) -> Self {
+    pub fn from_object(kind: RuntimeKind, object: &Value) -> Self {
         let metadata = &object["metadata"];
         let text = |name: &str| metadata[name].as_str().unwrap_or_default().to_owned();
         Self {

@@ -103,7 +103,7 @@ pub fn crd() -> CustomResourceDefinition {
     }
     for_each_child(root, &mut tidy);
     for (path, default) in defaults::all() {
-        tell_default(at(root, &format!("spec.{path}")), &default);
+        describe_default(at(root, &format!("spec.{path}")), &default);
     }
     for rule in RULES {
         let entry = rule.message_expression();
@@ -292,11 +292,11 @@ fn forbid_changes(spec: &mut JSONSchemaProps) {
         .map(|path| same_at(spec, "", path))
         .collect();
     let same = all_same(&fixed);
-    let told = rules::immutable_message(&"%s".repeat(fixed.len())).replace('\'', "\\'");
+    let reported = rules::immutable_message(&"%s".repeat(fixed.len())).replace('\'', "\\'");
     add(
         spec,
         ValidationRule {
-            message_expression: Some(format!("'{told}'.format([{}])", changed(&fixed))),
+            message_expression: Some(format!("'{reported}'.format([{}])", changed(&fixed))),
             ..refusal(format!("self == oldSelf || {same}"), rules::immutable_message(" this;"), "")
         },
     );
@@ -311,17 +311,17 @@ fn forbid_changes_of_running(root: &mut JSONSchemaProps) {
         .map(|path| same_at(spec, "spec.", path))
         .collect();
     let same = all_same(&fixed);
-    let text = |told: String| format!("'{}'", told.replace('\'', "\\'"));
+    let text = |reported: String| format!("'{}'", reported.replace('\'', "\\'"));
     let fields = "%s".repeat(fixed.len());
     let [running, completed] = [rules::running_message(&fields), rules::completed_message(&fields)].map(text);
-    let told = format!(
+    let reported = format!(
         "(has(self.status) && has(self.status.state) && self.status.state == 'Completed' ? {completed} : {running}).format([{}])",
         changed(&fixed)
     );
     add(
         root,
         ValidationRule {
-            message_expression: Some(told),
+            message_expression: Some(reported),
             ..refusal(
                 format!("self.spec == oldSelf.spec || {} || {same}", rules::NO_PROGRAM_RUNS),
                 rules::running_message(" this;"),
@@ -398,7 +398,7 @@ fn forbid_other_size(root: &mut JSONSchemaProps) {
 fn unchanged(at: &str, sure: &str, path: &str, field: &JSONSchemaProps) -> String {
     let of_spec = format!("{sure}{path}");
     let [now, before] = ["self", "oldSelf"].map(|root| format!("{root}.{at}{sure}").trim_end_matches('.').to_owned());
-    if let Some(default) = defaults::of(&of_spec) {
+    if let Some(default) = defaults::for_path(&of_spec) {
         let [now, before] = [now, before].map(|root| defaults::written_or(&root, path, &default));
         return format!("{now} == {before}");
     }
@@ -444,13 +444,13 @@ fn tidy(schema: &mut JSONSchemaProps) {
         schema.default = None;
     }
     if let Some(default) = schema.default.clone().filter(|default| !default.0.is_object()) {
-        tell_default(schema, &default.0);
+        describe_default(schema, &default.0);
     }
     for_each_child(schema, &mut tidy);
 }
 
 /// Appends the default to the description: `kubectl explain` does not show defaults, and most are not in the schema.
-fn tell_default(schema: &mut JSONSchemaProps, default: &Value) {
+fn describe_default(schema: &mut JSONSchemaProps, default: &Value) {
     if let Some(description) = &mut schema.description {
         description.push_str(&format!(" Default: {default}.").replace('"', ""));
     }

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_link_follows_the_best_and_goes_before_a_program_starts() {
+    fn best_link_follows_the_best_checkpoint_until_unlinked() {
         let room = Room::new();
         fs::create_dir_all(room.path("sft/step-2")).unwrap();
         fs::write(room.path("epoch=1.ckpt"), "weights").unwrap();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_somebody_else_stays() {
+    fn foreign_best_entry_is_not_replaced() {
         let room = Room::new();
         fs::create_dir_all(room.path("step-1")).unwrap();
         let root = Folder::root(&room.path(".")).unwrap();

@@ -80,7 +80,7 @@ impl Budget {
     }
 
     /// The same limits for work that must be completed: without a time limit, and with nothing listed yet.
-    pub(super) fn untimed(&self) -> Self {
+    pub(super) fn without_deadline(&self) -> Self {
         Self {
             bytes_per_second: self.bytes_per_second,
             until: None,
@@ -180,14 +180,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_take_their_time() {
+    fn read_time_matches_the_byte_rate() {
         assert_eq!(due(0, 10), Duration::ZERO);
         assert_eq!(due(25, 10), Duration::from_millis(2500));
         assert_eq!(due(u64::MAX, 1), Duration::from_millis(u64::MAX));
     }
 
     #[test]
-    fn a_slow_reader_is_stopped_at_once() {
+    fn throttled_reader_is_stopped_at_once() {
         let stop = Arc::new(AtomicBool::new(false));
         let budget = Budget::default().bytes_per_second(1).stopped_by(stop.clone());
         budget.read(1_000_000).unwrap(); // the next one would wait for days
@@ -199,9 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn each_flag_stops_it() {
+    fn each_stop_flag_stops_the_budget() {
         let [first, second]: [Arc<AtomicBool>; 2] = Default::default();
-        let budget = Budget::default().stopped_by(Arc::clone(&first)).stopped_by(Arc::clone(&second)).untimed();
+        let budget =
+            Budget::default().stopped_by(Arc::clone(&first)).stopped_by(Arc::clone(&second)).without_deadline();
         for flag in [first, second] {
             budget.go_on().unwrap();
             flag.store(true, Ordering::Relaxed);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_is_over_ends_a_scan_and_not_a_reader() {
+    fn expired_time_limit_ends_a_scan_but_not_a_read() {
         let budget = Budget::default().time(Duration::ZERO);
         assert_eq!(budget.in_time().unwrap_err().kind(), io::ErrorKind::TimedOut);
         budget.read(1).unwrap();

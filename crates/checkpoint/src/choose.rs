@@ -1,7 +1,7 @@
 //! Which checkpoint an attempt resumes from: the rules C1 to C6 of docs/checkpoints.md. Pure.
 
-use crate::found::{Found, Verdict};
-use crate::inventory::{Inventory, Known, Stage};
+use crate::found::{FoundCheckpoint, Verdict};
+use crate::inventory::{Inventory, KnownCheckpoint, Stage};
 use crate::wording::shown;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -12,7 +12,7 @@ pub const SUSPECT: u32 = 2;
 /// Where a checkpoint is. The volume is preferred.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Place {
+pub enum Location {
     /// In a store, by the name or URI that people know it by.
     Store(String),
     /// On the volume.
@@ -23,9 +23,9 @@ pub enum Place {
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The checkpoint.
-    pub found: Found,
+    pub found: FoundCheckpoint,
     /// Where it is.
-    pub place: Place,
+    pub place: Location,
     /// Whether this job wrote it, and did so after it used `resumeFrom` if that is set.
     pub counts: bool,
     /// Whether a whole checkpoint once existed at this path, whatever it is now.
@@ -87,11 +87,11 @@ pub struct Query {
 
 /// A candidate that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Passed {
+pub struct SkippedCandidate {
     /// Relative to the root.
     pub path: String,
     /// Where it is.
-    pub place: Place,
+    pub place: Location,
     /// Why not.
     pub why: String,
 }
@@ -101,7 +101,7 @@ pub struct Passed {
 #[serde(rename_all = "camelCase")]
 pub enum Start {
     /// This checkpoint.
-    From(Box<Found>, Place),
+    From(Box<FoundCheckpoint>, Location),
     /// The checkpoint of `resumeFrom`.
     ResumeFrom,
     /// Step 0: there is no checkpoint, or the user lets the run start over.
@@ -118,16 +118,16 @@ pub struct Choice {
     /// What it begins with.
     pub start: Start,
     /// Newer candidates, the newest first.
-    pub passed: Vec<Passed>,
+    pub passed: Vec<SkippedCandidate>,
 }
 
 impl Candidate {
     /// A candidate on the volume.
     #[must_use]
-    pub fn on_volume(known: &Known) -> Self {
+    pub fn on_volume(known: &KnownCheckpoint) -> Self {
         Self {
             found: known.found.clone(),
-            place: Place::Volume,
+            place: Location::Volume,
             counts: known.own,
             was_whole: false,
             failed_starts: known.failed_starts,
@@ -137,7 +137,7 @@ impl Candidate {
 
     /// A candidate on the volume, for the job of this inventory.
     #[must_use]
-    pub fn known_to(inventory: &Inventory, known: &Known) -> Self {
+    pub fn known_to(inventory: &Inventory, known: &KnownCheckpoint) -> Self {
         let path = &known.found.path;
         let counts = known.own || inventory.has_written(path);
         Self { counts, was_whole: inventory.was_whole(path), ..Self::on_volume(known) }
@@ -146,18 +146,18 @@ impl Candidate {
     /// A candidate in a store. A checkpoint with a manifest there was good. `failed_starts` are those of the same
     /// checkpoint on the volume.
     #[must_use]
-    pub fn in_store(found: Found, store: &str, failed_starts: u32) -> Self {
-        let place = Place::Store(store.to_owned());
+    pub fn in_store(found: FoundCheckpoint, store: &str, failed_starts: u32) -> Self {
+        let place = Location::Store(store.to_owned());
         Self { found, place, counts: false, was_whole: true, failed_starts, unread: false }
     }
 
-    /// As [`Found::newer`]. Of two with the same step that were written at once, the one on the volume comes first.
+    /// As [`FoundCheckpoint::newer`]. Of two with the same step that were written at once, the one on the volume comes first.
     fn better(&self, other: &Self) -> Ordering {
         let (ours, theirs) = (&self.found, &other.found);
-        let epoch = |found: &Found| found.epoch.unwrap_or(f64::NEG_INFINITY);
-        let is_told = |found: &Found| found.step.is_some() || found.epoch.is_some();
-        let place = |it: &Self| is_told(&it.found).then_some(&it.place).cloned();
-        (is_told(ours).cmp(&is_told(theirs)))
+        let epoch = |found: &FoundCheckpoint| found.epoch.unwrap_or(f64::NEG_INFINITY);
+        let is_reported = |found: &FoundCheckpoint| found.step.is_some() || found.epoch.is_some();
+        let place = |it: &Self| is_reported(&it.found).then_some(&it.place).cloned();
+        (is_reported(ours).cmp(&is_reported(theirs)))
             .then(ours.order.cmp(&theirs.order))
             .then(ours.step.cmp(&theirs.step))
             .then(epoch(ours).total_cmp(&epoch(theirs)))
@@ -218,7 +218,7 @@ pub fn choose(query: Query, mut proof: impl FnMut(&Candidate) -> Result<(), Doub
             }
             Err(Doubt::Bad(why)) => why,
         };
-        passed.push(Passed { path: candidate.found.path, place: candidate.place, why });
+        passed.push(SkippedCandidate { path: candidate.found.path, place: candidate.place, why });
     }
     if !has_own || may_start_over {
         return start(Start::Scratch, passed);
@@ -230,9 +230,9 @@ pub fn choose(query: Query, mut proof: impl FnMut(&Candidate) -> Result<(), Doub
 /// The choice in words, a line each.
 #[must_use]
 pub fn explain(choice: &Choice) -> Vec<String> {
-    let at = |place: &Place| match place {
-        Place::Volume => String::new(),
-        Place::Store(store) => format!(" in {}", shown(store)),
+    let at = |place: &Location| match place {
+        Location::Volume => String::new(),
+        Location::Store(store) => format!(" in {}", shown(store)),
     };
     let passed = choice.passed.iter();
     let mut lines: Vec<String> =
@@ -260,15 +260,15 @@ mod tests {
     use jiff::Timestamp;
     use proptest::prelude::*;
 
-    fn found(step: Option<u64>, modified: i64) -> Found {
+    fn found(step: Option<u64>, modified: i64) -> FoundCheckpoint {
         let path = step.map_or_else(|| format!("model-{modified}"), |step| format!("checkpoint-{step}"));
         let modified = Timestamp::from_second(modified).unwrap();
-        Found { format: Format::HuggingFace, step, bytes: 1, modified, ..Found::nothing_at(&path) }
+        FoundCheckpoint { format: Format::HuggingFace, step, bytes: 1, modified, ..FoundCheckpoint::nothing_at(&path) }
     }
 
     /// A checkpoint that another job has left.
-    fn volume(found: Found) -> Candidate {
-        Candidate { found, place: Place::Volume, counts: false, was_whole: false, failed_starts: 0, unread: false }
+    fn volume(found: FoundCheckpoint) -> Candidate {
+        Candidate { found, place: Location::Volume, counts: false, was_whole: false, failed_starts: 0, unread: false }
     }
 
     fn own(step: u64) -> Candidate {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn with(candidate: Candidate, verdict: Verdict) -> Candidate {
-        Candidate { found: Found { verdict, ..candidate.found.clone() }, ..candidate }
+        Candidate { found: FoundCheckpoint { verdict, ..candidate.found.clone() }, ..candidate }
     }
 
     fn incomplete() -> Verdict {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_newest_good_one() {
+    fn newest_good_checkpoint_is_chosen() {
         let choice = choose(
             among(vec![
                 volume(found(Some(100), 0)),
@@ -342,16 +342,16 @@ mod tests {
     }
 
     #[test]
-    fn newest_is_what_was_written_last() {
+    fn last_written_checkpoint_is_the_newest() {
         let later = |step, order| {
             let own = own(step);
-            Candidate { found: Found { order, ..own.found.clone() }, ..own }
+            Candidate { found: FoundCheckpoint { order, ..own.found.clone() }, ..own }
         };
         assert_eq!(step(among(vec![later(9000, 1), later(100, 2)])), Some(100), "the steps have begun again");
     }
 
     #[test]
-    fn what_this_job_wrote_goes_before_what_others_left() {
+    fn own_checkpoints_take_precedence_over_others() {
         assert_eq!(step(among(vec![volume(found(Some(9000), 0)), own(500)])), Some(500));
         assert_eq!(step(among(vec![volume(found(Some(9000), 0))])), Some(9000), "and without it they are taken");
         let begun = with(own(500), incomplete());
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_goes_first_until_it_is_used() {
+    fn unused_resume_from_takes_precedence() {
         let all = vec![own(6000), volume(found(Some(9000), 0))];
         let unused = Query { wish: Wish::Unused, ..among(all.clone()) };
         assert_eq!(start(unused), Start::ResumeFrom);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_stays_until_this_job_has_saved() {
+    fn resume_from_applies_until_this_job_has_saved() {
         let used = |candidates| start(Query { wish: Wish::Used, ..among(candidates) });
         assert_eq!(used(Vec::new()), Start::ResumeFrom);
         assert_eq!(used(vec![volume(found(Some(9000), 0))]), Start::ResumeFrom, "others' never count");
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_waited_for() {
+    fn unreadable_newest_checkpoint_is_waited_for() {
         let unlisted = Query { unlisted: Some("EIO".into()), ..among(vec![own(5)]) };
         for wish in [Wish::None, Wish::Unused, Wish::Used] {
             assert_eq!(start(Query { wish, ..unlisted.clone() }), Start::Unread("EIO".into()));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_whose_checkpoints_are_all_bad_waits() {
+    fn job_with_only_bad_checkpoints_waits() {
         let was_whole = Candidate { was_whole: true, ..with(own(3), incomplete()) };
         for bad in [with(own(1), corrupted()), suspect(own(2)), was_whole] {
             let query = among(vec![bad.clone(), volume(found(Some(9), 0))]);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn without_checkpoints_a_run_begins_at_step_0() {
+    fn run_without_checkpoints_starts_at_step_0() {
         assert_eq!(start(among(Vec::new())), Start::Scratch);
         assert_eq!(start(among(vec![with(own(5), incomplete())])), Start::Scratch, "its first save was cut off");
         assert_eq!(start(among(vec![with(volume(found(Some(5), 0)), corrupted())])), Start::Scratch);
@@ -414,22 +414,22 @@ mod tests {
     }
 
     #[test]
-    fn the_volume_goes_before_a_store() {
+    fn volume_wins_over_a_store_unless_the_store_is_newer() {
         let store = |found| Candidate::in_store(found, "s3://bucket", 0);
         let take = |candidates| match start(among(candidates)) {
             Start::From(_, place) => place,
             other => panic!("{other:?}"),
         };
         let both = vec![store(found(Some(5), 9)), volume(found(Some(5), 1))];
-        assert_eq!(take(both), Place::Volume);
+        assert_eq!(take(both), Location::Volume);
         let newer = vec![store(found(Some(6), 1)), volume(found(Some(5), 9))];
-        assert_eq!(take(newer), Place::Store("s3://bucket".into()));
+        assert_eq!(take(newer), Location::Store("s3://bucket".into()));
         let newer = vec![store(found(None, 2)), volume(found(None, 1))];
-        assert_eq!(take(newer), Place::Store("s3://bucket".into()));
+        assert_eq!(take(newer), Location::Store("s3://bucket".into()));
         let both = among(vec![volume(found(Some(5), 1)), store(found(Some(5), 1))]);
         let choice = choose(both, |candidate| match candidate.place {
-            Place::Volume => Err(Doubt::Bad("it has rotted".into())),
-            Place::Store(_) => Ok(()),
+            Location::Volume => Err(Doubt::Bad("it has rotted".into())),
+            Location::Store(_) => Ok(()),
         });
         assert_eq!(explain(&choice)[1], "checkpoint-5 in s3://bucket: taken: the newest that is good");
     }
@@ -438,7 +438,7 @@ mod tests {
         #[test]
         fn better_is_a_total_order(all in proptest::collection::vec((proptest::option::of(0..2u64), 0..2i64, 0..3u8, 0..2u64), 3)) {
             let all: Vec<Candidate> = all.into_iter().map(|(step, time, place, order)| {
-                let found = Found { order, ..found(step, time) };
+                let found = FoundCheckpoint { order, ..found(step, time) };
                 match place {
                     0 => volume(found),
                     n => Candidate::in_store(found, &n.to_string(), 0),

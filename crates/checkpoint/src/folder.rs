@@ -389,7 +389,7 @@ impl Stamp {
 }
 
 /// Part of a file that one thread sums up.
-struct Part<'m> {
+struct FileSlice<'m> {
     member: &'m Member,
     bytes: Range<u64>,
     crc32c: OnceLock<u32>,
@@ -432,7 +432,7 @@ impl<'a> OnVolume<'a> {
             let mut at = sum.bytes;
             while at < member.size {
                 let end = member.size.min(at.saturating_add(PART));
-                parts.push(Part { member, bytes: at..end, crc32c: OnceLock::new() });
+                parts.push(FileSlice { member, bytes: at..end, crc32c: OnceLock::new() });
                 at = end;
             }
         }
@@ -456,7 +456,7 @@ impl<'a> OnVolume<'a> {
     }
 
     /// Sums up all parts. The first error ends all threads.
-    fn sum_up(&self, parts: &[Part<'_>]) -> io::Result<()> {
+    fn sum_up(&self, parts: &[FileSlice<'_>]) -> io::Result<()> {
         let threads = match self.budget.is_paced() {
             true => 1,
             false => thread::available_parallelism().map_or(1, usize::from).min(THREADS).min(parts.len()),
@@ -481,7 +481,7 @@ impl<'a> OnVolume<'a> {
         })
     }
 
-    fn sum_part(&self, part: &Part<'_>) -> io::Result<u32> {
+    fn sum_part(&self, part: &FileSlice<'_>) -> io::Result<u32> {
         let file = self.file(&part.member.path)?;
         let mut buffer = vec![0; (part.bytes.end - part.bytes.start).min(PIECE) as usize];
         let (mut at, mut sum) = (part.bytes.start, 0);
@@ -664,7 +664,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
     #[test]
-    fn nothing_leads_out() {
+    fn links_and_paths_cannot_leave_the_root() {
         let room = Room::new();
         let (inside, outside) = (room.path("inside"), room.path("outside"));
         room.write("outside/secret", "secret");
@@ -684,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_or_removed_outside() {
+    fn nothing_outside_the_root_is_written_or_removed() {
         let room = Room::new();
         let (inside, outside) = (room.path("inside"), room.path("outside"));
         room.write("outside/kept", "kept");
@@ -729,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_list_is_no_list() {
+    fn partial_listing_is_an_error() {
         let room = Room::new();
         room.write(&format!("{}file", "d/".repeat(MEMBER_DEPTH)), "x");
         let root = Folder::root(&room.path("")).unwrap();
@@ -740,7 +740,7 @@ mod tests {
 
     /// A large file in parts, beside small ones, by several threads or by one that is slow.
     #[test]
-    fn sums_of_parts_are_those_of_files() {
+    fn checksums_by_part_match_whole_files() {
         let room = Room::new();
         let large: Vec<u8> = (0..PART * 2 + 5).map(|at| (at % 251) as u8).collect();
         room.write("a", "small");
@@ -766,7 +766,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn what_passes_is_summed_up(bytes in proptest::collection::vec(any::<u8>(), 0..3000), reads in proptest::collection::vec((0..3000u64, 0..500usize), 0..8)) {
+        fn checksum_covers_the_file_regardless_of_reads(bytes in proptest::collection::vec(any::<u8>(), 0..3000), reads in proptest::collection::vec((0..3000u64, 0..500usize), 0..8)) {
             let room = Room::new();
             std::fs::File::create(room.path("file")).unwrap().write_all(&bytes).unwrap();
             let root = Folder::root(&room.path("")).unwrap();

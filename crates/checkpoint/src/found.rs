@@ -120,25 +120,25 @@ pub struct Judgement {
 impl Judgement {
     /// A judgement with only a verdict.
     #[must_use]
-    pub fn of(verdict: Verdict) -> Self {
+    pub fn from_verdict(verdict: Verdict) -> Self {
         Self { verdict, step: None, epoch: None, metrics: BTreeMap::new(), needs: Vec::new() }
     }
 
     /// No fault was found.
     #[must_use]
     pub fn valid() -> Self {
-        Self::of(Verdict::Valid)
+        Self::from_verdict(Verdict::Valid)
     }
 
     /// Everything is written, but damage may be undetected.
     #[must_use]
     pub fn complete(why: impl Into<String>) -> Self {
-        Self::of(Verdict::Complete { why: why.into() })
+        Self::from_verdict(Verdict::Complete { why: why.into() })
     }
 
     /// Changes a valid verdict to [`Verdict::Complete`] if `unseen` says why damage may be undetected.
     #[must_use]
-    pub fn but(mut self, unseen: Option<String>) -> Self {
+    pub fn with_unseen(mut self, unseen: Option<String>) -> Self {
         if let (Verdict::Valid, Some(why)) = (&self.verdict, unseen) {
             self.verdict = Verdict::Complete { why };
         }
@@ -148,20 +148,20 @@ impl Judgement {
     /// Something is missing.
     #[must_use]
     pub fn incomplete(why: impl Into<String>) -> Self {
-        Self::of(Verdict::Incomplete { why: why.into() })
+        Self::from_verdict(Verdict::Incomplete { why: why.into() })
     }
 
     /// `file` (relative to the checkpoint) is wrong.
     #[must_use]
     pub fn corrupted(file: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::of(Verdict::Corrupted { file: file.into(), why: why.into() })
+        Self::from_verdict(Verdict::Corrupted { file: file.into(), why: why.into() })
     }
 }
 
 /// A checkpoint that was found below a root.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Found {
+pub struct FoundCheckpoint {
     /// Relative to the root: the folder or file that a program would be given, or the prefix of its files.
     pub path: String,
     /// Whether it is a folder with everything below it; else it is a file, or the files that begin with `path`.
@@ -206,7 +206,7 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-impl Found {
+impl FoundCheckpoint {
     /// A folder of which only the path is known.
     #[must_use]
     pub fn nothing_at(path: &str) -> Self {
@@ -247,7 +247,7 @@ impl Found {
     }
 }
 
-/// Values that decide which of two checkpoints is newer, wherever they are stored; see [`Found::newer`].
+/// Values that decide which of two checkpoints is newer, wherever they are stored; see [`FoundCheckpoint::newer`].
 pub struct Age<'a> {
     pub order: u64,
     pub step: Option<u64>,
@@ -260,8 +260,8 @@ impl Age<'_> {
     /// Newer checkpoints compare greater.
     pub fn newer(&self, other: &Self) -> Ordering {
         let epoch = |age: &Self| age.epoch.unwrap_or(f64::NEG_INFINITY);
-        let is_told = |age: &Self| age.step.is_some() || age.epoch.is_some();
-        (is_told(self).cmp(&is_told(other)))
+        let is_reported = |age: &Self| age.step.is_some() || age.epoch.is_some();
+        (is_reported(self).cmp(&is_reported(other)))
             .then(self.order.cmp(&other.order))
             .then(self.step.cmp(&other.step))
             .then(epoch(self).total_cmp(&epoch(other)))
@@ -275,16 +275,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_found() -> impl Strategy<Value = Found> {
+    fn any_found() -> impl Strategy<Value = FoundCheckpoint> {
         let epoch = prop_oneof![Just(None), Just(Some(f64::NAN)), (0..3u8).prop_map(|epoch| Some(f64::from(epoch)))];
         (proptest::option::of(0..3u64), epoch, 0..3i64, "[ab]", 0..3u64).prop_map(|(step, epoch, time, path, order)| {
-            Found {
+            FoundCheckpoint {
                 step,
                 epoch,
                 modified: Timestamp::from_second(time).unwrap(),
                 order,
                 earliest: order,
-                ..Found::nothing_at(&path)
+                ..FoundCheckpoint::nothing_at(&path)
             }
         })
     }

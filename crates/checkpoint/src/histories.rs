@@ -9,8 +9,8 @@ use crate::choose::{Candidate, Choice, Doubt, Query, SUSPECT, Start, Wish, choos
 use crate::folder::Folder;
 use crate::formats::{Claim, Rules};
 use crate::found::{Depth, Format, Judgement};
-use crate::inventory::{Inventory, Known, Scan};
-use crate::keep::{self, Fate, Keep, decide};
+use crate::inventory::{Inventory, KnownCheckpoint, Scan};
+use crate::keep::{self, RetentionDecision, RetentionRules, decide};
 use crate::ledger;
 use crate::remove::remove_save;
 use crate::testing::as_nobody;
@@ -147,7 +147,7 @@ struct History {
     phase: Phase,
     inventory: Inventory,
     now: Timestamp,
-    keep: Keep,
+    keep: RetentionRules,
     /// `resumeFrom`, and whether an attempt has resumed from it.
     wish: Option<&'static str>,
     is_wish_used: bool,
@@ -165,15 +165,16 @@ struct History {
     deleted: u64,
 }
 
-type Decided<'a> = Vec<Vec<(&'a Known, Fate)>>;
-type Rule = for<'a> fn(&'a [Known], &Keep, Timestamp) -> Decided<'a>;
+type Decided<'a> = Vec<Vec<(&'a KnownCheckpoint, RetentionDecision)>>;
+type Rule = for<'a> fn(&'a [KnownCheckpoint], &RetentionRules, Timestamp) -> Decided<'a>;
 
 impl History {
     fn new(seed: u64) -> Result<Self, String> {
         let mut dice = Dice(seed);
         let shm = Path::new("/dev/shm");
         let root = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.unwrap();
-        let keep = Keep { retention: [0, 1, 1, 2, 2, 3, 3, 3][dice.below(8) as usize], ..Keep::default() };
+        let keep =
+            RetentionRules { retention: [0, 1, 1, 2, 2, 3, 3, 3][dice.below(8) as usize], ..RetentionRules::default() };
         let phase = Self::phase(&mut dice);
         let mut history = Self {
             inventory: Inventory::with_formats(root.path(), UID, "llama", FORMATS),
@@ -329,7 +330,7 @@ impl History {
         self.now += SignedDuration::from_secs(20);
         if self.other_until.is_some() {
             let root = Folder::root(self.root.path()).unwrap();
-            ledger::heartbeat(&root, "uid-2", "other", ledger::Turn::Holds, self.now).unwrap();
+            ledger::heartbeat(&root, "uid-2", "other", ledger::RootClaim::Holds, self.now).unwrap();
         }
         let scan = self.inventory.scan(self.now, None, &Budget::default());
         if self.other_until.take_if(|until| *until <= self.now).is_some() {
@@ -527,14 +528,14 @@ impl History {
         if self.blocked.is_none() {
             self.judge_beside(&scan)?;
         }
-        let keep = Keep { is_shared: !scan.others.is_empty(), ..self.keep.clone() };
+        let keep = RetentionRules { is_shared: !scan.others.is_empty(), ..self.keep.clone() };
         let before = self.truth.clone();
         for save in rule(&scan.found, &keep, self.now) {
             for (_, fate) in &save {
-                let (Fate::Keep(rule) | Fate::Delete(rule)) = fate;
+                let (RetentionDecision::Keep(rule) | RetentionDecision::Delete(rule)) = fate;
                 self.count(rule.id());
             }
-            if save.iter().all(|(_, fate)| matches!(fate, Fate::Delete(_))) {
+            if save.iter().all(|(_, fate)| matches!(fate, RetentionDecision::Delete(_))) {
                 let root = Folder::root(self.root.path()).unwrap();
                 let files: Vec<_> = save.iter().map(|(known, _)| &known.found).collect();
                 remove_save(&root, &files, &Budget::default()).unwrap();
@@ -548,7 +549,7 @@ impl History {
     }
 
     /// Checks what was deleted against the rules.
-    fn judge(&self, before: &BTreeMap<String, Truth>, gone: &[String], keep: &Keep) -> Result<(), String> {
+    fn judge(&self, before: &BTreeMap<String, Truth>, gone: &[String], keep: &RetentionRules) -> Result<(), String> {
         if !gone.is_empty() && (keep.retention == 0 || keep.is_shared) {
             return Err(format!("K1, K2: {gone:?} of all"));
         }
@@ -683,14 +684,14 @@ fn live(seed: u64, rule: Rule) -> Result<History, String> {
 }
 
 /// The former rule: keep the newest of the whole tree by step, file by file.
-fn rule_by_steps<'a>(found: &'a [Known], keep: &Keep, _: Timestamp) -> Decided<'a> {
-    let mut all: Vec<&Known> = found.iter().filter(|known| known.own && known.found.step.is_some()).collect();
+fn rule_by_steps<'a>(found: &'a [KnownCheckpoint], keep: &RetentionRules, _: Timestamp) -> Decided<'a> {
+    let mut all: Vec<&KnownCheckpoint> = found.iter().filter(|known| known.own && known.found.step.is_some()).collect();
     all.sort_by_key(|known| std::cmp::Reverse(known.found.step));
     let mut proven = 0;
     let mut gone = Vec::new();
     for known in all {
         if keep.retention > 0 && !keep.is_shared && proven >= keep.retention && known.found.is_good() {
-            gone.push(vec![(known, Fate::Delete(keep::Rule::Superseded))]);
+            gone.push(vec![(known, RetentionDecision::Delete(keep::Rule::Superseded))]);
         }
         proven += usize::from(known.is_proven());
     }
@@ -734,7 +735,7 @@ fn no_history_loses_work() {
 
 /// The oracle is effective: it finds the fault of the former rule.
 #[test]
-fn the_rule_by_steps_is_found_out() {
+fn oracle_detects_work_lost_by_the_step_rule() {
     as_nobody();
     let lost = (0..50).filter_map(|seed| live(seed, rule_by_steps).err()).count();
     assert!(lost > 10, "{lost} of 50");

@@ -4,8 +4,8 @@ use crate::budget::Budget;
 use crate::files::{Files, Member, ReadSeek};
 use crate::folder::{DEPTH, Folder, OnVolume, Stamp};
 use crate::formats::{Claim, FORMATS, Listing, Rules, named};
-use crate::found::{Depth, Format, Found, Judgement, Verdict};
-use crate::ledger::{self, Entry, Ledger, OURS, Turn, UsedWish};
+use crate::found::{Depth, Format, FoundCheckpoint, Judgement, Verdict};
+use crate::ledger::{self, Entry, Ledger, OURS, RootClaim, UsedWish};
 use crate::series::{Series, saves};
 use crate::wording::shown;
 use jiff::{SignedDuration, Timestamp};
@@ -56,10 +56,10 @@ pub enum Stage {
 /// A checkpoint on the volume, with what the ledger records of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Known {
+pub struct KnownCheckpoint {
     /// What it is.
     #[serde(flatten)]
-    pub found: Found,
+    pub found: FoundCheckpoint,
     /// Its lifecycle stage.
     pub stage: Stage,
     /// Whether this job, and no other, has written it.
@@ -73,7 +73,7 @@ pub struct Known {
     pub crc32c: Option<Vec<u32>>,
 }
 
-impl Known {
+impl KnownCheckpoint {
     /// Whether it has been unchanged for so long that its writer has probably finished.
     #[must_use]
     pub fn is_quiet(&self, now: Timestamp) -> bool {
@@ -95,14 +95,14 @@ impl Known {
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// The checkpoints, the newest first.
-    pub found: Vec<Known>,
+    pub found: Vec<KnownCheckpoint>,
     /// Descriptions of what the scan could not read.
     pub notes: Vec<String>,
     /// Other jobs that use the root. If there are any, nothing is deleted.
     pub others: Vec<String>,
     /// Whether the other jobs that use the root could not be listed. The owner of new checkpoints is then unknown, and
     /// the ledger records nothing of this scan.
-    pub untold: bool,
+    pub unreported: bool,
     /// Whether the scan finished.
     pub whole: bool,
     /// Files that no format claims, by the folder in which they lie beside one of this job's own checkpoints. Examples
@@ -129,14 +129,15 @@ impl Scan {
     /// series, and some of their bytes have not been read yet.
     #[must_use]
     pub fn to_read(&self, most: usize, now: Timestamp) -> Vec<usize> {
-        if self.untold {
+        if self.unreported {
             return Vec::new();
         }
         // A program may save so often that its newest checkpoints are never quiet. The newest quiet ones then count
         // instead.
-        let can_be =
-            |known: &Known| known.found.is_good() && (known.found.depth == Depth::Content || known.is_quiet(now));
-        let all: Vec<(usize, &Known)> = self.found.iter().enumerate().collect();
+        let can_be = |known: &KnownCheckpoint| {
+            known.found.is_good() && (known.found.depth == Depth::Content || known.is_quiet(now))
+        };
+        let all: Vec<(usize, &KnownCheckpoint)> = self.found.iter().enumerate().collect();
         let mut counts: BTreeMap<Series, usize> = BTreeMap::new();
         let mut next = Vec::new();
         for save in saves(&all, |(_, known)| &known.found) {
@@ -196,7 +197,7 @@ pub struct Inventory {
     /// Whether the ledger had no record of this job at its first scan.
     was_new: bool,
     /// Whether this job uses the root or waits for it.
-    turn: Turn,
+    turn: RootClaim,
     /// Time of the last scan that covered everything but `unseen`, by the local clock.
     looked: Option<Timestamp>,
     /// Folders that the last scan could not read, each with the time of the last scan that could.
@@ -222,7 +223,7 @@ struct Moment {
 
 /// A checkpoint that a format has claimed.
 #[derive(Clone)]
-struct Claimed {
+struct ClaimedCheckpoint {
     path: String,
     folder: bool,
     /// Names of the files, if the checkpoint is not a folder.
@@ -252,7 +253,7 @@ impl Inventory {
             is_saved: true,
             said: None,
             was_new: false,
-            turn: Turn::Holds,
+            turn: RootClaim::Holds,
             looked: None,
             unseen: BTreeMap::new(),
             proofs: None,
@@ -291,7 +292,7 @@ impl Inventory {
         scan.notes.extend(self.ledger.refresh(&root));
         self.was_new |= self.said.is_none() && !self.ledger.book.jobs.contains_key(&self.uid);
         let began = self.arrive(&root, now, &mut scan);
-        let before = scan.untold.then(|| (self.ledger.book.clone(), self.is_saved));
+        let before = scan.unreported.then(|| (self.ledger.book.clone(), self.is_saved));
         let is_alone = self.ledger.book.jobs.contains_key(&self.uid) && scan.others.is_empty();
         let moment = Moment {
             now,
@@ -397,7 +398,13 @@ impl Inventory {
     ///
     /// # Errors
     /// If it could not be read to its end, or changed meanwhile. The error does not mean that the checkpoint is bad.
-    pub fn verify(&mut self, found: &Found, again: bool, now: Timestamp, budget: &Budget) -> io::Result<Known> {
+    pub fn verify(
+        &mut self,
+        found: &FoundCheckpoint,
+        again: bool,
+        now: Timestamp,
+        budget: &Budget,
+    ) -> io::Result<KnownCheckpoint> {
         let (known, reading) = self.begin_reading(found, again, now, budget)?;
         match reading {
             Some(reading) => {
@@ -412,7 +419,12 @@ impl Inventory {
     ///
     /// # Errors
     /// If its files could not be listed.
-    pub fn verify_structure(&mut self, found: &Found, now: Timestamp, budget: &Budget) -> io::Result<Known> {
+    pub fn verify_structure(
+        &mut self,
+        found: &FoundCheckpoint,
+        now: Timestamp,
+        budget: &Budget,
+    ) -> io::Result<KnownCheckpoint> {
         self.begin_reading(found, false, now, budget).map(|(known, _)| known)
     }
 
@@ -423,12 +435,12 @@ impl Inventory {
     /// If its files could not be listed.
     pub fn begin_reading(
         &mut self,
-        found: &Found,
+        found: &FoundCheckpoint,
         again: bool,
         now: Timestamp,
         budget: &Budget,
-    ) -> io::Result<(Known, Option<Reading>)> {
-        let budget = &budget.untimed();
+    ) -> io::Result<(KnownCheckpoint, Option<Reading>)> {
+        let budget = &budget.without_deadline();
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
         let moment =
@@ -448,7 +460,7 @@ impl Inventory {
     ///
     /// # Errors
     /// If the checkpoint has changed meanwhile. Its state is then unknown.
-    pub fn end_reading(&mut self, read: Read, now: Timestamp) -> io::Result<Known> {
+    pub fn end_reading(&mut self, read: Read, now: Timestamp) -> io::Result<KnownCheckpoint> {
         let Read { claim, members, judgement, verdict, crc32c } = read;
         let entry = self.ledger.book.checkpoints.get_mut(&claim.path);
         let entry = entry.filter(|entry| entry.members == members).ok_or_else(changes)?;
@@ -467,7 +479,7 @@ impl Inventory {
             }
             (entry.earlier, entry.anew) = (None, None);
         }
-        let known = tell(&claim, entry, &self.uid, None, now);
+        let known = known_checkpoint(&claim, entry, &self.uid, None, now);
         self.is_saved = false;
         if let Ok(root) = Folder::root(&self.root) {
             self.save(&root);
@@ -481,10 +493,10 @@ impl Inventory {
     ///
     /// # Errors
     /// If the local files could not be read.
-    pub fn lacks(&self, found: &Found, all: &[Member], budget: &Budget) -> io::Result<Option<String>> {
+    pub fn lacks(&self, found: &FoundCheckpoint, all: &[Member], budget: &Budget) -> io::Result<Option<String>> {
         let root = Folder::root(&self.root)?;
         let claim = self.claim_at(&root, found, budget)?;
-        let files = Gathered { here: claim.open(&root, budget, false)?, all };
+        let files = PartlyLocalFiles { here: claim.open(&root, budget, false)?, all };
         match judge(&claim, &files, Depth::Structure) {
             Ok(Judgement { verdict: Verdict::Incomplete { why }, .. }) => Ok(Some(why)),
             Ok(Judgement { verdict: Verdict::Corrupted { file, why }, .. }) => Ok(Some(format!("{file}: {why}"))),
@@ -517,7 +529,7 @@ impl Inventory {
     /// Makes this job wait until no other job uses the root, unless this job already uses it.
     pub fn await_turn(&mut self, now: Timestamp) {
         let holds = Folder::root(&self.root).is_ok_and(|root| ledger::holds(&root, &self.uid, now));
-        (self.turn, self.said) = (if holds { Turn::Holds } else { Turn::Waits }, None);
+        (self.turn, self.said) = (if holds { RootClaim::Holds } else { RootClaim::Waits }, None);
     }
 
     /// Makes this job use the root. If other jobs came first, it returns their names, and this job keeps waiting.
@@ -526,15 +538,15 @@ impl Inventory {
     /// proceeds.
     pub fn take_turn(&mut self, now: Timestamp) -> Vec<String> {
         let Ok(root) = Folder::root(&self.root) else { return Vec::new() };
-        if self.turn == Turn::Holds {
+        if self.turn == RootClaim::Holds {
             return Vec::new();
         }
         // If the root can't be written, this job can't announce itself to other jobs either.
-        let _ = ledger::heartbeat(&root, &self.uid, &self.name, Turn::Holds, now);
-        let others = ledger::others(&root, &self.uid, Turn::Holds, now).unwrap_or_default();
+        let _ = ledger::heartbeat(&root, &self.uid, &self.name, RootClaim::Holds, now);
+        let others = ledger::others(&root, &self.uid, RootClaim::Holds, now).unwrap_or_default();
         match others.is_empty() {
-            true => self.turn = Turn::Holds,
-            false => _ = ledger::heartbeat(&root, &self.uid, &self.name, Turn::Waits, now),
+            true => self.turn = RootClaim::Holds,
+            false => _ = ledger::heartbeat(&root, &self.uid, &self.name, RootClaim::Waits, now),
         }
         others
     }
@@ -629,11 +641,11 @@ impl Inventory {
     }
 
     /// Known checkpoints at or below a path that the scan could not read.
-    fn known_below(&self, path: &str) -> Vec<Claimed> {
+    fn known_below(&self, path: &str) -> Vec<ClaimedCheckpoint> {
         let known = self.ledger.book.checkpoints.iter().filter(|(known, _)| is_at_or_below(known, path));
         let claimed = |(path, entry): (&String, &Entry)| {
             let rules = *self.formats.iter().find(|rules| rules.format == entry.format)?;
-            Some(Claimed { path: path.clone(), folder: true, names: Vec::new(), rules })
+            Some(ClaimedCheckpoint { path: path.clone(), folder: true, names: Vec::new(), rules })
         };
         known.filter_map(claimed).collect()
     }
@@ -676,7 +688,7 @@ impl Inventory {
         }
         scan.others = ledger::others(root, &self.uid, self.turn, now).unwrap_or_else(|error| {
             scan.note(format!("{OURS}/jobs: {error}"));
-            scan.untold = true;
+            scan.unreported = true;
             vec!["(jobs that can't be listed)".to_owned()]
         });
         let first = self.ledger.book.jobs.get(&self.uid).copied();
@@ -685,7 +697,13 @@ impl Inventory {
     }
 
     /// Looks at one checkpoint, and judges it if it has changed.
-    fn look(&mut self, root: &Folder, claim: &Claimed, at: &Moment, budget: &Budget) -> io::Result<Known> {
+    fn look(
+        &mut self,
+        root: &Folder,
+        claim: &ClaimedCheckpoint,
+        at: &Moment,
+        budget: &Budget,
+    ) -> io::Result<KnownCheckpoint> {
         let is_new = !self.ledger.book.checkpoints.contains_key(&claim.path);
         let reads = at.reads_new && is_new;
         let files = claim.open(root, budget, reads)?;
@@ -703,7 +721,7 @@ impl Inventory {
             None => false,
         };
         if let Some(entry) = known.filter(|entry| is_same && is_known(entry)) {
-            return Ok(tell(claim, entry, &self.uid, at.attempt, now));
+            return Ok(known_checkpoint(claim, entry, &self.uid, at.attempt, now));
         }
 
         // A checkpoint whose bytes are all good also has a good structure. For any other one the structure shows
@@ -760,7 +778,7 @@ impl Inventory {
                 entry.was_whole = true;
             }
             entry.learn(judgement);
-            tell(claim, &entry, &self.uid, at.attempt, now)
+            known_checkpoint(claim, &entry, &self.uid, at.attempt, now)
         });
         self.is_saved &= known == Some(&entry);
         self.ledger.book.checkpoints.insert(claim.path.clone(), entry);
@@ -805,21 +823,34 @@ impl Inventory {
         scan.found.sort_by(|a, b| b.found.newer(&a.found));
     }
 
-    fn unread(&self, claim: &Claimed, now: Timestamp, why: &str) -> Known {
+    fn unread(&self, claim: &ClaimedCheckpoint, now: Timestamp, why: &str) -> KnownCheckpoint {
         let verdict = Verdict::Incomplete { why: format!("it could not be looked at: {why}") };
-        let known = self.ledger.book.checkpoints.get(&claim.path).map(|entry| tell(claim, entry, &self.uid, None, now));
+        let known = self
+            .ledger
+            .book
+            .checkpoints
+            .get(&claim.path)
+            .map(|entry| known_checkpoint(claim, entry, &self.uid, None, now));
         match known {
-            Some(known) => Known { found: Found { verdict, ..known.found }, stage: Stage::Unread, ..known },
+            Some(known) => {
+                KnownCheckpoint { found: FoundCheckpoint { verdict, ..known.found }, stage: Stage::Unread, ..known }
+            }
             None => {
                 let (folder, format) = (claim.folder, claim.rules.format);
-                let found = Found { folder, format, modified: now, verdict, ..Found::nothing_at(&claim.path) };
-                Known { found, stage: Stage::Unread, own: false, since: now, failed_starts: 0, crc32c: None }
+                let found = FoundCheckpoint {
+                    folder,
+                    format,
+                    modified: now,
+                    verdict,
+                    ..FoundCheckpoint::nothing_at(&claim.path)
+                };
+                KnownCheckpoint { found, stage: Stage::Unread, own: false, since: now, failed_starts: 0, crc32c: None }
             }
         }
     }
 
     /// The claim by which a checkpoint was found.
-    fn claim_at(&self, root: &Folder, found: &Found, budget: &Budget) -> io::Result<Claimed> {
+    fn claim_at(&self, root: &Folder, found: &FoundCheckpoint, budget: &Budget) -> io::Result<ClaimedCheckpoint> {
         let (listed, listed_path) = if found.folder {
             (root.folder(&found.path)?, found.path.as_str())
         } else {
@@ -831,10 +862,10 @@ impl Inventory {
         claims
             .find_map(|(claim, rules)| match claim {
                 Claim::Folder if found.folder => {
-                    Some(Claimed { path: found.path.clone(), folder: true, names: Vec::new(), rules })
+                    Some(ClaimedCheckpoint { path: found.path.clone(), folder: true, names: Vec::new(), rules })
                 }
                 Claim::Files { name, files } if !found.folder && name == base(&found.path) => {
-                    Some(Claimed { path: found.path.clone(), folder: false, names: files, rules })
+                    Some(ClaimedCheckpoint { path: found.path.clone(), folder: false, names: files, rules })
                 }
                 _ => None,
             })
@@ -921,7 +952,7 @@ impl Entry {
 /// A checkpoint whose bytes are to be read.
 pub struct Reading {
     root: PathBuf,
-    claim: Claimed,
+    claim: ClaimedCheckpoint,
     members: Vec<Member>,
     /// CRC32C of each member from an earlier reading, if known.
     sums: Option<Vec<u32>>,
@@ -931,7 +962,7 @@ pub struct Reading {
 /// A checkpoint whose bytes were read.
 #[derive(Clone)]
 pub struct Read {
-    claim: Claimed,
+    claim: ClaimedCheckpoint,
     members: Vec<Member>,
     judgement: Option<Judgement>,
     verdict: Verdict,
@@ -959,7 +990,7 @@ impl Proofs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, at: &Path, claim: &Claimed, members: &[Member], stamps: &[Stamp]) -> Option<Read> {
+    fn find(&self, at: &Path, claim: &ClaimedCheckpoint, members: &[Member], stamps: &[Stamp]) -> Option<Read> {
         let all = self.all();
         let proof = all.iter().find(|proof| proof.at == at)?;
         let is_same = proof.read.claim.rules.format == claim.rules.format
@@ -1010,7 +1041,7 @@ impl Reading {
     /// If it could not be read to its end, or changed meanwhile. The error does not mean that the checkpoint is bad.
     pub fn read(self, budget: &Budget) -> io::Result<Read> {
         let Self { root, claim, members, sums, proofs } = self;
-        let budget = &budget.untimed();
+        let budget = &budget.without_deadline();
         let at = root.join(&claim.path);
         let root = Folder::root(&root)?;
         let files = claim.with(members, &root, budget, true)?;
@@ -1054,7 +1085,7 @@ impl Reading {
     }
 }
 
-impl Claimed {
+impl ClaimedCheckpoint {
     fn open<'b>(&self, root: &Folder, budget: &'b Budget, sums: bool) -> io::Result<OnVolume<'b>> {
         self.with(self.members(root, budget)?, root, budget, sums)
     }
@@ -1091,12 +1122,12 @@ pub(super) fn members(root: &Folder, path: &str, names: Option<&[String]>, budge
 }
 
 /// Files of a checkpoint of which only some are on this volume.
-struct Gathered<'a> {
+struct PartlyLocalFiles<'a> {
     here: OnVolume<'a>,
     all: &'a [Member],
 }
 
-impl Files for Gathered<'_> {
+impl Files for PartlyLocalFiles<'_> {
     fn members(&self) -> &[Member] {
         self.all
     }
@@ -1114,7 +1145,7 @@ struct Walk<'s> {
     formats: &'static [&'static Rules],
     budget: &'s Budget,
     scan: &'s mut Scan,
-    claims: Vec<Claimed>,
+    claims: Vec<ClaimedCheckpoint>,
     paths: BTreeSet<String>,
     /// Folders that could not be read, and why.
     given_up: Vec<(String, String)>,
@@ -1137,7 +1168,7 @@ impl Walk<'_> {
             }
         }
         if let Some(rules) = itself.filter(|_| self.claims.is_empty()) {
-            self.claim(Claimed { path: ".".to_owned(), folder: true, names: Vec::new(), rules });
+            self.claim(ClaimedCheckpoint { path: ".".to_owned(), folder: true, names: Vec::new(), rules });
         }
     }
 
@@ -1178,11 +1209,11 @@ impl Walk<'_> {
                 // A program that saves into the root itself also keeps other things there.
                 Claim::Folder if is_root => itself = Some(rules),
                 Claim::Folder => {
-                    self.claim(Claimed { path: path.to_owned(), folder: true, names: Vec::new(), rules });
+                    self.claim(ClaimedCheckpoint { path: path.to_owned(), folder: true, names: Vec::new(), rules });
                     return None;
                 }
                 Claim::Files { name, files } => {
-                    self.claim(Claimed { path: join(path, &name), folder: false, names: files, rules });
+                    self.claim(ClaimedCheckpoint { path: join(path, &name), folder: false, names: files, rules });
                 }
             }
         }
@@ -1197,7 +1228,7 @@ impl Walk<'_> {
         itself
     }
 
-    fn claim(&mut self, claim: Claimed) {
+    fn claim(&mut self, claim: ClaimedCheckpoint) {
         if self.paths.insert(claim.path.clone()) {
             self.claims.push(claim);
         } else {
@@ -1294,7 +1325,7 @@ fn last_number(name: &str) -> Option<String> {
 }
 
 /// Judges a checkpoint. A panic in a format's reader becomes an error.
-fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
+fn judge(claim: &ClaimedCheckpoint, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     let name = if claim.path == "." { "" } else { base(&claim.path) };
     let judged = catch_unwind(AssertUnwindSafe(|| (claim.rules.judge)(name, files, depth))).unwrap_or_else(|_| {
         Err(io::Error::other(format!("the reader of {} checkpoints failed", claim.rules.format.as_str())))
@@ -1312,7 +1343,7 @@ fn judge(claim: &Claimed, files: &dyn Files, depth: Depth) -> io::Result<Judgeme
 }
 
 /// Judges a checkpoint by every byte. If it is good, also returns the CRC32C of each file.
-fn read_whole(claim: &Claimed, files: &OnVolume<'_>) -> io::Result<(Judgement, Option<Vec<u32>>)> {
+fn read_whole(claim: &ClaimedCheckpoint, files: &OnVolume<'_>) -> io::Result<(Judgement, Option<Vec<u32>>)> {
     let judgement = judge(claim, files, Depth::Content)?;
     let sums = if judgement.verdict.is_good() { Some(files.crc32c()?) } else { None };
     Ok((judgement, sums))
@@ -1335,7 +1366,13 @@ fn changed(files: &OnVolume<'_>, sums: &[u32]) -> io::Result<Option<Verdict>> {
 }
 
 /// State of a checkpoint by its ledger entry, if its members exist.
-fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, now: Timestamp) -> Known {
+fn known_checkpoint(
+    claim: &ClaimedCheckpoint,
+    entry: &Entry,
+    uid: &str,
+    attempt: Option<Timestamp>,
+    now: Timestamp,
+) -> KnownCheckpoint {
     let modified = newest(&entry.members).unwrap_or(entry.since);
     let is_old = is_past(modified, GRACE, now) || is_past(entry.since, GRACE, now);
     let (verdict, stage) = match &entry.verdict {
@@ -1352,8 +1389,8 @@ fn tell(claim: &Claimed, entry: &Entry, uid: &str, attempt: Option<Timestamp>, n
         }
         Some(verdict) => (verdict.clone(), Stage::Written),
     };
-    Known {
-        found: Found {
+    KnownCheckpoint {
+        found: FoundCheckpoint {
             path: claim.path.clone(),
             folder: claim.folder,
             format: claim.rules.format,
@@ -1403,7 +1440,7 @@ pub(super) fn is_past(time: Timestamp, ago: SignedDuration, now: Timestamp) -> b
     now.duration_since(time) >= ago
 }
 
-fn unfinished(found: &Found, error: &io::Error) -> String {
+fn unfinished(found: &FoundCheckpoint, error: &io::Error) -> String {
     format!("{}: could not be read to its end: {error}", shown(&found.path))
 }
 

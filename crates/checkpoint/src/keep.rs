@@ -4,7 +4,7 @@
 //! is deleted only if enough proven saves of its series supersede it ([`crate::series`]), and only as a whole.
 
 use crate::found::Verdict;
-use crate::inventory::{Known, Stage, is_past};
+use crate::inventory::{KnownCheckpoint, Stage, is_past};
 use crate::series::{Save, Series, saves};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub enum Mode {
 
 /// Which checkpoints are kept.
 #[derive(Clone, Debug, Default)]
-pub struct Keep {
+pub struct RetentionRules {
     /// How many of the newest proven saves of each series; 0 for all.
     pub retention: usize,
     /// The best by this metric, as the program names it, with or without `eval_` before it.
@@ -129,7 +129,7 @@ impl Rule {
 /// What is done with a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "do", content = "why")]
-pub enum Fate {
+pub enum RetentionDecision {
     /// It stays.
     Keep(Rule),
     /// It is deleted, with all files of its save.
@@ -138,37 +138,49 @@ pub enum Fate {
 
 /// The saves that are deleted, each with all its checkpoints.
 #[must_use]
-pub fn saves_to_delete<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<Vec<&'a Known>> {
+pub fn saves_to_delete<'a>(
+    found: &'a [KnownCheckpoint],
+    keep: &RetentionRules,
+    now: Timestamp,
+) -> Vec<Vec<&'a KnownCheckpoint>> {
     let decided = decide(found, keep, now).into_iter();
-    let deleted = decided.filter(|save| save.iter().all(|(_, fate)| matches!(fate, Fate::Delete(_))));
+    let deleted = decided.filter(|save| save.iter().all(|(_, fate)| matches!(fate, RetentionDecision::Delete(_))));
     deleted.map(|save| save.into_iter().map(|(known, _)| known).collect()).collect()
 }
 
 /// The paths of the deleted checkpoints.
 #[must_use]
-pub fn to_delete(found: &[Known], keep: &Keep, now: Timestamp) -> Vec<String> {
+pub fn to_delete(found: &[KnownCheckpoint], keep: &RetentionRules, now: Timestamp) -> Vec<String> {
     saves_to_delete(found, keep, now).into_iter().flatten().map(|known| known.found.path.clone()).collect()
 }
 
 /// What is done with each, and by which rule; the newest save first.
 #[must_use]
-pub fn fates<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<(&'a Known, Fate)> {
+pub fn decide_all<'a>(
+    found: &'a [KnownCheckpoint],
+    keep: &RetentionRules,
+    now: Timestamp,
+) -> Vec<(&'a KnownCheckpoint, RetentionDecision)> {
     decide(found, keep, now).into_iter().flatten().collect()
 }
 
 /// The same, save by save. If any checkpoint of a save stays, all of them stay.
-pub(crate) fn decide<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec<Vec<(&'a Known, Fate)>> {
+pub(crate) fn decide<'a>(
+    found: &'a [KnownCheckpoint],
+    keep: &RetentionRules,
+    now: Timestamp,
+) -> Vec<Vec<(&'a KnownCheckpoint, RetentionDecision)>> {
     let saves = saves(found, |known| &known.found);
-    let newest_first: Vec<&Known> = saves.iter().flat_map(|save| save.items.iter().copied()).collect();
+    let newest_first: Vec<&KnownCheckpoint> = saves.iter().flat_map(|save| save.items.iter().copied()).collect();
     let best = keep.best.as_ref().and_then(|(metric, mode)| best(&newest_first, metric, *mode));
-    let mut proven: BTreeMap<&Series, Vec<&Save<'a, Known>>> = BTreeMap::new();
+    let mut proven: BTreeMap<&Series, Vec<&Save<'a, KnownCheckpoint>>> = BTreeMap::new();
     for save in saves.iter().filter(|save| is_proven(save)) {
         for series in &save.series {
             proven.entry(series).or_default().push(save);
         }
     }
     // How many proven saves of its series supersede each checkpoint; more than enough are not counted.
-    let superseding = |save: &Save<'a, Known>, known: &Known| {
+    let superseding = |save: &Save<'a, KnownCheckpoint>, known: &KnownCheckpoint| {
         let series = Series::of_checkpoint(&known.found);
         let all = proven.get(&series).into_iter().flatten();
         all.filter(|other| other.supersedes(save, &series)).take(keep.retention.max(1)).count()
@@ -177,7 +189,7 @@ pub(crate) fn decide<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec
         saves.iter().map(|save| save.items.iter().map(|known| superseding(save, known)).collect()).collect();
     let is_among_newest = |counts: &[usize]| counts.iter().any(|count| *count < keep.retention);
     let newest = saves.iter().zip(&counted).filter(|(_, counts)| is_among_newest(counts));
-    let needed: Vec<&Known> = newest.flat_map(|(save, _)| save.items.iter().copied()).collect();
+    let needed: Vec<&KnownCheckpoint> = newest.flat_map(|(save, _)| save.items.iter().copied()).collect();
     let needed = needed_paths(&needed, found);
 
     let context = Context { keep, best, needed, now };
@@ -185,10 +197,16 @@ pub(crate) fn decide<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec
         .iter()
         .zip(counted)
         .map(|(save, counts)| {
-            let fates: Vec<Fate> =
-                save.items.iter().zip(counts).map(|(known, count)| context.fate(save, known, count)).collect();
-            let stays = fates.iter().any(|fate| matches!(fate, Fate::Keep(_)));
-            let joint = |fate| if stays && matches!(fate, Fate::Delete(_)) { Fate::Keep(Rule::SameSave) } else { fate };
+            let fates: Vec<RetentionDecision> =
+                save.items.iter().zip(counts).map(|(known, count)| context.decide(save, known, count)).collect();
+            let stays = fates.iter().any(|fate| matches!(fate, RetentionDecision::Keep(_)));
+            let joint = |fate| {
+                if stays && matches!(fate, RetentionDecision::Delete(_)) {
+                    RetentionDecision::Keep(Rule::SameSave)
+                } else {
+                    fate
+                }
+            };
             save.items.iter().copied().zip(fates.into_iter().map(joint)).collect()
         })
         .collect()
@@ -196,7 +214,7 @@ pub(crate) fn decide<'a>(found: &'a [Known], keep: &Keep, now: Timestamp) -> Vec
 
 /// By what is decided about one checkpoint.
 struct Context<'a> {
-    keep: &'a Keep,
+    keep: &'a RetentionRules,
     best: Option<&'a str>,
     needed: BTreeSet<&'a str>,
     now: Timestamp,
@@ -204,7 +222,12 @@ struct Context<'a> {
 
 impl Context<'_> {
     /// `superseding` is how many proven saves supersede it.
-    fn fate(&self, save: &Save<'_, Known>, known: &Known, superseding: usize) -> Fate {
+    fn decide(
+        &self,
+        save: &Save<'_, KnownCheckpoint>,
+        known: &KnownCheckpoint,
+        superseding: usize,
+    ) -> RetentionDecision {
         let (found, path) = (&known.found, Some(known.found.path.as_str()));
         let is_old = |time| is_past(time, LEFTOVERS, self.now);
         let kept = [
@@ -220,30 +243,32 @@ impl Context<'_> {
             (known.stage == Stage::Writing, Rule::Writing),
         ];
         if let Some((_, rule)) = kept.into_iter().find(|(is, _)| *is) {
-            return Fate::Keep(rule);
+            return RetentionDecision::Keep(rule);
         }
         let is_incomplete = known.stage == Stage::Abandoned || matches!(found.verdict, Verdict::Incomplete { .. });
         let is_copied = self.keep.backup.as_ref().is_none_or(|backup| backup.contains(&found.path));
         match superseding {
-            _ if found.is_good() && !is_copied => Fate::Keep(Rule::NotCopied),
-            0 => Fate::Keep(Rule::Newest),
-            _ if is_incomplete && !(is_old(known.since) && is_old(found.modified)) => Fate::Keep(Rule::YoungLeftover),
-            _ if is_incomplete => Fate::Delete(Rule::Leftover),
-            count if count < self.keep.retention => Fate::Keep(Rule::AmongNewest),
-            _ if found.is_good() => Fate::Delete(Rule::Superseded),
-            _ => Fate::Delete(Rule::Corrupted),
+            _ if found.is_good() && !is_copied => RetentionDecision::Keep(Rule::NotCopied),
+            0 => RetentionDecision::Keep(Rule::Newest),
+            _ if is_incomplete && !(is_old(known.since) && is_old(found.modified)) => {
+                RetentionDecision::Keep(Rule::YoungLeftover)
+            }
+            _ if is_incomplete => RetentionDecision::Delete(Rule::Leftover),
+            count if count < self.keep.retention => RetentionDecision::Keep(Rule::AmongNewest),
+            _ if found.is_good() => RetentionDecision::Delete(Rule::Superseded),
+            _ => RetentionDecision::Delete(Rule::Corrupted),
         }
     }
 }
 
 /// Whether a save is counted: all of it is this job's own, and proven.
-fn is_proven(save: &Save<'_, Known>) -> bool {
+fn is_proven(save: &Save<'_, KnownCheckpoint>) -> bool {
     save.position.is_some() && save.items.iter().all(|known| known.own && known.is_proven())
 }
 
 /// Which of `found` the programs that wrote `newest` will load again. They name a path as they see it: absolute, or
 /// relative to their working directory.
-fn needed_paths<'a>(newest: &[&Known], found: &'a [Known]) -> BTreeSet<&'a str> {
+fn needed_paths<'a>(newest: &[&KnownCheckpoint], found: &'a [KnownCheckpoint]) -> BTreeSet<&'a str> {
     let mut needed = BTreeSet::new();
     let names: BTreeSet<(&str, &str)> = newest
         .iter()
@@ -271,8 +296,8 @@ fn base(path: &str) -> &str {
 }
 
 /// The path of the best of this job's own good checkpoints. Among equals it is the newest.
-fn best<'a>(newest_first: &[&'a Known], metric: &str, mode: Mode) -> Option<&'a str> {
-    let value = |known: &Known| {
+fn best<'a>(newest_first: &[&'a KnownCheckpoint], metric: &str, mode: Mode) -> Option<&'a str> {
+    let value = |known: &KnownCheckpoint| {
         let metrics = &known.found.metrics;
         let value = metrics.get(metric).or_else(|| metrics.get(&format!("eval_{metric}")))?;
         value.is_finite().then_some(*value)
@@ -294,24 +319,24 @@ fn best<'a>(newest_first: &[&'a Known], metric: &str, mode: Mode) -> Option<&'a 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::found::{Depth, Format, Found};
+    use crate::found::{Depth, Format, FoundCheckpoint};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
     /// A proven checkpoint of this job, written long ago.
-    fn known(step: u64) -> Known {
+    fn known(step: u64) -> KnownCheckpoint {
         let then = NOW - SignedDuration::from_hours(24) + SignedDuration::from_secs(step as i64);
-        Known {
-            found: Found {
+        KnownCheckpoint {
+            found: FoundCheckpoint {
                 step: Some(step),
                 bytes: 1,
                 modified: then,
                 order: step,
                 earliest: u64::MAX,
                 depth: Depth::Content,
-                ..Found::nothing_at(&format!("step-{step}"))
+                ..FoundCheckpoint::nothing_at(&format!("step-{step}"))
             },
             stage: Stage::Written,
             own: true,
@@ -321,32 +346,32 @@ mod tests {
         }
     }
 
-    fn with(step: u64, change: impl FnOnce(&mut Known)) -> Known {
+    fn with(step: u64, change: impl FnOnce(&mut KnownCheckpoint)) -> KnownCheckpoint {
         let mut known = known(step);
         change(&mut known);
         known
     }
 
-    fn deleted(found: &[Known], keep: &Keep) -> Vec<String> {
+    fn deleted(found: &[KnownCheckpoint], keep: &RetentionRules) -> Vec<String> {
         to_delete(found, keep, NOW)
     }
 
-    fn newest(retention: usize) -> Keep {
-        Keep { retention, ..Keep::default() }
+    fn newest(retention: usize) -> RetentionRules {
+        RetentionRules { retention, ..RetentionRules::default() }
     }
 
     #[test]
-    fn the_newest_are_kept() {
-        let found: Vec<Known> = (1..=5).map(known).collect();
+    fn newest_checkpoints_are_kept() {
+        let found: Vec<KnownCheckpoint> = (1..=5).map(known).collect();
         assert_eq!(deleted(&found, &newest(2)), ["step-3", "step-2", "step-1"]);
         assert_eq!(deleted(&found, &newest(5)), [""; 0]);
         assert_eq!(deleted(&found, &newest(0)), [""; 0]);
-        assert_eq!(deleted(&found, &Keep { is_shared: true, ..newest(1) }), [""; 0]);
+        assert_eq!(deleted(&found, &RetentionRules { is_shared: true, ..newest(1) }), [""; 0]);
     }
 
     #[test]
-    fn nothing_goes_for_one_that_is_not_proven() {
-        let unproven: [fn(&mut Known); 4] = [
+    fn unproven_checkpoint_does_not_supersede_others() {
+        let unproven: [fn(&mut KnownCheckpoint); 4] = [
             |known| known.found.depth = Depth::Structure,
             |known| known.failed_starts = 1,
             |known| known.found.verdict = Verdict::Corrupted { file: "model".into(), why: "is bad".into() },
@@ -361,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_corrupted_goes_with_those_beside_it() {
+    fn corrupted_checkpoint_is_deleted_once_superseded() {
         let bad = |step| {
             with(step, |known| known.found.verdict = Verdict::Corrupted { file: String::new(), why: String::new() })
         };
@@ -371,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_go_after_an_hour() {
+    fn incomplete_leftovers_are_deleted_after_an_hour() {
         let left = |seconds: i64| {
             with(1, |known| {
                 known.stage = Stage::Abandoned;
@@ -393,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_without_a_step_stays() {
+    fn checkpoint_without_a_step_is_kept() {
         let last = with(1, |known| known.found.step = None);
         assert_eq!(deleted(&[last, known(2), known(3)], &newest(1)), ["step-2"]);
         let root = with(1, |known| known.found.path = ".".into());
@@ -401,28 +426,28 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_kept() {
+    fn best_checkpoint_is_kept() {
         let with_loss = |step, loss: f64| with(step, |known| _ = known.found.metrics.insert("eval_loss".into(), loss));
         let found = [with_loss(1, 0.3), with_loss(2, 0.1), with_loss(3, f64::NAN), with_loss(4, 0.2), known(5)];
-        let best = |mode| Keep { best: Some(("loss".into(), mode)), ..newest(1) };
+        let best = |mode| RetentionRules { best: Some(("loss".into(), mode)), ..newest(1) };
         assert_eq!(deleted(&found, &best(Mode::Min)), ["step-4", "step-3", "step-1"]);
         assert_eq!(deleted(&found, &best(Mode::Max)), ["step-4", "step-3", "step-2"]);
     }
 
     #[test]
-    fn keeps_retention_saves_of_each_series() {
+    fn retention_applies_to_each_series() {
         let at = |path: &str, step: u64, order: u64| {
             with(step, |known| (known.found.path, known.found.order) = (path.to_owned(), order))
         };
         // A second stage begins its steps again, in a folder of its own.
-        let mut all: Vec<Known> = (1..=4).map(|n| at(&format!("sft/step-{n}000"), n * 1000, n)).collect();
+        let mut all: Vec<KnownCheckpoint> = (1..=4).map(|n| at(&format!("sft/step-{n}000"), n * 1000, n)).collect();
         all.push(at("dpo/step-100", 100, 5));
         assert_eq!(deleted(&all, &newest(3)), ["sft/step-1000"]);
         all.extend((2..=4).map(|n| at(&format!("dpo/step-{n}00"), n * 100, 4 + n)));
         assert_eq!(deleted(&all, &newest(3)), ["dpo/step-100", "sft/step-1000"]);
         // Epochs beside steps.
-        let mut all: Vec<Known> = (1..=3).map(known).collect();
-        let epoch = |known: &mut Known| {
+        let mut all: Vec<KnownCheckpoint> = (1..=3).map(known).collect();
+        let epoch = |known: &mut KnownCheckpoint| {
             (known.found.path, known.found.step) = ("epoch_12.pt".into(), None);
             (known.found.epoch, known.found.order) = (Some(12.0), 1);
         };
@@ -431,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_both_runs_where_steps_begin_again() {
+    fn retention_keeps_both_runs_when_steps_restart() {
         let again = |step: u64, order: u64| with(step, |known| known.found.order = order);
         let mut all = vec![again(8000, 1), again(8500, 2), again(9000, 3)];
         all.extend([again(100, 4), again(200, 5), again(300, 6)]);
@@ -445,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_copied_files_delete_nothing() {
+    fn times_of_copied_files_do_not_cause_deletion() {
         let copied = |step: u64, hours: i64| {
             with(step, |known| {
                 known.found.order = 1;
@@ -459,25 +484,25 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_save_live_and_die_together() {
+    fn files_of_one_save_are_kept_or_deleted_together() {
         let pair = |step: u64| ["D", "G"].map(|it| with(step, |known| known.found.path = format!("{it}_{step}.pth")));
-        let mut all: Vec<Known> = (1..=3).flat_map(pair).collect();
+        let mut all: Vec<KnownCheckpoint> = (1..=3).flat_map(pair).collect();
         assert_eq!(deleted(&all, &newest(2)), ["D_1.pth", "G_1.pth"]);
         // Half of the newest save is not proven yet, so that it supersedes nothing.
         all[5].found.depth = Depth::Structure;
         assert_eq!(deleted(&all, &newest(2)), [""; 0]);
         // One file of a save is not this job's own, or needed: the other stays with it.
-        let mut all: Vec<Known> = (1..=3).flat_map(pair).collect();
+        let mut all: Vec<KnownCheckpoint> = (1..=3).flat_map(pair).collect();
         all[0].own = false;
         assert_eq!(deleted(&all, &newest(1)), ["D_2.pth", "G_2.pth"]);
-        let fates = fates(&all, &newest(1), NOW);
+        let fates = decide_all(&all, &newest(1), NOW);
         let fate = |path: &str| fates.iter().find(|(known, _)| known.found.path == path).unwrap().1;
-        assert_eq!(fate("G_1.pth"), Fate::Keep(Rule::SameSave));
-        assert_eq!(fate("D_1.pth"), Fate::Keep(Rule::NotOwn));
+        assert_eq!(fate("G_1.pth"), RetentionDecision::Keep(Rule::SameSave));
+        assert_eq!(fate("D_1.pth"), RetentionDecision::Keep(Rule::NotOwn));
     }
 
     #[test]
-    fn keeps_what_the_program_will_load() {
+    fn checkpoints_referenced_by_kept_ones_are_kept() {
         let state = |step: u64, best: u64| {
             with(step, |known| {
                 known.found.path = format!("out/checkpoint-{step}");
@@ -498,7 +523,7 @@ mod tests {
 
     /// Keras' `BackupAndRestore` of before Keras 3 has a manager of its own: `chief/ckpt-N`, and keeps the newest alone.
     #[test]
-    fn keeps_the_backup_of_keras() {
+    fn keras_backup_is_kept() {
         let backup = |path: &str, step, order| {
             with(step, |known| {
                 (known.found.path, known.found.order) = (path.to_owned(), order);
@@ -506,12 +531,12 @@ mod tests {
             })
         };
         let models = (1..=4).map(|n| backup(&format!("model-{n}.keras"), n * 1000, 10 + n));
-        let mut all: Vec<Known> = models.collect();
+        let mut all: Vec<KnownCheckpoint> = models.collect();
         all.push(backup("backup/chief/ckpt-2", 2, 1));
         assert_eq!(deleted(&all, &newest(1)), ["model-3.keras", "model-2.keras", "model-1.keras"]);
     }
 
-    fn any_known() -> impl Strategy<Value = Known> {
+    fn any_known() -> impl Strategy<Value = KnownCheckpoint> {
         let verdict = prop_oneof![
             2 => Just((Verdict::Valid, Stage::Written)),
             2 => Just((Verdict::Complete { why: "no checksum".into() }, Stage::Written)),
@@ -542,19 +567,20 @@ mod tests {
         })
     }
 
-    fn any_found() -> impl Strategy<Value = Vec<Known>> {
+    fn any_found() -> impl Strategy<Value = Vec<KnownCheckpoint>> {
         proptest::collection::vec(any_known(), 0..12).prop_map(|found| {
-            let by_path: BTreeMap<String, Known> = found.into_iter().map(|k| (k.found.path.clone(), k)).collect();
+            let by_path: BTreeMap<String, KnownCheckpoint> =
+                found.into_iter().map(|k| (k.found.path.clone(), k)).collect();
             by_path.into_values().collect()
         })
     }
 
-    fn any_keep() -> impl Strategy<Value = Keep> {
+    fn any_keep() -> impl Strategy<Value = RetentionRules> {
         let best = prop::option::of(prop_oneof![Just(Mode::Min), Just(Mode::Max)]);
         let path = (0..8u64).prop_map(|id| format!("step-{id}"));
         let backup = prop::option::of(proptest::collection::btree_set(path.clone(), 0..8));
         (0..4usize, best, prop::option::of(path), backup, prop::bool::weighted(0.1)).prop_map(
-            |(retention, best, resumed_from, backup, is_shared)| Keep {
+            |(retention, best, resumed_from, backup, is_shared)| RetentionRules {
                 retention,
                 best: best.map(|mode| ("loss".to_owned(), mode)),
                 resumed_from,
@@ -567,10 +593,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
         #[test]
-        fn what_could_be_needed_stays((found, shuffled) in any_found().prop_flat_map(|found| (Just(found.clone()), Just(found).prop_shuffle())), keep in any_keep()) {
+        fn checkpoints_that_may_be_needed_are_never_deleted((found, shuffled) in any_found().prop_flat_map(|found| (Just(found.clone()), Just(found).prop_shuffle())), keep in any_keep()) {
             let gone = deleted(&found, &keep);
             prop_assert_eq!(&gone, &deleted(&shuffled, &keep), "the order matters");
-            let left: Vec<Known> = found.iter().filter(|k| !gone.contains(&k.found.path)).cloned().collect();
+            let left: Vec<KnownCheckpoint> = found.iter().filter(|k| !gone.contains(&k.found.path)).cloned().collect();
             prop_assert_eq!(deleted(&left, &keep), [""; 0], "done again, it does more");
             if keep.is_shared || keep.retention == 0 {
                 prop_assert_eq!(&gone, &[""; 0]);
@@ -602,8 +628,8 @@ mod tests {
                 }
             }
             if let Some((_, mode)) = &keep.best {
-                let loss = |k: &&Known| k.found.metrics.get("loss").copied().filter(|loss| loss.is_finite());
-                let values = |found: &[Known]| -> Vec<f64> {
+                let loss = |k: &&KnownCheckpoint| k.found.metrics.get("loss").copied().filter(|loss| loss.is_finite());
+                let values = |found: &[KnownCheckpoint]| -> Vec<f64> {
                     found.iter().filter(|k| k.own && k.found.is_good()).filter_map(|k| loss(&k)).collect()
                 };
                 let best = |values: Vec<f64>| values.into_iter().reduce(|a, b| if *mode == Mode::Min { a.min(b) } else { a.max(b) });

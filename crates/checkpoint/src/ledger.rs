@@ -139,7 +139,7 @@ struct Heartbeat {
 
 /// Relation of a job to a root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Turn {
+pub enum RootClaim {
     /// It uses the root.
     #[default]
     Holds,
@@ -282,10 +282,10 @@ fn read(file: File) -> io::Result<Book> {
 ///
 /// # Errors
 /// If the root can't be written, or the UID is invalid.
-pub fn heartbeat(root: &Folder, uid: &str, name: &str, turn: Turn, now: Timestamp) -> io::Result<Timestamp> {
+pub fn heartbeat(root: &Folder, uid: &str, name: &str, turn: RootClaim, now: Timestamp) -> io::Result<Timestamp> {
     let file = heartbeat_file(uid)?;
     let ours = root.make(OURS)?;
-    let beat = Heartbeat { name: name.to_owned(), time: now, waits: turn == Turn::Waits };
+    let beat = Heartbeat { name: name.to_owned(), time: now, waits: turn == RootClaim::Waits };
     let jobs = ours.make(JOBS)?;
     let written = replace(&ours, &jobs, &file, &serde_json::to_vec(&beat)?);
     if written.is_err() {
@@ -319,7 +319,7 @@ pub fn holds(root: &Folder, uid: &str, now: Timestamp) -> bool {
 ///
 /// # Errors
 /// If the jobs can't be listed. There may then be others.
-pub fn others(root: &Folder, uid: &str, turn: Turn, now: Timestamp) -> io::Result<Vec<String>> {
+pub fn others(root: &Folder, uid: &str, turn: RootClaim, now: Timestamp) -> io::Result<Vec<String>> {
     let jobs = match root.folder(OURS).and_then(|ours| ours.folder(JOBS)) {
         Ok(jobs) => jobs,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -338,7 +338,7 @@ pub fn others(root: &Folder, uid: &str, turn: Turn, now: Timestamp) -> io::Resul
         let beat = beat.unwrap_or_else(|| Heartbeat { name: theirs.to_owned(), time: touched, waits: false });
         // A clock may be wrong either way.
         let age = now.duration_since(beat.time).abs().min(now.duration_since(touched).abs());
-        let comes_first = !beat.waits || (turn == Turn::Waits && theirs < uid);
+        let comes_first = !beat.waits || (turn == RootClaim::Waits && theirs < uid);
         if age < ALIVE && comes_first {
             names.push(beat.name);
         } else if age > FORGOTTEN {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_read() {
+    fn saved_ledger_is_read_back() {
         let room = Room::new();
         let mut ledger = Ledger::default();
         ledger.book.checkpoints.insert("step-1".into(), entry("me"));
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_a_checkpoint_is_says_who_wrote_first() {
+    fn first_recorded_owner_keeps_the_checkpoint() {
         let room = Room::new();
         let (mut ours, mut theirs) = (Ledger::default(), Ledger::default());
         theirs.book.checkpoints.insert("step-1".into(), entry("them"));
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_cannot_be_written_keeps_the_old_one() {
+    fn failed_ledger_write_keeps_the_old_one() {
         std::thread::spawn(|| {
             as_nobody();
             let room = Room::new();
@@ -487,63 +487,69 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_root_is_told_for_five_minutes() {
+    fn jobs_sharing_a_root_are_listed_for_five_minutes() {
         let room = Room::new();
         let root = root(&room);
-        assert_eq!(others(&root, "a", Turn::Holds, NOW).unwrap(), Vec::<String>::new());
-        heartbeat(&root, "a", "llama", Turn::Holds, NOW).unwrap();
-        heartbeat(&root, "b", "bert\n\x1b[31m", Turn::Holds, NOW).unwrap();
-        assert_eq!(others(&root, "a", Turn::Holds, NOW).unwrap(), ["bert[31m"]);
-        assert_eq!(others(&root, "c", Turn::Holds, NOW).unwrap(), ["bert[31m", "llama"]);
+        assert_eq!(others(&root, "a", RootClaim::Holds, NOW).unwrap(), Vec::<String>::new());
+        heartbeat(&root, "a", "llama", RootClaim::Holds, NOW).unwrap();
+        heartbeat(&root, "b", "bert\n\x1b[31m", RootClaim::Holds, NOW).unwrap();
+        assert_eq!(others(&root, "a", RootClaim::Holds, NOW).unwrap(), ["bert[31m"]);
+        assert_eq!(others(&root, "c", RootClaim::Holds, NOW).unwrap(), ["bert[31m", "llama"]);
         for minutes in [4, -4] {
-            assert_eq!(others(&root, "a", Turn::Holds, NOW + SignedDuration::from_mins(minutes)).unwrap().len(), 1);
+            assert_eq!(
+                others(&root, "a", RootClaim::Holds, NOW + SignedDuration::from_mins(minutes)).unwrap().len(),
+                1
+            );
         }
         for minutes in [5, -5] {
-            assert_eq!(others(&root, "a", Turn::Holds, NOW + SignedDuration::from_mins(minutes)).unwrap().len(), 0);
+            assert_eq!(
+                others(&root, "a", RootClaim::Holds, NOW + SignedDuration::from_mins(minutes)).unwrap().len(),
+                0
+            );
         }
         leave(&root, "b").unwrap();
         leave(&root, "b").unwrap();
-        assert_eq!(others(&root, "a", Turn::Holds, NOW).unwrap().len(), 0);
-        assert!(heartbeat(&root, "../b", "x", Turn::Holds, NOW).is_err());
-        assert!(heartbeat(&root, "", "x", Turn::Holds, NOW).is_err());
+        assert_eq!(others(&root, "a", RootClaim::Holds, NOW).unwrap().len(), 0);
+        assert!(heartbeat(&root, "../b", "x", RootClaim::Holds, NOW).is_err());
+        assert!(heartbeat(&root, "", "x", RootClaim::Holds, NOW).is_err());
     }
 
     /// Never two at once, and never none for ever.
     #[test]
-    fn jobs_take_turns() {
+    fn jobs_take_turns_holding_a_root() {
         let room = Room::new();
         let root = root(&room);
         let others = |uid: &str, turn| others(&root, uid, turn, NOW).unwrap();
         for uid in ["b", "a"] {
-            heartbeat(&root, uid, uid, Turn::Waits, NOW).unwrap();
+            heartbeat(&root, uid, uid, RootClaim::Waits, NOW).unwrap();
         }
-        assert_eq!((others("a", Turn::Waits), others("b", Turn::Waits)), (vec![], vec!["a".to_owned()]));
+        assert_eq!((others("a", RootClaim::Waits), others("b", RootClaim::Waits)), (vec![], vec!["a".to_owned()]));
         assert!(!holds(&root, "a", NOW));
-        heartbeat(&root, "b", "b", Turn::Holds, NOW).unwrap();
-        assert_eq!(others("a", Turn::Waits), ["b"], "who came first holds it");
-        assert_eq!(others("b", Turn::Holds), Vec::<String>::new(), "those that wait write nothing");
+        heartbeat(&root, "b", "b", RootClaim::Holds, NOW).unwrap();
+        assert_eq!(others("a", RootClaim::Waits), ["b"], "who came first holds it");
+        assert_eq!(others("b", RootClaim::Holds), Vec::<String>::new(), "those that wait write nothing");
         assert!(holds(&root, "b", NOW) && !holds(&root, "b", NOW + ALIVE));
-        assert_eq!(super::others(&root, "a", Turn::Waits, NOW + ALIVE).unwrap(), Vec::<String>::new());
+        assert_eq!(super::others(&root, "a", RootClaim::Waits, NOW + ALIVE).unwrap(), Vec::<String>::new());
     }
 
     #[test]
-    fn a_heartbeat_on_a_full_volume_counts_by_its_time() {
+    fn heartbeat_on_a_full_volume_counts_by_file_time() {
         let room = Room::new();
         let root = root(&room);
-        heartbeat(&root, "b", "bert", Turn::Holds, NOW).unwrap();
+        heartbeat(&root, "b", "bert", RootClaim::Holds, NOW).unwrap();
         let later = NOW + SignedDuration::from_hours(1);
-        assert_eq!(others(&root, "a", Turn::Holds, later).unwrap().len(), 0);
+        assert_eq!(others(&root, "a", RootClaim::Holds, later).unwrap().len(), 0);
         std::fs::File::open(room.path(".trainingjob/jobs/b.json")).unwrap().set_modified(later.into()).unwrap();
-        assert_eq!(others(&root, "a", Turn::Holds, later).unwrap(), ["bert"]);
+        assert_eq!(others(&root, "a", RootClaim::Holds, later).unwrap(), ["bert"]);
     }
 
     #[test]
-    fn a_heartbeat_that_cannot_be_read_counts_by_its_time() {
+    fn unreadable_heartbeat_counts_by_file_time() {
         let room = Room::new();
         room.write(".trainingjob/jobs/b.json", "{");
         let now = Timestamp::now();
-        assert_eq!(others(&root(&room), "a", Turn::Holds, now).unwrap(), ["b"]);
-        assert_eq!(others(&root(&room), "a", Turn::Holds, now + SignedDuration::from_hours(25)).unwrap().len(), 0);
+        assert_eq!(others(&root(&room), "a", RootClaim::Holds, now).unwrap(), ["b"]);
+        assert_eq!(others(&root(&room), "a", RootClaim::Holds, now + SignedDuration::from_hours(25)).unwrap().len(), 0);
         assert!(!room.path(".trainingjob/jobs/b.json").exists());
     }
 }

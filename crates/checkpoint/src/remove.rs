@@ -7,7 +7,7 @@
 use crate::budget::Budget;
 use crate::files::Member;
 use crate::folder::{Folder, is_file};
-use crate::found::Found;
+use crate::found::FoundCheckpoint;
 use crate::inventory::members;
 use crate::ledger::{BESIDE, OURS, TRASH, create, unique};
 use crate::step::step;
@@ -31,7 +31,7 @@ const BESIDE_SECONDS: i64 = 3600;
 
 /// Files that are being moved into the trash.
 #[derive(Serialize, Deserialize)]
-struct Moves {
+struct TrashMoves {
     /// The folder that they lie in; empty for the root.
     from: String,
     /// In the order in which they go.
@@ -51,11 +51,11 @@ struct Move {
 /// # Errors
 /// If one of them has changed since it was found, or can't be removed. If nothing was removed yet, all are still there
 /// as they were. Also if they are in the trash and can't be deleted; then [`empty_trash`] tries again.
-pub fn remove_save(root: &Folder, save: &[&Found], budget: &Budget) -> io::Result<()> {
-    let refused = |found: &Found, error: io::Error| {
+pub fn remove_save(root: &Folder, save: &[&FoundCheckpoint], budget: &Budget) -> io::Result<()> {
+    let refused = |found: &FoundCheckpoint, error: io::Error| {
         io::Error::new(error.kind(), format!("{}: could not be removed: {error}", shown(&found.path)))
     };
-    let untimed = budget.untimed();
+    let untimed = budget.without_deadline();
     let mut there = Vec::new();
     for found in save {
         if is_there(root, found, &untimed).map_err(|error| refused(found, error))? {
@@ -63,12 +63,12 @@ pub fn remove_save(root: &Folder, save: &[&Found], budget: &Budget) -> io::Resul
         }
     }
     let Some(first) = there.first().copied() else { return Ok(()) };
-    bury(root, &there).map_err(|error| refused(first, error))?;
+    move_to_trash(root, &there).map_err(|error| refused(first, error))?;
     empty_trash(root, budget)
 }
 
 /// Whether a checkpoint is still as it was found. False if it is gone.
-fn is_there(root: &Folder, found: &Found, budget: &Budget) -> io::Result<bool> {
+fn is_there(root: &Folder, found: &FoundCheckpoint, budget: &Budget) -> io::Result<bool> {
     if found.path == "." || found.path.split('/').any(|name| name == OURS) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is never removed"));
     }
@@ -83,10 +83,10 @@ fn is_there(root: &Folder, found: &Found, budget: &Budget) -> io::Result<bool> {
 
 /// Moves them into the trash, files first. A list of the files is written before, so that a kill leaves no half of
 /// them.
-fn bury(root: &Folder, save: &[&Found]) -> io::Result<()> {
+fn move_to_trash(root: &Folder, save: &[&FoundCheckpoint]) -> io::Result<()> {
     let trash = root.make(OURS)?.make(TRASH)?;
     step();
-    let mut by_folder: BTreeMap<&str, Vec<&Found>> = BTreeMap::new();
+    let mut by_folder: BTreeMap<&str, Vec<&FoundCheckpoint>> = BTreeMap::new();
     for found in save.iter().filter(|found| !found.folder) {
         by_folder.entry(found.path.rsplit_once('/').map_or("", |(folder, _)| folder)).or_default().push(found);
     }
@@ -101,7 +101,7 @@ fn bury(root: &Folder, save: &[&Found]) -> io::Result<()> {
     Ok(())
 }
 
-fn bury_files(root: &Folder, trash: &Folder, from: &str, save: &[&Found]) -> io::Result<()> {
+fn bury_files(root: &Folder, trash: &Folder, from: &str, save: &[&FoundCheckpoint]) -> io::Result<()> {
     let parent = root.folder(if from.is_empty() { "." } else { from })?;
     let mut files: Vec<Move> = Vec::new();
     let mut paths = BTreeSet::new();
@@ -113,7 +113,7 @@ fn bury_files(root: &Folder, trash: &Folder, from: &str, save: &[&Found]) -> io:
     // A program is given the index. Otherwise the file that was written last makes the checkpoint whole.
     let is_index = |member: &Member| member.path.ends_with(".index") || member.path.ends_with(".json");
     files.sort_by_key(|it| std::cmp::Reverse((is_index(&it.member), it.member.modified)));
-    let moves = Moves { from: from.to_owned(), files };
+    let moves = TrashMoves { from: from.to_owned(), files };
     let list = unique() + MOVES;
     // A full volume has no room for the list. A kill between two of the files then leaves the others.
     if let Err(error) = write(trash, &list, &moves).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) }) {
@@ -125,7 +125,7 @@ fn bury_files(root: &Folder, trash: &Folder, from: &str, save: &[&Found]) -> io:
     gone(unlinkat(trash, list.as_str(), UnlinkatFlags::NoRemoveDir))
 }
 
-fn write(trash: &Folder, name: &str, moves: &Moves) -> io::Result<()> {
+fn write(trash: &Folder, name: &str, moves: &TrashMoves) -> io::Result<()> {
     let mut file = create(trash, name)?;
     step();
     file.write_all(&serde_json::to_vec(moves)?)?;
@@ -133,7 +133,7 @@ fn write(trash: &Folder, name: &str, moves: &Moves) -> io::Result<()> {
 }
 
 /// Moves the files that still exist into the trash.
-fn bring(parent: &Folder, trash: &Folder, moves: &Moves) -> io::Result<()> {
+fn bring(parent: &Folder, trash: &Folder, moves: &TrashMoves) -> io::Result<()> {
     for Move { member, inode } in &moves.files {
         if parent.member(&member.path)?.as_ref() == Some(member) && parent.stat(&member.path)?.st_ino == *inode {
             gone(renameat(parent, member.path.as_str(), trash, unique().as_str()))?;
@@ -227,7 +227,7 @@ fn end_moves(root: &Folder, trash: &Folder, name: &str) -> io::Result<()> {
     let mut text = Vec::new();
     trash.file(name)?.take(MOVES_LIMIT).read_to_end(&mut text)?;
     // A list that is incomplete was not acted upon.
-    let Ok(moves) = serde_json::from_slice::<Moves>(&text) else { return Ok(()) };
+    let Ok(moves) = serde_json::from_slice::<TrashMoves>(&text) else { return Ok(()) };
     match root.folder(if moves.from.is_empty() { "." } else { &moves.from }) {
         Ok(parent) => bring(&parent, trash, &moves),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -254,20 +254,20 @@ fn gone(result: nix::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{Inventory, Known};
+    use crate::inventory::{Inventory, KnownCheckpoint};
     use crate::testing::{FORMATS, Room, as_nobody, killed_after, to_be_killed};
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::Path;
 
-    fn scan(root: &Path) -> Vec<Known> {
+    fn scan(root: &Path) -> Vec<KnownCheckpoint> {
         Inventory::with_formats(root, "", "", FORMATS).scan(Timestamp::now(), None, &Budget::default()).found
     }
 
-    fn find(root: &Path, path: &str) -> Known {
+    fn find(root: &Path, path: &str) -> KnownCheckpoint {
         scan(root).into_iter().find(|known| known.found.path == path).unwrap()
     }
 
-    fn remove_at(root: &Path, found: &Found) -> io::Result<()> {
+    fn remove_at(root: &Path, found: &FoundCheckpoint) -> io::Result<()> {
         remove_save(&Folder::root(root).unwrap(), &[found], &Budget::default())
     }
 
@@ -287,12 +287,12 @@ mod tests {
     }
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "as the iterator calls it")]
-    fn is_to_go(known: &&Known) -> bool {
+    fn is_to_go(known: &&KnownCheckpoint) -> bool {
         known.found.path.starts_with("gone/") || known.found.path == "shards-3"
     }
 
     #[test]
-    fn what_is_removed_is_gone_and_nothing_else() {
+    fn removal_deletes_exactly_the_given_checkpoints() {
         let room = Room::new();
         let root = room.path("");
         save_all(&room);
@@ -304,8 +304,9 @@ mod tests {
         for known in all.iter().filter(is_to_go) {
             remove_at(&root, &known.found).unwrap();
         }
-        let kept: Vec<Found> = all.into_iter().filter(|known| !is_to_go(&known)).map(|known| known.found).collect();
-        let left: Vec<Found> = scan(&root).into_iter().map(|known| known.found).collect();
+        let kept: Vec<FoundCheckpoint> =
+            all.into_iter().filter(|known| !is_to_go(&known)).map(|known| known.found).collect();
+        let left: Vec<FoundCheckpoint> = scan(&root).into_iter().map(|known| known.found).collect();
         assert_eq!(left, kept);
         assert!(room.path("outside/file").exists());
         assert_eq!(std::fs::read_dir(room.path("gone")).unwrap().count(), 0);
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_or_is_no_checkpoint_stays() {
+    fn changed_checkpoints_and_other_paths_are_not_removed() {
         let room = Room::new();
         let root = room.path("");
         save_all(&room);
@@ -331,14 +332,14 @@ mod tests {
         assert_eq!(scan(&root).len(), 8);
         let known = find(&root, "keep/step-2");
         for path in [".", "..", "", ".trainingjob", ".trainingjob/jobs", "../x"] {
-            assert!(remove_at(&root, &Found { path: path.into(), ..known.found.clone() }).is_err(), "{path}");
+            assert!(remove_at(&root, &FoundCheckpoint { path: path.into(), ..known.found.clone() }).is_err(), "{path}");
         }
         assert!(remove_at(&root, &known.found).is_ok());
         assert!(remove_at(&root, &known.found).is_ok(), "what is gone is gone");
     }
 
     #[test]
-    fn trash_that_cannot_be_deleted_holds_up_nothing_else() {
+    fn undeletable_trash_does_not_block_the_rest() {
         std::thread::spawn(|| {
             as_nobody();
             let room = Room::new();
@@ -360,13 +361,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_written_anew_is_not_taken_by_an_old_removal() {
+    fn rewritten_file_is_not_deleted_by_an_old_removal() {
         let room = Room::new();
         room.write("shards-1.data", "new");
         let folder = Folder::root(&room.path("")).unwrap();
         let member = folder.member("shards-1.data").unwrap().unwrap();
         let inode = folder.stat("shards-1.data").unwrap().st_ino + 1;
-        let moves = Moves { from: String::new(), files: vec![Move { member, inode }] };
+        let moves = TrashMoves { from: String::new(), files: vec![Move { member, inode }] };
         room.write(".trainingjob/trash/1.moves", &serde_json::to_string(&moves).unwrap());
         room.write(".trainingjob/trash/2.moves", "{\"from\":");
         empty_trash(&folder, &Budget::default()).unwrap();
@@ -376,7 +377,7 @@ mod tests {
 
     /// A process of its own, killed by SIGKILL at its first step, then at its second, and so on.
     #[test]
-    fn a_kill_at_any_instant_loses_nothing_else() {
+    fn kill_during_removal_loses_nothing_else() {
         for steps in 0.. {
             let room = Room::new();
             save_all(&room);

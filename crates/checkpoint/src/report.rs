@@ -2,8 +2,8 @@
 
 use crate::choose::Choice;
 use crate::found::{Depth, Format, Verdict};
-use crate::inventory::{Known, Scan, Stage};
-use crate::keep::Fate;
+use crate::inventory::{KnownCheckpoint, Scan, Stage};
+use crate::keep::RetentionDecision;
 use crate::space::Space;
 use crate::wording::{age, align, bytes, shown};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// The newest first.
-    pub checkpoints: Vec<Line>,
+    pub checkpoints: Vec<CheckpointRow>,
     /// What the scan could not read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Report {
 /// Report about one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct CheckpointRow {
     /// Path relative to the root, unescaped: it may contain line breaks.
     pub path: String,
     /// Optimiser steps done.
@@ -78,9 +78,9 @@ fn is_zero(count: &u32) -> bool {
 impl Report {
     /// Report about a scan.
     #[must_use]
-    pub fn of(scan: &Scan, space: Option<Space>) -> Self {
+    pub fn from_scan(scan: &Scan, space: Option<Space>) -> Self {
         Self {
-            checkpoints: scan.found.iter().map(Line::of).collect(),
+            checkpoints: scan.found.iter().map(CheckpointRow::from_known).collect(),
             notes: scan.notes.clone(),
             shared_with: scan.others.clone(),
             space,
@@ -90,11 +90,11 @@ impl Report {
 
     /// Adds for each checkpoint why it would be deleted or kept.
     #[must_use]
-    pub fn with_fates(mut self, fates: &[(&Known, Fate)]) -> Self {
+    pub fn with_fates(mut self, fates: &[(&KnownCheckpoint, RetentionDecision)]) -> Self {
         for line in &mut self.checkpoints {
             match fates.iter().find(|(known, _)| known.found.path == line.path) {
-                Some((_, Fate::Delete(rule))) => line.delete = Some(rule.why().to_owned()),
-                Some((_, Fate::Keep(rule))) => line.keep = Some(rule.why().to_owned()),
+                Some((_, RetentionDecision::Delete(rule))) => line.delete = Some(rule.why().to_owned()),
+                Some((_, RetentionDecision::Keep(rule))) => line.keep = Some(rule.why().to_owned()),
                 None => {}
             }
         }
@@ -121,8 +121,8 @@ impl Report {
     }
 }
 
-impl Line {
-    fn of(known: &Known) -> Self {
+impl CheckpointRow {
+    fn from_known(known: &KnownCheckpoint) -> Self {
         let found = known.found.clone();
         Self {
             path: found.path,
@@ -186,8 +186,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-    fn line(path: &str, verdict: Verdict) -> Line {
-        Line {
+    fn line(path: &str, verdict: Verdict) -> CheckpointRow {
+        CheckpointRow {
             path: path.to_owned(),
             step: Some(500),
             epoch: Some(1.5),
@@ -206,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn a_table_tells_all_in_its_lines() {
+    fn table_shows_each_checkpoint_with_its_verdict() {
         let bad = Verdict::Corrupted { file: "a\x1b[31m.pt".into(), why: "is cut short".into() };
         let report = Report {
             checkpoints: vec![
-                Line { delete: Some("it is old".into()), ..line("checkpoint-500", Verdict::Valid) },
+                CheckpointRow { delete: Some("it is old".into()), ..line("checkpoint-500", Verdict::Valid) },
                 line("checkpoint-400", Verdict::Complete { why: "a has no checksum".into() }),
-                Line { step: None, epoch: None, bytes: 12, modified: NOW, ..line("line\nbreak", bad) },
+                CheckpointRow { step: None, epoch: None, bytes: 12, modified: NOW, ..line("line\nbreak", bad) },
             ],
             notes: vec!["lost: Permission denied".into()],
             shared_with: vec!["llama".into()],

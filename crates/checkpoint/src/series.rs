@@ -4,13 +4,13 @@
 //!
 //! - A *save* is all files that a program wrote at one step (or epoch) into one folder: `G_300.pth` and `D_300.pth`.
 //! - A *series* is a folder and a kind of name: `run/step_#.pt`. A save belongs to the series of each of its files.
-//! - *Order of writing* is the order in which the ledger first saw each content ([`Found::order`]). Times of files say no
+//! - *Order of writing* is the order in which the ledger first saw each content ([`FoundCheckpoint::order`]). Times of files say no
 //!   more than which of those that one look saw first came first, and only where they lie between that look and the one
 //!   before: restored, copied, and skewed files have any time.
 //! - One save *supersedes* another of the same series if it was written later **and** has a higher step. Where the two
 //!   disagree, the steps have begun again, and neither save replaces the other.
 
-use crate::found::Found;
+use crate::found::FoundCheckpoint;
 use regex::Regex;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +28,11 @@ impl Series {
     /// The series of a checkpoint. Numbers in its own name count the saves; those in the names of its folders do not,
     /// unless only a folder names the step (`step_300/model.pt`).
     #[must_use]
-    pub fn of_checkpoint(found: &Found) -> Self {
+    pub fn of_checkpoint(found: &FoundCheckpoint) -> Self {
         let (folder, name) = split(&found.path);
-        let is_told = crate::formats::named::step(name).is_some() || crate::formats::named::epoch(name).is_some();
-        let counts = |part: &str| !is_told && found.step.is_some() && crate::formats::named::step(part) == found.step;
+        let is_reported = crate::formats::named::step(name).is_some() || crate::formats::named::epoch(name).is_some();
+        let counts =
+            |part: &str| !is_reported && found.step.is_some() && crate::formats::named::step(part) == found.step;
         let folder: Vec<String> =
             folder.split('/').map(|part| if counts(part) { kind(part) } else { part.to_owned() }).collect();
         Self(format!("{}/{}", folder.join("/"), kind(name)))
@@ -60,7 +61,7 @@ pub enum Position {
 impl Position {
     /// The position that a checkpoint reports, if it reports one.
     #[must_use]
-    pub fn of_checkpoint(found: &Found) -> Option<Self> {
+    pub fn of_checkpoint(found: &FoundCheckpoint) -> Option<Self> {
         found.step.map(Self::Step).or_else(|| found.epoch.filter(|epoch| epoch.is_finite()).map(Self::Epoch))
     }
 
@@ -126,17 +127,20 @@ impl<T> Save<'_, T> {
     }
 }
 
-/// Groups checkpoints into saves, the newest first (by [`Found::newer`]).
+/// Groups checkpoints into saves, the newest first (by [`FoundCheckpoint::newer`]).
 ///
 /// Checkpoints of one folder and one position are one save. So is a checkpoint without a position whose name has the
 /// number of just one save beside it: a file that is corrupted, or that is still being written, reports nothing else.
-pub fn saves<'a, T>(items: impl IntoIterator<Item = &'a T>, found: impl Fn(&T) -> &Found) -> Vec<Save<'a, T>> {
+pub fn saves<'a, T>(
+    items: impl IntoIterator<Item = &'a T>,
+    found: impl Fn(&T) -> &FoundCheckpoint,
+) -> Vec<Save<'a, T>> {
     let mut saves: BTreeMap<(&str, (u8, u64)), Vec<&'a T>> = BTreeMap::new();
     let mut positions: BTreeMap<&str, Vec<Position>> = BTreeMap::new();
     let mut alone = Vec::new();
     // A checkpoint that is not good reports only what its name says. It is assigned after the good ones, to their
     // saves.
-    let is_sure = |found: &Found| found.is_good() && Position::of_checkpoint(found).is_some();
+    let is_sure = |found: &FoundCheckpoint| found.is_good() && Position::of_checkpoint(found).is_some();
     let (sure, mut left): (Vec<&'a T>, Vec<&'a T>) = items.into_iter().partition(|item| is_sure(found(item)));
     left.sort_by(|a, b| found(a).path.cmp(&found(b).path));
     for item in sure.into_iter().chain(left) {
@@ -168,11 +172,11 @@ pub fn saves<'a, T>(items: impl IntoIterator<Item = &'a T>, found: impl Fn(&T) -
     all
 }
 
-fn path_of<'a, T>(item: &'a T, found: &impl Fn(&T) -> &Found) -> &'a str {
+fn path_of<'a, T>(item: &'a T, found: &impl Fn(&T) -> &FoundCheckpoint) -> &'a str {
     &found(item).path
 }
 
-fn save<'a, T>(mut items: Vec<&'a T>, found: &impl Fn(&T) -> &Found) -> Save<'a, T> {
+fn save<'a, T>(mut items: Vec<&'a T>, found: &impl Fn(&T) -> &FoundCheckpoint) -> Save<'a, T> {
     items.sort_by(|a, b| found(a).path.cmp(&found(b).path));
     let all = || items.iter().map(|item| found(item));
     Save {
@@ -190,8 +194,8 @@ mod tests {
     use crate::found::{Depth, Format};
     use jiff::Timestamp;
 
-    fn found(path: &str, step: Option<u64>, order: u64, modified: i64) -> Found {
-        Found {
+    fn found(path: &str, step: Option<u64>, order: u64, modified: i64) -> FoundCheckpoint {
+        FoundCheckpoint {
             folder: false,
             format: Format::Torch,
             step,
@@ -200,17 +204,17 @@ mod tests {
             order,
             earliest: order,
             depth: Depth::Content,
-            ..Found::nothing_at(path)
+            ..FoundCheckpoint::nothing_at(path)
         }
     }
 
-    fn grouped(all: &[Found]) -> Vec<Vec<&str>> {
+    fn grouped(all: &[FoundCheckpoint]) -> Vec<Vec<&str>> {
         let saves = saves(all, |found| found);
         saves.iter().map(|save| save.items.iter().map(|found| found.path.as_str()).collect()).collect()
     }
 
     #[test]
-    fn a_series_is_a_folder_and_a_kind_of_name() {
+    fn series_is_a_folder_and_a_name_pattern() {
         let kind = |path: &str, step| Series::of_checkpoint(&found(path, step, 1, 0)).0;
         for (path, step, expected) in [
             ("step-300.pt", Some(300), "/step#.pt"),
@@ -244,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn a_save_supersedes_what_is_older_and_less_far() {
-        let is_superseded = |old: Found, new: Found| {
+    fn save_supersedes_older_saves_with_a_lower_step() {
+        let is_superseded = |old: FoundCheckpoint, new: FoundCheckpoint| {
             let all = [old, new];
             let saves = saves(&all, |found| found);
             let (newer, older) = (&saves[0], &saves[1]);
@@ -257,10 +261,10 @@ mod tests {
         assert!(!is_superseded(at(1, 1, 0), at(2, 1, 9)), "one look saw both first, and times say nothing");
         assert!(!is_superseded(at(9, 1, 0), at(2, 2, 9)), "the steps have begun again");
         assert!(!is_superseded(at(1, 2, 0), at(2, 1, 9)), "the one with the higher step was there before");
-        let epoch = Found { step: None, epoch: Some(1.0), ..at(1, 1, 0) };
+        let epoch = FoundCheckpoint { step: None, epoch: Some(1.0), ..at(1, 1, 0) };
         assert!(!is_superseded(epoch.clone(), at(2, 2, 0)), "an epoch is no step");
-        assert!(is_superseded(epoch, Found { step: None, epoch: Some(1.5), ..at(2, 2, 0) }));
-        let elsewhere = Found { path: "stage1/step-1".into(), ..at(1, 1, 0) };
+        assert!(is_superseded(epoch, FoundCheckpoint { step: None, epoch: Some(1.5), ..at(2, 2, 0) }));
+        let elsewhere = FoundCheckpoint { path: "stage1/step-1".into(), ..at(1, 1, 0) };
         assert!(!is_superseded(elsewhere, at(2, 2, 0)));
     }
 }

@@ -25,13 +25,13 @@ pub struct Space {
 /// # Errors
 /// If the file system does not report it.
 pub fn space(root: &Folder) -> io::Result<Space> {
-    let told = fstatvfs(root)?;
-    let unit = told.fragment_size();
+    let problem = fstatvfs(root)?;
+    let unit = problem.fragment_size();
     Ok(Space {
-        free: told.blocks_available().saturating_mul(unit),
-        total: told.blocks().saturating_mul(unit),
-        free_inodes: told.files_available(),
-        inodes: told.files(),
+        free: problem.blocks_available().saturating_mul(unit),
+        total: problem.blocks().saturating_mul(unit),
+        free_inodes: problem.files_available(),
+        inodes: problem.files(),
     })
 }
 
@@ -70,21 +70,21 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn it_is_said_before_it_is_full() {
+    fn nearly_full_volume_is_reported() {
         let with = |free: u64, total: u64| Space { free, total, free_inodes: 0, inodes: 0 };
         let full = |free, total, size| nearly_full(&with(free, total), size);
         assert_eq!(full(50 * GIB, 100 * GIB, Some(10 * GIB)), None);
         assert_eq!(full(12 * GIB, 100 * GIB, Some(10 * GIB)), None);
-        let told = full(11 * GIB, 100 * GIB, Some(10 * GIB)).unwrap();
+        let problem = full(11 * GIB, 100 * GIB, Some(10 * GIB)).unwrap();
         assert_eq!(
-            told,
+            problem,
             "the volume is nearly full: 11.0 GiB of 100.0 GiB are free, and 1 more checkpoint of 10.0 GiB fits"
         );
-        let told = full(9 * GIB, 100 * GIB, Some(10 * GIB)).unwrap();
-        assert!(told.ends_with("another checkpoint of 10.0 GiB does not fit"), "{told}");
+        let problem = full(9 * GIB, 100 * GIB, Some(10 * GIB)).unwrap();
+        assert!(problem.ends_with("another checkpoint of 10.0 GiB does not fit"), "{problem}");
         assert_eq!(full(4 * GIB, 100 * GIB, Some(GIB / 100)), None, "400 more fit");
-        let told = full(4 * GIB, 100 * GIB, Some(GIB)).unwrap();
-        assert!(told.ends_with("4 more checkpoints of 1.0 GiB fit"), "{told}");
+        let problem = full(4 * GIB, 100 * GIB, Some(GIB)).unwrap();
+        assert!(problem.ends_with("4 more checkpoints of 1.0 GiB fit"), "{problem}");
         assert_eq!(full(4 * GIB, 100 * GIB, None).unwrap(), "the volume is nearly full: 4.0 GiB of 100.0 GiB are free");
         assert_eq!(full(0, 0, Some(1)), None, "a file system that tells nothing");
         assert!(full(0, 1, Some(u64::MAX)).is_some());
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_has_room() {
+    fn space_of_a_root_is_measured() {
         let room = Room::new();
         let space = space(&Folder::root(&room.path("")).unwrap()).unwrap();
         assert!(space.total > 0 && space.free <= space.total);

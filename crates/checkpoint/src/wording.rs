@@ -36,7 +36,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
     #[test]
-    fn sizes_and_ages_are_short() {
+    fn sizes_and_ages_are_formatted_briefly() {
         let sizes: Vec<String> = [0, 1023, 1024, 1_048_575, 1 << 20, u64::MAX].map(bytes).into();
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.0 MiB", "16.0 EiB"]);
         let ago = |seconds| age(Timestamp::from_second(NOW.as_second() - seconds).unwrap(), NOW);

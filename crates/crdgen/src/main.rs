@@ -111,7 +111,7 @@ fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> fmt::Resul
     for (name, field) in schema.properties.iter().flatten() {
         let ours = matches!(field.type_.as_deref(), Some("object")) && name != "affinity";
         let in_schema = field.default.clone().map(|default| default.0).filter(|default| !default.is_object());
-        let default = match in_schema.or_else(|| defaults::of(&format!("{prefix}{name}"))) {
+        let default = match in_schema.or_else(|| defaults::for_path(&format!("{prefix}{name}"))) {
             _ if required.contains(name) => "**required**".to_owned(),
             Some(value) => format!("`{value}`").replace('"', ""),
             None => String::new(),

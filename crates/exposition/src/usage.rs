@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process() {
+    fn own_usage_matches_proc_status() {
         let usage = of_self();
         assert!(usage.resident_bytes > 100_000, "{usage:?}");
         let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -1,6 +1,6 @@
 //! What happened to a worker's pod, regardless of its program.
 
-use super::facts::{Container, Waiting, WorkerFacts};
+use super::facts::{Container, WaitingState, WorkerFacts};
 use super::finding::Finding;
 use protocol::reason::Reason;
 use protocol::report::LaunchErrorKind;
@@ -57,12 +57,12 @@ fn by_condition(worker: &WorkerFacts<'_>) -> Option<Finding> {
 fn by_node(worker: &WorkerFacts<'_>) -> Option<Finding> {
     let words = worker.pod_reason.filter(|_| worker.ended == Some(false) && worker.failed_init.is_none())?;
     let has_started = !matches!(worker.training, Container::Waiting);
-    let told = format!("{}: {}", words.reason, words.message.trim());
-    let told = told.trim_end_matches(": ");
+    let reported = format!("{}: {}", words.reason, words.message.trim());
+    let reported = reported.trim_end_matches(": ");
     let finding = if !has_started && is_rejection(&words.reason) {
-        Finding::new(Reason::NodeRejected, format!("its node would not run it ({told})"))
+        Finding::new(Reason::NodeRejected, format!("its node would not run it ({reported})"))
     } else if words.reason == EVICTED && exceeded(&words.message).is_none() {
-        Finding::new(Reason::Evicted, format!("evicted ({told})"))
+        Finding::new(Reason::Evicted, format!("evicted ({reported})"))
     } else {
         return None;
     };
@@ -75,7 +75,7 @@ fn by_node(worker: &WorkerFacts<'_>) -> Option<Finding> {
 
 const EVICTED: &str = "Evicted";
 
-fn eviction<'a>(worker: &WorkerFacts<'a>) -> Option<&'a Waiting> {
+fn eviction<'a>(worker: &WorkerFacts<'a>) -> Option<&'a WaitingState> {
     worker.pod_reason.filter(|words| words.reason == EVICTED && worker.ended == Some(false))
 }
 

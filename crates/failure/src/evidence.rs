@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use protocol::hang::Hang;
 use protocol::reason::Reason;
 use protocol::report::{Phase, Report};
-use protocol::stacks::Place;
+use protocol::stacks::StackLocation;
 use regex::Regex;
 use std::sync::LazyLock;
 use text::error_pattern::{ErrorMatch, ErrorPattern, words};
-use text::exception::{Exception, Sort, sort};
+use text::exception::{Exception, ExceptionKind, sort};
 use text::mpi;
 use text::origin::{FailureOrigin, origin_of};
 use text::signal::{SIGABRT, SIGTERM};
@@ -23,11 +23,11 @@ pub fn finding(worker: &WorkerFacts<'_>, progress: Option<Timestamp>) -> Option<
     let Container::Terminated { exit_code, reason, report, .. } = worker.training else { return None };
     let report = report.as_deref();
     let code = report.and_then(|report| report.exit_code).unwrap_or(*exit_code);
-    let finding = if reason == "OOMKilled" { memory::finding(report) } else { told(worker, report?, progress)? };
+    let finding = if reason == "OOMKilled" { memory::finding(report) } else { reported(worker, report?, progress)? };
     Some(Finding { exit_code: Some(code), ..finding })
 }
 
-fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) -> Option<Finding> {
+fn reported(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) -> Option<Finding> {
     let by_line = report.error_patterns.iter().find(|known| Some(known.kind) == report.ended_for);
     if let Some(lost) = by_line.filter(|known| known.kind == ErrorPattern::LostDaemon) {
         let what = format!("mpirun has lost another worker and exited 0 all the same: {}", lost.text);
@@ -79,15 +79,15 @@ fn told(worker: &WorkerFacts<'_>, report: &Report, progress: Option<Timestamp>) 
     // Native code that fails to allocate aborts. A program that another signal ended has caught the error.
     let no_memory = no_memory.filter(|_| report.own_signal().is_none_or(|signal| signal == SIGABRT));
     // Among findings of the same origin a hardware failure wins, and then the first one in this list.
-    let told = [timeout, exception, hardware, killed_rank(report), line, no_memory, error, hang];
-    let told = told.into_iter().flatten().min_by_key(|finding| (finding.origin, !finding.is_of_node()))?;
+    let stated = [timeout, exception, hardware, killed_rank(report), line, no_memory, error, hang];
+    let stated = stated.into_iter().flatten().min_by_key(|finding| (finding.origin, !finding.is_of_node()))?;
     // When a rank fails, mpirun ends the others and names the rank that failed.
-    let rank = told.rank.or_else(|| mpi::first_process(&report.stderr_tail)?.rank);
-    let what = match told.reason {
-        Reason::CudaOutOfMemory => memory::with_gpu(told.what, told.time, report),
-        _ => told.what,
+    let rank = stated.rank.or_else(|| mpi::first_process(&report.stderr_tail)?.rank);
+    let what = match stated.reason {
+        Reason::CudaOutOfMemory => memory::with_gpu(stated.what, stated.time, report),
+        _ => stated.what,
     };
-    Some(Finding { what, rank, ..told })
+    Some(Finding { what, rank, ..stated })
 }
 
 /// Whether a message mentions GPUs or a library that computes on them.
@@ -120,18 +120,18 @@ fn is_end(worker: &WorkerFacts<'_>, report: &Report, raised: &Exception, progres
 /// such as its driver's.
 fn is_of_start(class: &str, message: &str) -> bool {
     let may_be_of_node = message.contains("cannot open shared object file");
-    !may_be_of_node && matches!(sort(class, message), Sort::Import | Sort::Syntax)
+    !may_be_of_node && matches!(sort(class, message), ExceptionKind::Import | ExceptionKind::Syntax)
 }
 
 fn of_exception(class: &str, message: &str, what: String) -> Finding {
     let reason = match sort(class, message) {
-        Sort::CudaOutOfMemory => Reason::CudaOutOfMemory,
-        Sort::GpuHardware => Reason::GpuHardwareError,
-        Sort::NcclTimeout => Reason::NcclTimeout,
-        Sort::NcclError => Reason::NcclError,
-        Sort::NanLoss => Reason::NanLoss,
-        Sort::Import => Reason::ImportError,
-        Sort::Syntax | Sort::Other => Reason::PythonException,
+        ExceptionKind::CudaOutOfMemory => Reason::CudaOutOfMemory,
+        ExceptionKind::GpuHardware => Reason::GpuHardwareError,
+        ExceptionKind::NcclTimeout => Reason::NcclTimeout,
+        ExceptionKind::NcclError => Reason::NcclError,
+        ExceptionKind::NanLoss => Reason::NanLoss,
+        ExceptionKind::Import => Reason::ImportError,
+        ExceptionKind::Syntax | ExceptionKind::Other => Reason::PythonException,
     };
     Finding { origin: origin_of(&format!("{class}: {message}")), ..Finding::why(reason, what) }
 }
@@ -156,8 +156,8 @@ fn of_match(found: &ErrorMatch) -> Finding {
 /// A rank that waits in a collective may not be to blame, so its hang counts as a failure of the gang.
 fn of_hang(hang: &Hang) -> Finding {
     let origin = match hang.place {
-        Place::Stopped | Place::Elsewhere => FailureOrigin::Own,
-        Place::Collective | Place::Unknown => FailureOrigin::Gang,
+        StackLocation::Stopped | StackLocation::Elsewhere => FailureOrigin::Own,
+        StackLocation::Collective | StackLocation::Unknown => FailureOrigin::Gang,
     };
     Finding { origin, rank: hang.rank, time: Some(hang.time), ..Finding::why(Reason::Hang, hang.text.clone()) }
 }
@@ -166,8 +166,8 @@ fn of_hang(hang: &Hang) -> Finding {
 /// process that complains about others.
 fn killed_rank(report: &Report) -> Option<Finding> {
     let tail = &report.stderr_tail;
-    let told = first_rank(tail).or_else(|| code_of_paddle(tail).map(|code| (None, code)));
-    let (rank, code) = told.filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
+    let stated = first_rank(tail).or_else(|| code_of_paddle(tail).map(|code| (None, code)));
+    let (rank, code) = stated.filter(|(_, code)| *code < 0 && *code != -SIGTERM)?;
     let of_mpi = mpi::first_process(tail);
     let may_be_any = of_mpi.as_ref().is_some_and(|first| first.may_be_any);
     let origin = if code == -SIGABRT || may_be_any { FailureOrigin::Gang } else { FailureOrigin::Own };

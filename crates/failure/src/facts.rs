@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use protocol::report::Report;
-use protocol::role::{Place, RoleName};
+use protocol::role::{ReplicaId, RoleName};
 
 /// One worker of the attempt, with the facts that may explain its failure.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub struct WorkerFacts<'a> {
     /// Whether its pod succeeded; `None` until the pod has ended.
     pub ended: Option<bool>,
     /// Why its pod failed, if not because of its containers: the kubelet's reason and message.
-    pub pod_reason: Option<&'a Waiting>,
+    pub pod_reason: Option<&'a WaitingState>,
     /// The disruption from outside that removed it.
     pub disruption: Option<&'a Disruption>,
     /// An init container that failed, and kept the program from starting.
@@ -37,7 +37,7 @@ pub struct WorkerFacts<'a> {
 
 /// A reason in one word, and the message of the component that gave it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingState {
     /// For example `ErrImagePull`.
     pub reason: String,
     /// May be empty.
@@ -116,7 +116,7 @@ impl<'a> WorkerFacts<'a> {
 
     /// Its place in the gang.
     #[must_use]
-    pub fn place(&self) -> Place {
-        Place { role: self.role, index: self.index }
+    pub fn replica_id(&self) -> ReplicaId {
+        ReplicaId { role: self.role, index: self.index }
     }
 }

@@ -19,7 +19,7 @@ pub struct Finding {
     /// Whether the worker itself, the gang or a peer failed.
     pub origin: FailureOrigin,
     /// It says why the program failed, not only how it ended.
-    pub tells_why: bool,
+    pub names_cause: bool,
     /// There is an exit code but no message.
     pub is_mute: bool,
     /// Time of the failure, if it was reported with one.
@@ -36,7 +36,7 @@ impl Finding {
             exit_code: None,
             permanent: false,
             origin: FailureOrigin::Own,
-            tells_why: false,
+            names_cause: false,
             is_mute: false,
             time: None,
         }
@@ -49,6 +49,6 @@ impl Finding {
 
     /// A finding that says why the program failed.
     pub fn why(reason: Reason, what: impl Into<String>) -> Self {
-        Self { tells_why: true, ..Self::new(reason, what) }
+        Self { names_cause: true, ..Self::new(reason, what) }
     }
 }

@@ -9,25 +9,26 @@ use super::{disruption, ending, evidence};
 use jiff::Timestamp;
 use protocol::attempt::AttemptEnd;
 use protocol::reason::Reason;
-use protocol::stacks::Place;
+use protocol::stacks::StackLocation;
 use text::origin::FailureOrigin;
 
 /// The first cause among all failed workers; `None` while no worker has failed.
 pub fn first_cause<'a, W: Into<WorkerFacts<'a>>>(workers: impl IntoIterator<Item = W>) -> Option<AttemptEnd> {
     let workers: Vec<WorkerFacts<'a>> = workers.into_iter().map(Into::into).collect();
     let progress = workers.iter().filter_map(|worker| worker.report()?.progress?.time).max();
-    let ends: Vec<End<'_>> = workers.iter().filter_map(|worker| End::of(*worker, progress)).collect();
+    let ends: Vec<WorkerEnd<'_>> =
+        workers.iter().filter_map(|worker| WorkerEnd::from_worker(*worker, progress)).collect();
     let ranked = ends.iter().map(|end| (end, end.rank(&ends)));
-    let order = |(end, rank): &(&End<'_>, Rank)| {
+    let order = |(end, rank): &(&WorkerEnd<'_>, Rank)| {
         let second = end.second().unwrap_or(Timestamp::MAX);
-        (*rank, second, end.kind, end.moment().unwrap_or(second), end.worker.place())
+        (*rank, second, end.kind, end.moment().unwrap_or(second), end.worker.replica_id())
     };
     let step = workers.iter().filter_map(|worker| worker.report()?.progress?.whole_step()).max();
-    ranked.min_by_key(order).map(|(end, rank)| AttemptEnd { step, ..end.tell(rank) })
+    ranked.min_by_key(order).map(|(end, rank)| AttemptEnd { step, ..end.attempt_end(rank) })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum EndKind {
     Disrupted,
     Failed,
     Deleted,
@@ -55,25 +56,25 @@ enum Rank {
 }
 
 /// How a worker ended.
-struct End<'a> {
+struct WorkerEnd<'a> {
     worker: WorkerFacts<'a>,
-    kind: Kind,
+    kind: EndKind,
     finding: Finding,
 }
 
-impl<'a> End<'a> {
+impl<'a> WorkerEnd<'a> {
     /// `None` if the worker has not failed. `progress` is the time of the latest progress report of any worker.
-    fn of(worker: WorkerFacts<'a>, progress: Option<Timestamp>) -> Option<Self> {
+    fn from_worker(worker: WorkerFacts<'a>, progress: Option<Timestamp>) -> Option<Self> {
         if worker.succeeded() {
             return None;
         }
         if let Some(finding) = disruption::finding(&worker) {
-            return Some(Self { worker, kind: Kind::Disrupted, finding });
+            return Some(Self { worker, kind: EndKind::Disrupted, finding });
         }
         let kind = if failed_by_itself(&worker) {
-            Kind::Failed
+            EndKind::Failed
         } else if worker.deletion.is_some() || worker.gone {
-            Kind::Deleted
+            EndKind::Deleted
         } else {
             return None;
         };
@@ -86,12 +87,12 @@ impl<'a> End<'a> {
     /// The time that Kubernetes reports, unless the program reported its failure earlier. It may take long to end.
     fn second(&self) -> Option<Timestamp> {
         match (self.kind, self.worker.training) {
-            (Kind::Disrupted, _) => self.finding.time,
-            (Kind::Deleted, _) => self.worker.deletion,
-            (Kind::Failed, Container::Terminated { finished, .. }) => {
+            (EndKind::Disrupted, _) => self.finding.time,
+            (EndKind::Deleted, _) => self.worker.deletion,
+            (EndKind::Failed, Container::Terminated { finished, .. }) => {
                 self.finding.time.map(whole_second).into_iter().chain(*finished).min()
             }
-            (Kind::Failed, _) => self.finding.time.or(self.worker.created),
+            (EndKind::Failed, _) => self.finding.time.or(self.worker.created),
         }
     }
 
@@ -106,14 +107,14 @@ impl<'a> End<'a> {
     }
 
     /// Where its rank is, if it hangs.
-    fn hangs_at(&self) -> Option<Place> {
+    fn hangs_at(&self) -> Option<StackLocation> {
         let hang = self.worker.report()?.hang.as_ref()?;
         (self.finding.reason == Reason::Hang).then_some(hang.place)
     }
 
     /// Whether the finding says why this worker failed by itself.
     fn is_own(&self) -> bool {
-        self.finding.tells_why && self.finding.origin == FailureOrigin::Own
+        self.finding.names_cause && self.finding.origin == FailureOrigin::Own
     }
 
     /// Whether it was asked to stop, and had reported its own failure before `other` ended.
@@ -122,17 +123,17 @@ impl<'a> End<'a> {
         is_stopped && self.is_own() && self.finding.time.is_some() && self.finding.time < other.ended()
     }
 
-    fn rank(&self, all: &[End<'_>]) -> Rank {
+    fn rank(&self, all: &[WorkerEnd<'_>]) -> Rank {
         let stopped = if self.is_own() { Rank::Caught } else { Rank::Stopped };
         match self.kind {
-            Kind::Disrupted if self.finding.reason == Reason::Unkillable => Rank::Unkillable,
-            Kind::Disrupted => Rank::First,
-            Kind::Failed if self.finding.reason == Reason::StorageExceeded => Rank::First, // it is stopped for that
+            EndKind::Disrupted if self.finding.reason == Reason::Unkillable => Rank::Unkillable,
+            EndKind::Disrupted => Rank::First,
+            EndKind::Failed if self.finding.reason == Reason::StorageExceeded => Rank::First, // it is stopped for that
             // All ranks hang, and the first one to report it usually waits for another.
-            Kind::Failed if self.hangs_at() == Some(Place::Stopped) => Rank::First,
-            Kind::Failed if self.hangs_at() == Some(Place::Elsewhere) => Rank::Caught,
-            Kind::Failed if self.worker.report().is_some_and(|report| report.stopped_by.is_some()) => stopped,
-            Kind::Failed => match self.finding.origin {
+            EndKind::Failed if self.hangs_at() == Some(StackLocation::Stopped) => Rank::First,
+            EndKind::Failed if self.hangs_at() == Some(StackLocation::Elsewhere) => Rank::Caught,
+            EndKind::Failed if self.worker.report().is_some_and(|report| report.stopped_by.is_some()) => stopped,
+            EndKind::Failed => match self.finding.origin {
                 FailureOrigin::Own if self.finding.is_mute && all.iter().any(|other| other.failed_before(self)) => {
                     Rank::Mute
                 }
@@ -140,20 +141,20 @@ impl<'a> End<'a> {
                 FailureOrigin::Gang => Rank::Gang,
                 FailureOrigin::Peer => Rank::Echo,
             },
-            Kind::Deleted => {
-                let mut others = all.iter().filter(|other| other.kind != Kind::Deleted);
+            EndKind::Deleted => {
+                let mut others = all.iter().filter(|other| other.kind != EndKind::Deleted);
                 let first = others.all(|other| self.second() < other.second() || self.ended() < other.ended());
                 // It may have been deleted because it had failed and did not end.
-                let told = self.finding.time.filter(|_| self.finding.tells_why);
-                let before = told.is_some() && told < self.worker.deletion;
+                let reported = self.finding.time.filter(|_| self.finding.names_cause);
+                let before = reported.is_some() && reported < self.worker.deletion;
                 if first && !before { Rank::First } else { stopped }
             }
         }
     }
 
-    fn tell(&self, rank: Rank) -> AttemptEnd {
+    fn attempt_end(&self, rank: Rank) -> AttemptEnd {
         let deleted;
-        let finding = if self.kind == Kind::Deleted && rank != Rank::Caught {
+        let finding = if self.kind == EndKind::Deleted && rank != Rank::Caught {
             deleted = Finding::new(Reason::PodDeleted, "its pod was deleted, and not by the operator");
             &deleted
         } else {
@@ -167,7 +168,7 @@ impl<'a> End<'a> {
             node: self.worker.node.map(str::to_owned),
             rank: finding.rank.and_then(|rank| i32::try_from(rank).ok()),
             exit_code: finding.exit_code,
-            disruption: self.kind == Kind::Disrupted || finding.is_of_node(),
+            disruption: self.kind == EndKind::Disrupted || finding.is_of_node(),
             permanent: finding.permanent,
             ..AttemptEnd::new(self.worker.attempt, finding.reason.clone(), &finding.what)
         }

@@ -17,5 +17,5 @@ mod gang;
 mod memory;
 pub mod restart;
 
-pub use facts::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
+pub use facts::{Container, Disruption, FailedInit, WaitingState, WorkerFacts};
 pub use gang::first_cause;

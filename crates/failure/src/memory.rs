@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_people_write_it() {
+    fn bytes_are_formatted_in_binary_units() {
         for (bytes, text) in [
             (200 << 20, "200Mi"),
             ((200 << 20) - 4096, "200Mi"),

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_spend_the_budget_and_wait_longer() {
+    fn failures_use_the_budget_and_back_off_longer() {
         assert_eq!(decisions(&POLICY, &[0, 1, 2, 3].map(failure)), [Ok(0), Ok(1), Ok(2), exceeded()]);
         let unbounded = Policy { backoff_limit: 1000, interruptions: 1000, ..POLICY };
         let waits =
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tenth_quick_disruption_in_a_row_ends_the_job() {
+    fn tenth_quick_disruption_in_a_row_ends_the_job() {
         let mut ends = vec![disruption(); 9];
         // A resize neither adds to a series of disruptions nor ends it.
         ends.push(requested("Resized"));
@@ -247,14 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_requested_counts_as_nothing() {
+    fn requested_restart_or_resize_uses_no_budget() {
         let ends = [failure(1), failure(2), requested("Resized"), failure(3), requested("Restarted"), failure(4)];
         assert_eq!(decisions(&POLICY, &ends)[..5], [Ok(0), Ok(1), Ok(0), Ok(2), Ok(0)]);
         assert_eq!(decisions(&POLICY, &ends)[5], exceeded());
     }
 
     #[test]
-    fn a_rule_decides_before_budgets_and_restart_policies() {
+    fn failure_rule_is_evaluated_before_budget_and_restart_policy() {
         let rule =
             |reason: &str, action| FailureRule { reasons: vec![reason.to_owned()], action, ..FailureRule::default() };
         let rules = vec![
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_trying_again_cannot_help_ends_the_job_at_once() {
+    fn permanent_failure_ends_the_job_unless_restart_is_always() {
         let permanent = AttemptEnd { permanent: true, ..end("CommandNotFound", None) };
         let once = |restarts| decisions(&Policy { restarts, ..POLICY }, std::slice::from_ref(&permanent));
         let never = || Err("failurePolicy.restartPolicy is Never".to_owned());
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_a_usable_checkpoint_waits_and_spends_no_budget() {
+    fn job_without_a_usable_checkpoint_waits_without_using_budget() {
         let none = AttemptEnd { permanent: true, ..end("NoUsableCheckpoint", None) };
         let ends = [none.clone(), failure(1), failure(2), none, failure(3)];
         let waits = || Err("waits".to_owned());
@@ -294,13 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_failure_from_the_same_checkpoint_ends_the_job_the_third_time() {
+    fn third_identical_failure_from_one_checkpoint_ends_the_job() {
         let policy = Policy { backoff_limit: 1000, ..POLICY };
         let nan = |step| end("NaNLoss", Some(step));
         let again = || Err("3 times in a row at step 7, without a newer checkpoint".to_owned());
         assert_eq!(decisions(&policy, &[nan(7), nan(7), nan(7)]), [Ok(0), Ok(1), again()]);
-        let untold = decisions(&policy, &[0; 4].map(|_| end("ExitCode", None)));
-        assert_eq!(untold, [0, 1, 2, 4].map(Ok), "how far it came is not known");
+        let unreported = decisions(&policy, &[0; 4].map(|_| end("ExitCode", None)));
+        assert_eq!(unreported, [0, 1, 2, 4].map(Ok), "how far it came is not known");
         let lost = AttemptEnd { disruption: true, ..end("NodeLost", Some(7)) };
         assert_eq!(decisions(&policy, &[nan(7), lost, nan(7), nan(7)])[3], again());
         assert_eq!(decisions(&policy, &[nan(7), nan(7), nan(6), nan(7)])[3], Ok(4));
@@ -314,7 +314,7 @@ mod tests {
 
     /// The words of the last column of the table in docs/failures.md are those of the program.
     #[test]
-    fn the_docs_have_the_words() {
+    fn docs_match_the_failure_messages() {
         let page = include_str!("../../../docs/failures.md");
         let (_, table) = page.split_once("<!-- decisions -->").unwrap();
         let (table, _) = table.split_once("<!-- /decisions -->").unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_forgets_what_came_again_and_again() {
+    fn request_resets_the_repeated_failure_count() {
         let policy = Policy { backoff_limit: 1000, ..POLICY };
         let nan = || end("NaNLoss", Some(7));
         let ends = [nan(), nan(), requested("Restarted"), nan(), nan()];

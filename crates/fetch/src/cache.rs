@@ -36,7 +36,7 @@ const THREADS: usize = 4;
 
 /// A file of an entry: a line of `files.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stored {
+pub(crate) struct StoredFile {
     pub path: String,
     pub size: u64,
     pub sha256: String,
@@ -63,7 +63,7 @@ pub(crate) struct Entry {
 
 /// State of a key.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum EntryState {
     Whole(Entry),
     Missing,
     /// What is wrong, and the marker that it was found with.
@@ -129,24 +129,24 @@ impl Cache {
     }
 
     /// State of a key. The sizes of all files are compared, and with `verify` their hashes too.
-    pub fn look(&self, key: &str, verify: bool) -> Result<Found> {
+    pub fn look(&self, key: &str, verify: bool) -> Result<EntryState> {
         let folder = match self.root.folder(key) {
             Ok(folder) => folder,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(EntryState::Missing),
             Err(error) if is_missing(&error) => {
-                return Ok(Found::Damaged { why: "it is no folder".to_owned(), marker: None });
+                return Ok(EntryState::Damaged { why: "it is no folder".to_owned(), marker: None });
             }
             Err(error) => return Err(FetchError::local(&self.path.join(key), &error)),
         };
         let Some(marker) = self.marker(key)? else {
-            return Ok(Found::Damaged { why: format!("{MARKER} is missing"), marker: None });
+            return Ok(EntryState::Damaged { why: format!("{MARKER} is missing"), marker: None });
         };
         let Some(entry) = parse(&marker) else {
-            return Ok(Found::Damaged { why: format!("{MARKER} can't be read"), marker: Some(marker) });
+            return Ok(EntryState::Damaged { why: format!("{MARKER} can't be read"), marker: Some(marker) });
         };
         match check(&folder, &entry, verify) {
-            Ok(None) => Ok(Found::Whole(entry)),
-            Ok(Some(why)) => Ok(Found::Damaged { why, marker: Some(marker) }),
+            Ok(None) => Ok(EntryState::Whole(entry)),
+            Ok(Some(why)) => Ok(EntryState::Damaged { why, marker: Some(marker) }),
             Err(error) => Err(FetchError::local(&self.data(key), &error)),
         }
     }
@@ -169,7 +169,7 @@ impl Cache {
         lease: &Lease,
         work: &Folder,
         mut entry: Entry,
-        files: impl Iterator<Item = io::Result<Stored>>,
+        files: impl Iterator<Item = io::Result<StoredFile>>,
     ) -> Result<Entry> {
         let place = self.path.join(lease.key());
         let failed = |error: io::Error| FetchError::local(&place, &error);
@@ -201,7 +201,7 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
 }
 
 /// Writes `files.jsonl`, and returns its SHA-256.
-fn write_files(work: &Folder, files: impl Iterator<Item = io::Result<Stored>>) -> io::Result<String> {
+fn write_files(work: &Folder, files: impl Iterator<Item = io::Result<StoredFile>>) -> io::Result<String> {
     work.remove(FILES)?;
     let mut writer = BufWriter::new(work.writable(FILES)?);
     let mut digest = Sha256::new();
@@ -230,13 +230,13 @@ fn check(folder: &Folder, entry: &Entry, verify: bool) -> io::Result<Option<Stri
     // The lines are read by one thread at a time, and the files by as many as there are.
     let mut digest = Sha256::new();
     let (mut files, mut bytes) = (0, 0_u64);
-    let mut next = || -> io::Result<Option<Stored>> {
+    let mut next = || -> io::Result<Option<StoredFile>> {
         let mut line = Vec::new();
         if lines.by_ref().take(LONGEST_MARKER).read_until(b'\n', &mut line)? == 0 {
             return Ok(None);
         }
         digest.update(&line);
-        let stored: Stored = serde_json::from_slice(&line)?;
+        let stored: StoredFile = serde_json::from_slice(&line)?;
         files += 1;
         bytes = bytes.saturating_add(stored.size);
         Ok(Some(stored))
@@ -259,7 +259,7 @@ fn check(folder: &Folder, entry: &Entry, verify: bool) -> io::Result<Option<Stri
 
 fn check_in_parallel(
     data: &Folder,
-    next: &mut (dyn FnMut() -> io::Result<Option<Stored>> + Send),
+    next: &mut (dyn FnMut() -> io::Result<Option<StoredFile>> + Send),
 ) -> io::Result<Option<String>> {
     let next = Mutex::new(next);
     let work = || -> io::Result<Option<String>> {
@@ -286,7 +286,7 @@ fn check_in_parallel(
     Ok(found)
 }
 
-fn check_file(data: &Folder, stored: &Stored, verify: bool) -> io::Result<Option<String>> {
+fn check_file(data: &Folder, stored: &StoredFile, verify: bool) -> io::Result<Option<String>> {
     let path = &stored.path;
     if let Err(why) = check_path(path) {
         return Ok(Some(format!("the path {path:?} {why}")));

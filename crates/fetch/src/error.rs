@@ -5,11 +5,11 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
-use store::{StoreError, Trouble};
+use store::{ErrorKind, StoreError};
 
 /// What kind of failure it is. It decides whether another try can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FetchErrorKind {
     /// The address, an option or the content itself is not accepted.
     Refused,
     /// The server refuses these credentials, or asks for some (HTTP 401, 403).
@@ -32,7 +32,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchError {
     /// What kind it is.
-    pub kind: Kind,
+    pub kind: FetchErrorKind,
     /// The HTTP status of the answer, if there was one.
     pub status: Option<u16>,
     /// How long the server asks its clients to wait.
@@ -52,21 +52,21 @@ impl std::error::Error for FetchError {}
 
 impl FetchError {
     /// An error of this kind. The message names what failed, what happened and the remedy.
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn new(kind: FetchErrorKind, message: impl Into<String>) -> Self {
         Self { kind, status: None, retry_after: None, stalled: false, message: message.into() }
     }
 
     /// Something that is not accepted.
     pub fn refused(message: impl Into<String>) -> Self {
-        Self::new(Kind::Refused, message)
+        Self::new(FetchErrorKind::Refused, message)
     }
 
     pub(crate) fn corrupted(message: impl Into<String>) -> Self {
-        Self::new(Kind::Corrupted, message)
+        Self::new(FetchErrorKind::Corrupted, message)
     }
 
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(Kind::Unavailable, message)
+        Self::new(FetchErrorKind::Unavailable, message)
     }
 
     pub(crate) fn stall(message: impl Into<String>) -> Self {
@@ -94,7 +94,7 @@ impl FetchError {
             }
             _ => format!("{path}: {error}; check the volume of the cache"),
         };
-        Self::new(Kind::Local, message)
+        Self::new(FetchErrorKind::Local, message)
     }
 
     /// The same failure with another name of what failed.
@@ -113,7 +113,10 @@ impl FetchError {
     /// Whether only a person can help: another try fails in the same way.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        matches!(self.kind, Kind::Refused | Kind::Denied | Kind::NotFound | Kind::Corrupted)
+        matches!(
+            self.kind,
+            FetchErrorKind::Refused | FetchErrorKind::Denied | FetchErrorKind::NotFound | FetchErrorKind::Corrupted
+        )
     }
 }
 
@@ -133,13 +136,13 @@ impl From<AddressError> for FetchError {
 impl From<StoreError> for FetchError {
     fn from(error: StoreError) -> Self {
         let kind = match error.trouble {
-            Trouble::Invalid | Trouble::Refused => Kind::Refused,
-            Trouble::Denied => Kind::Denied,
-            Trouble::NotFound => Kind::NotFound,
-            Trouble::Unavailable | Trouble::Incomplete => Kind::Unavailable,
-            Trouble::Changed => Kind::Changed,
-            Trouble::Corrupted => Kind::Corrupted,
-            Trouble::Local => Kind::Local,
+            ErrorKind::Invalid | ErrorKind::Refused => FetchErrorKind::Refused,
+            ErrorKind::Denied => FetchErrorKind::Denied,
+            ErrorKind::NotFound => FetchErrorKind::NotFound,
+            ErrorKind::Unavailable | ErrorKind::Incomplete => FetchErrorKind::Unavailable,
+            ErrorKind::Changed => FetchErrorKind::Changed,
+            ErrorKind::Corrupted => FetchErrorKind::Corrupted,
+            ErrorKind::Local => FetchErrorKind::Local,
         };
         let message = error.to_string();
         let stalled = is_stall(&message);

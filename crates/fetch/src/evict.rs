@@ -15,7 +15,7 @@
 //!   cache's own clock.
 
 use crate::cache::{Cache, is_missing};
-use crate::error::{FetchError, Kind};
+use crate::error::{FetchError, FetchErrorKind};
 use crate::lease::unique;
 use crate::names::hex;
 use checkpoint::folder::Folder;
@@ -133,7 +133,7 @@ impl Cache {
                 .collect();
             named.extend((kept.len() > NAMED).then(|| format!("and {} more", kept.len() - NAMED)));
             FetchError::new(
-                Kind::Local,
+                FetchErrorKind::Local,
                 format!(
                     "{place}: {} do not fit into cache.limit ({}), of which {} entries hold {} and fetches that are under \
                      way {}; what stays: {}; wait until a job ends, delete one, or create the job again with a larger \
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn least_recently_used_entries_go_first_and_no_more_than_needed() {
+    fn least_recently_used_entries_are_evicted_only_as_needed() {
         let entries = [candidate("new", 10, 2), candidate("old", 10, 9), candidate("middle", 10, 5)];
         let chosen = |missing| choose(entries.to_vec(), missing, &limit(&[])).map_err(|kept| kept.len());
         assert_eq!(chosen(0), Ok(vec![]));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_a_job_may_use_stay() {
+    fn entries_a_job_may_use_are_not_evicted() {
         let leased = Candidate { is_leased: true, ..candidate("leased", 10, 9) };
         let entries = [candidate("used", 10, 9), leased, candidate("recent", 10, 0), candidate("free", 10, 2)];
         let limit = limit(&[("used", "train")]);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_for_content() {
+    fn entries_are_evicted_to_fit_new_content() {
         let room = Room::new();
         let [old, new] = [room.entry('a', 9), room.entry('b', 5)];
         let own = "c".repeat(32);
@@ -387,7 +387,7 @@ mod tests {
 
     /// Anything that is not a whole entry of this cache stays, whatever its name.
     #[test]
-    fn foreign_and_unfinished_files_stay() {
+    fn foreign_and_unfinished_files_are_not_evicted() {
         let room = Room::new();
         let outside = tempfile::tempdir().unwrap();
         let key = |digit: char| digit.to_string().repeat(32);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_used_meanwhile_is_put_back() {
+    fn entry_used_during_eviction_is_restored() {
         let room = Room::new();
         let key = room.entry('a', 9);
         let digest = digest_of_use(&room.cache.root.folder(&key).unwrap()).unwrap();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn content_in_the_making_counts() {
+    fn content_being_fetched_counts_toward_the_limit() {
         let room = Room::new();
         let (other, stale, own) = ("d".repeat(32), "e".repeat(32), "c".repeat(32));
         room.write(&format!(".fetching/{other}.size"), "70");

@@ -2,8 +2,8 @@
 
 use crate::error::FetchError;
 use crate::listing::{Check, Item};
-use crate::network::{Network, Tries, refusal};
-use crate::web_file::{Asked, Opened, Version, open};
+use crate::network::{Network, Retries, refusal};
+use crate::web_file::{RangeAnswer, RangeRequest, Version, open};
 use address::{ContentKind, HubAddress};
 use http::header::{HeaderMap, HeaderValue, LINK};
 use reqwest::Url;
@@ -138,7 +138,7 @@ impl Hub {
 
     /// Sends a request to the API, and retries after temporary failures.
     async fn ask<T: DeserializeOwned>(&self, url: &Url, name: &str) -> Result<(T, Option<Url>)> {
-        let mut tries = Tries::new(self.network.patience);
+        let mut tries = Retries::new(self.network.patience);
         loop {
             match self.ask_once(url, name).await {
                 Ok(answer) => return Ok(answer),
@@ -175,7 +175,7 @@ impl Hub {
         item: &Item,
         range: Range<u64>,
         version: Option<Version>,
-    ) -> Result<(Opened<'static>, Option<Version>)> {
+    ) -> Result<(RangeAnswer<'static>, Option<Version>)> {
         let (namespace, repository) = self.repository();
         let kind: &[&str] = if self.address.kind == ContentKind::Dataset { &["datasets"] } else { &[] };
         let path: Vec<&str> = item.key.split('/').collect();
@@ -183,7 +183,7 @@ impl Hub {
         let name = format!("{} ({})", self.uri, one_line(&item.key));
         let refused = |status, headers: &HeaderMap| self.refused(&name, status, headers);
         let token = self.token.as_ref();
-        let asked = Asked { name: &name, url: &url, token, size: item.size, range, version, refused: &refused };
+        let asked = RangeRequest { name: &name, url: &url, token, size: item.size, range, version, refused: &refused };
         open(&self.network, asked).await
     }
 
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_without_end_are_refused() {
+    fn endless_file_lists_are_rejected() {
         assert!(check_pages("x", 999, 0).is_ok());
         assert!(check_pages("x", 1000, 0).unwrap_err().to_string().contains("no end after 1000 pages with 0 files"));
         assert!(check_pages("x", 20_999, 1_000_000).is_ok());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_page_is_read_from_its_header() {
+    fn next_page_is_read_from_the_link_header() {
         let next = |value: &'static str| next_page(&HeaderMap::from_iter([(LINK, HeaderValue::from_static(value))]));
         assert_eq!(next("<https://h/api?cursor=a%3D,b>; rel=\"next\"").unwrap(), "https://h/api?cursor=a%3D,b");
         assert_eq!(next("</a>; rel=\"prev\", </b>; rel=\"next\"").unwrap(), "/b");

@@ -31,7 +31,7 @@
 //! - *A request to create a lease is repeated by NFS and answered EEXIST to its own creator.* It waits for itself,
 //!   takes over after the limit, and loses only that time.
 
-use crate::error::{FetchError, Kind};
+use crate::error::{FetchError, FetchErrorKind};
 use crate::{Cache, blocking};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -207,7 +207,7 @@ impl Lease {
     fn superseded(&self) -> FetchError {
         let place = self.cache.path.join(".fetching").join(self.name());
         FetchError::new(
-            Kind::Superseded,
+            FetchErrorKind::Superseded,
             format!("{}: another fetcher took over; fetch it again to wait for that one", place.display()),
         )
     }
@@ -252,7 +252,7 @@ impl Lease {
     /// Whether it is still the newest lease, and this holder's.
     ///
     /// # Errors
-    /// [`Kind::Superseded`] if it is not.
+    /// [`FetchErrorKind::Superseded`] if it is not.
     pub fn check(&self) -> Result<()> {
         let read = |name: &str| self.cache.read_small(name).map_err(|error| self.cache.failed(name, &error));
         let is_own = read(&self.name())?.is_some_and(|content| content.starts_with(self.holder.as_bytes()));
@@ -285,7 +285,7 @@ impl Lease {
             match blocking(move || lease.beat(count)).await {
                 Ok(()) => last = Instant::now(),
                 // A file server that fails for a moment; others see nothing of this holder meanwhile.
-                Err(error) if error.kind == Kind::Local && last.elapsed() < self.cache.times.silence / 2 => {}
+                Err(error) if error.kind == FetchErrorKind::Local && last.elapsed() < self.cache.times.silence / 2 => {}
                 Err(error) => return error,
             }
         }

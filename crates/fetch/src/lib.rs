@@ -44,14 +44,14 @@ mod tests;
 
 pub use address::{Address, ContentKind};
 pub use cache::link;
-pub use error::{FetchError, Kind};
+pub use error::{FetchError, FetchErrorKind};
 pub use evict::Limit;
 pub use lease::LeaseTimes;
-pub use network::Patience;
+pub use network::NetworkTimeouts;
 pub use progress::{Progress, Reading, Stage};
 pub use reach::{Forbidden, Guard};
 
-use cache::{Cache, Entry, Found};
+use cache::{Cache, Entry, EntryState};
 use checkpoint::space::space;
 use jiff::Timestamp;
 use lease::Lease;
@@ -89,7 +89,7 @@ pub struct Options {
     /// How much the cache may hold. Entries that no job uses are removed for what is fetched. Default: no limit.
     pub limit: Option<Limit>,
     /// Timeouts and pauses for servers.
-    pub patience: Patience,
+    pub patience: NetworkTimeouts,
     /// When one fetcher takes over from another.
     pub lease: LeaseTimes,
     /// Hosts that are not resolved, for tests.
@@ -109,7 +109,7 @@ impl Options {
             safetensors_only: true,
             verify: false,
             limit: None,
-            patience: Patience::default(),
+            patience: NetworkTimeouts::default(),
             lease: LeaseTimes::default(),
             hosts: Vec::new(),
         }
@@ -215,9 +215,9 @@ impl Fetch<'_> {
         loop {
             self.progress.enter(Stage::Checking);
             let (known, why) = match self.look(&key, self.options.verify).await? {
-                Found::Whole(entry) => return Ok(self.fetched(&key, entry)),
-                Found::Missing => (None, String::new()),
-                Found::Damaged { marker, why } => (marker, why),
+                EntryState::Whole(entry) => return Ok(self.fetched(&key, entry)),
+                EntryState::Missing => (None, String::new()),
+                EntryState::Damaged { marker, why } => (marker, why),
             };
             self.progress.enter(Stage::Waiting);
             let Some(lease) = self.cache.acquire(&key, known.as_deref()).await? else { continue };
@@ -240,7 +240,7 @@ impl Fetch<'_> {
         }
     }
 
-    async fn look(&self, key: &str, verify: bool) -> Result<Found, FetchError> {
+    async fn look(&self, key: &str, verify: bool) -> Result<EntryState, FetchError> {
         let (cache, key) = (self.cache.clone(), key.to_owned());
         blocking(move || {
             // A use counts from before it is relied on.
@@ -262,15 +262,15 @@ impl Fetch<'_> {
         match self.look(key, false).await? {
             // Another fetcher made it meanwhile. With the marker from before, its hashes are known to be
             // wrong.
-            Found::Whole(entry) => {
+            EntryState::Whole(entry) => {
                 let (cache, key_too) = (self.cache.clone(), key.to_owned());
                 if known.is_none() || blocking(move || cache.marker(&key_too)).await? != known {
                     return Ok(entry);
                 }
                 self.set_aside(key, why).await?;
             }
-            Found::Damaged { why, .. } => self.set_aside(key, &why).await?,
-            Found::Missing => {}
+            EntryState::Damaged { why, .. } => self.set_aside(key, &why).await?,
+            EntryState::Missing => {}
         }
         self.progress.enter(Stage::Listing);
         let listing = match listed {
@@ -397,5 +397,5 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, FetchError> + Send + 'static,
 ) -> Result<T, FetchError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(FetchError::new(Kind::Local, format!("{error}; report this as a bug"))))
+    done.unwrap_or_else(|error| Err(FetchError::new(FetchErrorKind::Local, format!("{error}; report this as a bug"))))
 }

@@ -127,7 +127,7 @@ impl ListingWriter {
     pub fn finish(self, source: &str, safetensors_only: bool) -> Result<Listing, FetchError> {
         if self.all.files == 0 {
             return Err(FetchError::new(
-                crate::Kind::NotFound,
+                crate::FetchErrorKind::NotFound,
                 format!("{source}: there is no file; check the name, the revision and the path"),
             ));
         }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn pickled_weights_are_left_out_where_there_are_safetensors() {
+    fn pickled_weights_are_skipped_if_safetensors_exist() {
         let all =
             ["config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5", "x/Model.PT", "rust_model.ot"];
         assert_eq!(list(&all, true).unwrap(), ["config.json", "model.safetensors", "rust_model.ot"]);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_elsewhere_or_twice_are_refused_by_name() {
+    fn unsafe_or_duplicate_paths_are_rejected_by_name() {
         for path in ["../x", "/etc/passwd", "a/../b", "a//b", "a\0b"] {
             let error = list(&["good", path], false).unwrap_err();
             assert!(error.to_string().contains("the path"), "{error}");

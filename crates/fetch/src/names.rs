@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_lead_elsewhere_are_refused() {
+    fn unsafe_paths_are_rejected() {
         let long = "x".repeat(256);
         for path in ["", "/etc/passwd", "a//b", "../a", "a/..", "a/./b", "a/", "a\0b", "a\nb", &long] {
             assert!(check_path(path).is_err(), "{path:?}");
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn hex_is_lower_case_and_whole() {
+    fn hex_requires_lower_case_and_exact_length() {
         assert_eq!(hex(&[0, 0xab, 0xff]), "00abff");
         assert_eq!(from_hex::<3>("00abff"), Some([0, 0xab, 0xff]));
         for text in ["00abf", "00abFF", "00abfg", "00abff00", "+0abff", "ä0abf"] {

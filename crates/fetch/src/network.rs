@@ -1,6 +1,6 @@
 //! HTTP for the hub and the web: no wait is without a limit, and no redirect leads where it must not.
 
-use crate::error::{FetchError, Kind, is_stall};
+use crate::error::{FetchError, FetchErrorKind, is_stall};
 use crate::reach::{Forbidden, Guard, HostEntry};
 use crate::watch::Watch;
 use bytes::Bytes;
@@ -27,7 +27,7 @@ const BUSY: u32 = 1;
 
 /// Timeouts for servers, and pauses between tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct NetworkTimeouts {
     /// Timeout for a connection. Default 10 s.
     pub connect: Duration,
     /// Timeout for the next byte. It is also the time in which at least `least_data` has to arrive. Default 60 s.
@@ -41,7 +41,7 @@ pub struct Patience {
     pub longest_pause: Duration,
 }
 
-impl Default for Patience {
+impl Default for NetworkTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -54,14 +54,14 @@ impl Default for Patience {
 }
 
 /// The tries of one request or range.
-pub(crate) struct Tries {
+pub(crate) struct Retries {
     left: u32,
     failures: u32,
-    patience: Patience,
+    patience: NetworkTimeouts,
 }
 
-impl Tries {
-    pub fn new(patience: Patience) -> Self {
+impl Retries {
+    pub fn new(patience: NetworkTimeouts) -> Self {
         Self { left: POINTS, failures: 0, patience }
     }
 
@@ -70,7 +70,7 @@ impl Tries {
     /// # Errors
     /// The failure itself if another try can't fix it, or if there were too many since the last progress.
     pub fn pause(&mut self, failure: FetchError, has_progress: bool) -> Result<Duration, FetchError> {
-        if failure.kind != Kind::Unavailable {
+        if failure.kind != FetchErrorKind::Unavailable {
             return Err(failure);
         }
         if has_progress {
@@ -93,7 +93,7 @@ impl Tries {
     /// Waits before the next try.
     ///
     /// # Errors
-    /// As [`Tries::pause`].
+    /// As [`Retries::pause`].
     pub async fn wait(&mut self, failure: FetchError, has_progress: bool) -> Result<(), FetchError> {
         sleep(self.pause(failure, has_progress)?).await;
         Ok(())
@@ -105,7 +105,7 @@ impl Tries {
 pub(crate) struct Network {
     client: Client,
     guard: Guard,
-    pub patience: Patience,
+    pub patience: NetworkTimeouts,
     watch: Arc<Watch>,
 }
 
@@ -121,7 +121,7 @@ impl Network {
     pub fn new(
         endpoint: &Url,
         certificates: Option<&[u8]>,
-        patience: Patience,
+        patience: NetworkTimeouts,
         watch: Arc<Watch>,
         hosts: Vec<HostEntry>,
     ) -> Result<Self, FetchError> {
@@ -152,7 +152,7 @@ impl Network {
 
     /// Sends one GET and follows its redirects. `headers` go to every host, `token` only to that of `url`.
     ///
-    /// # Errors [`Kind::Unavailable`] if the server can't be reached or sends no header in time, [`Kind::Refused`] for
+    /// # Errors [`FetchErrorKind::Unavailable`] if the server can't be reached or sends no header in time, [`FetchErrorKind::Refused`] for
     /// a redirect that must not be followed. Any status but a redirect's is an answer.
     pub async fn get(&self, url: &Url, headers: &HeaderMap, token: Option<&HeaderValue>) -> Result<Answer, FetchError> {
         let begin = Instant::now();
@@ -199,9 +199,9 @@ impl Network {
     }
 
     /// The body of an answer.
-    pub fn pieces(&self, answer: Answer) -> Pieces {
+    pub fn pieces(&self, answer: Answer) -> BodyStream {
         let (Answer { response, url }, watch) = (answer, Arc::clone(&self.watch));
-        Pieces { response, url, patience: self.patience, watch, waited: Duration::ZERO, arrived: 0 }
+        BodyStream { response, url, patience: self.patience, watch, waited: Duration::ZERO, arrived: 0 }
     }
 
     /// Reads an answer that has at most `limit` bytes.
@@ -223,21 +223,21 @@ impl Network {
 }
 
 /// The body of an answer, in pieces as they arrive.
-pub(crate) struct Pieces {
+pub(crate) struct BodyStream {
     response: Response,
     url: Url,
-    patience: Patience,
+    patience: NetworkTimeouts,
     watch: Arc<Watch>,
     /// The time waited and the bytes received since the last check.
     waited: Duration,
     arrived: u64,
 }
 
-impl Pieces {
+impl BodyStream {
     /// The next piece. `None` at the end.
     ///
     /// # Errors
-    /// [`Kind::Unavailable`] if the connection was cut, if no byte arrived in time, or too few.
+    /// [`FetchErrorKind::Unavailable`] if the connection was cut, if no byte arrived in time, or too few.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         let begin = Instant::now();
         let read = self.watch.wait(timeout(self.patience.silence, self.response.chunk())).await;
@@ -299,12 +299,14 @@ fn lost(url: &Url, error: reqwest::Error) -> FetchError {
 pub(crate) fn refusal(what: &str, status: u16, headers: &HeaderMap, remedy: &str) -> FetchError {
     let failure = |kind, remedy: &str| FetchError::new(kind, format!("{what}: HTTP {status}; {remedy}"));
     let failure = match status {
-        401 | 403 | 407 => failure(Kind::Denied, remedy),
-        404 | 410 => failure(Kind::NotFound, remedy),
+        401 | 403 | 407 => failure(FetchErrorKind::Denied, remedy),
+        404 | 410 => failure(FetchErrorKind::NotFound, remedy),
         408 | 425 | 429 | 500 | 502..=504 | 520..=530 => {
-            failure(Kind::Unavailable, "the server is overloaded or failing; try again later")
+            failure(FetchErrorKind::Unavailable, "the server is overloaded or failing; try again later")
         }
-        _ => failure(Kind::Refused, "the server does not accept this request; check the URI and the endpoint"),
+        _ => {
+            failure(FetchErrorKind::Refused, "the server does not accept this request; check the URI and the endpoint")
+        }
     };
     FetchError { retry_after: store::retry_after(headers, Timestamp::now()), ..failure.with_status(status) }
 }
@@ -314,24 +316,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tries_end_without_progress_and_go_on_with_it() {
-        let patience = Patience { back_off: Duration::from_millis(1), ..Patience::default() };
+    fn retries_end_without_progress_and_continue_with_it() {
+        let patience = NetworkTimeouts { back_off: Duration::from_millis(1), ..NetworkTimeouts::default() };
         let count = |failure: &FetchError, has_progress| {
-            let mut tries = Tries::new(patience);
+            let mut tries = Retries::new(patience);
             (0..100).take_while(|_| tries.pause(failure.clone(), has_progress).is_ok()).count() + 1
         };
         let busy = FetchError::unavailable("x").with_status(503);
         assert_eq!(count(&FetchError::stall("x"), false), 2, "two stalls last less than three limits");
         assert_eq!(count(&FetchError::unavailable("x"), false), 4);
         assert_eq!(count(&busy, false), 8);
-        assert_eq!(count(&FetchError::new(Kind::NotFound, "x"), true), 1);
+        assert_eq!(count(&FetchError::new(FetchErrorKind::NotFound, "x"), true), 1);
         assert_eq!(count(&busy, true), 101);
     }
 
     #[test]
-    fn pauses_double_and_obey_the_server_within_bounds() {
-        let patience = Patience { longest_pause: Duration::from_secs(9), ..Patience::default() };
-        let mut tries = Tries::new(patience);
+    fn retry_pauses_double_and_respect_retry_after_within_bounds() {
+        let patience = NetworkTimeouts { longest_pause: Duration::from_secs(9), ..NetworkTimeouts::default() };
+        let mut tries = Retries::new(patience);
         let busy = FetchError::unavailable("x").with_status(503);
         let mut pause = |retry_after| tries.pause(FetchError { retry_after, ..busy.clone() }, false).unwrap();
         assert_eq!(pause(None), Duration::from_millis(500));
@@ -344,7 +346,8 @@ mod tests {
     fn redirects_never_leave_https() {
         let url = |text: &str| Url::parse(text).unwrap();
         let network =
-            Network::new(&url("https://hub.example"), None, Patience::default(), Arc::default(), Vec::new()).unwrap();
+            Network::new(&url("https://hub.example"), None, NetworkTimeouts::default(), Arc::default(), Vec::new())
+                .unwrap();
         let leads = |from: &str, to: &'static str| network.target(&url(from), Some(&HeaderValue::from_static(to)));
         assert_eq!(leads("https://hub.example/a/b", "../c").unwrap().as_str(), "https://hub.example/c");
         assert_eq!(leads("https://hub.example/a", "//cdn.example/c").unwrap().as_str(), "https://cdn.example/c");

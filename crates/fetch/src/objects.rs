@@ -1,11 +1,11 @@
 //! Objects of S3, Google Cloud Storage, Azure Blob Storage and Oracle Object Storage.
 
-use crate::error::{FetchError, Kind};
+use crate::error::{FetchError, FetchErrorKind};
 use crate::hub::check_pages;
 use crate::listing::{Check, Item};
-use crate::network::{Patience, Tries};
+use crate::network::{NetworkTimeouts, Retries};
 use crate::watch::Watch;
-use crate::web_file::Opened;
+use crate::web_file::RangeAnswer;
 use address::ObjectsAddress;
 use futures::{StreamExt, stream};
 use protocol::result::{LONGEST_RECORD, RECORD_NAME, RecordFile, ResultRecord};
@@ -21,7 +21,7 @@ pub(crate) struct Objects {
     pub address: ObjectsAddress,
     /// How people write it.
     pub uri: String,
-    pub patience: Patience,
+    pub patience: NetworkTimeouts,
     pub watch: Arc<Watch>,
 }
 
@@ -100,7 +100,7 @@ impl Objects {
         }
         check_pages(&self.uri, list.pages, list.files)?;
         list.pages += 1;
-        let mut tries = Tries::new(self.patience);
+        let mut tries = Retries::new(self.patience);
         let page = loop {
             match self.watch.wait(self.store.page(list.token.clone())).await {
                 Ok(page) => break page,
@@ -127,7 +127,7 @@ impl Objects {
     /// # Errors
     /// If there is none, or another one; and what the store answers.
     pub async fn result(&self, digest: &str) -> Result<Vec<Item>, FetchError> {
-        let mut tries = Tries::new(self.patience);
+        let mut tries = Retries::new(self.patience);
         let json = loop {
             match self.watch.wait(self.store.read_object(RECORD_NAME, LONGEST_RECORD)).await {
                 Ok(json) => break json,
@@ -162,7 +162,7 @@ impl Objects {
         if prefix.is_empty() {
             return Ok(None);
         }
-        let mut tries = Tries::new(self.patience);
+        let mut tries = Retries::new(self.patience);
         let object = loop {
             match self.watch.wait(self.store.object()).await {
                 Ok(Some(object)) => break object,
@@ -176,7 +176,7 @@ impl Objects {
         Ok(item.map(|item| Item { key: String::new(), ..item }))
     }
 
-    pub async fn open(&self, item: &Item, range: Range<u64>) -> Result<Opened<'_>, FetchError> {
+    pub async fn open(&self, item: &Item, range: Range<u64>) -> Result<RangeAnswer<'_>, FetchError> {
         let tag = match &item.check {
             Check::Tag(tag) => tag.clone(),
             _ => None,
@@ -187,7 +187,7 @@ impl Objects {
             let uri = self.store.destination().uri(&item.key);
             let (found, listed) = (read.size, item.size);
             return Err(FetchError::new(
-                Kind::Changed,
+                FetchErrorKind::Changed,
                 format!("{uri}: it has {found} bytes, and {listed} in the list; it was replaced, fetch it again"),
             ));
         }
@@ -195,7 +195,7 @@ impl Objects {
             let next = self.watch.wait(bytes.next()).await.transpose().map_err(|error| self.failed(error))?;
             Ok(next.map(|piece| (piece, bytes)))
         });
-        Ok(Opened { is_whole: false, pieces: pieces.boxed() })
+        Ok(RangeAnswer { is_whole: false, pieces: pieces.boxed() })
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_objects_are_files_and_shown_folders_are_not() {
+    fn empty_objects_are_files_but_folder_markers_are_not() {
         assert_eq!(files(&[("a", 0), ("b", 1), ("c", 0)]).unwrap(), ["a", "b", "c"]);
         assert_eq!(files(&[("a", 0), ("a/b", 1), ("a/c", 0)]).unwrap(), ["a/b", "a/c"]);
         // The keys are a-b, a/ and a/c.

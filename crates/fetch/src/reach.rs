@@ -112,7 +112,7 @@ struct Inner {
 impl Guard {
     /// For the servers that an endpoint leads to.
     #[must_use]
-    pub fn of(endpoint: &Url) -> Self {
+    pub fn from_endpoint(endpoint: &Url) -> Self {
         Self::new(endpoint, Vec::new())
     }
 
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_by_reach() {
+    fn addresses_are_classified_by_reach() {
         for (address, expected) in [
             ("1.1.1.1", Reach::Public),
             ("172.32.0.1", Reach::Public),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_lead_no_further_inwards_than_the_endpoint() {
+    fn redirects_cannot_reach_further_inward_than_the_endpoint() {
         let guard = |endpoint: &str| Guard::new(&Url::parse(endpoint).unwrap(), Vec::new());
         let permits = |from: &str, to: &str| guard(from).permits(&Url::parse(to).unwrap()).is_ok();
         for (from, to, expected) in [

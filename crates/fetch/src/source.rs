@@ -7,7 +7,7 @@ use crate::network::Network;
 use crate::objects::{ObjectList, Objects};
 use crate::watch::Watch;
 use crate::web::Web;
-use crate::web_file::{Opened, Version};
+use crate::web_file::{RangeAnswer, Version};
 use crate::{Options, blocking};
 use address::{Address, ContentKind};
 use http::HeaderValue;
@@ -137,7 +137,7 @@ impl Source {
         item: &Item,
         range: Range<u64>,
         version: Option<Version>,
-    ) -> Result<(Opened<'_>, Option<Version>)> {
+    ) -> Result<(RangeAnswer<'_>, Option<Version>)> {
         match &self.kind {
             SourceKind::Hub(hub) => hub.open(revision, item, range, version).await,
             SourceKind::Web(web) => web.open(item, range, version).await,

@@ -36,7 +36,8 @@ impl Room {
         fs::create_dir(folder.path().join("cache")).unwrap();
         let mut options = Options::new(folder.path().join("cache"));
         options.endpoint = Some(endpoint.to_owned());
-        options.patience = Patience { back_off: Duration::from_millis(5), least_data: 1000, ..Patience::default() };
+        options.patience =
+            NetworkTimeouts { back_off: Duration::from_millis(5), least_data: 1000, ..NetworkTimeouts::default() };
         options.lease = LeaseTimes { beat: Duration::from_millis(100), silence: Duration::from_secs(2) };
         Self { folder, options }
     }
@@ -134,7 +135,7 @@ fn until_within(limit: Duration, what: &str, mut look: impl FnMut() -> bool) {
 // ---- the hub
 
 #[test]
-fn hub_model_is_fetched_once_and_moving_names_are_resolved_once() {
+fn hub_model_is_fetched_once_per_revision() {
     let first = repository();
     let server = hub(first.clone());
     let mut room = Room::new(&server.url());
@@ -176,7 +177,7 @@ fn hub_model_is_fetched_once_and_moving_names_are_resolved_once() {
 }
 
 #[test]
-fn hub_paths_and_weights() {
+fn hub_subpaths_and_weight_formats_are_respected() {
     let server = hub(repository());
     let mut room = Room::new(&server.url());
     let folder = room.fetch("hf://a/b/folder").unwrap();
@@ -185,7 +186,7 @@ fn hub_paths_and_weights() {
     assert!(file.path.ends_with("data/large"));
     assert_eq!(fs::read(&file.path).unwrap(), bytes(2, 50_000));
     let error = room.error("hf://a/b/nothing");
-    assert!(error.kind == Kind::NotFound && error.to_string().contains("check the name"), "{error}");
+    assert!(error.kind == FetchErrorKind::NotFound && error.to_string().contains("check the name"), "{error}");
     let error = room.error("hf://a/b/pytorch_model.bin");
     assert!(error.to_string().contains("safetensorsOnly: false"), "{error}");
     room.options.safetensors_only = false;
@@ -194,13 +195,13 @@ fn hub_paths_and_weights() {
 }
 
 #[test]
-fn tokens_stay_with_their_host_and_gates_name_the_page() {
+fn tokens_stay_with_their_host_and_gated_errors_name_the_page() {
     let cdn = hub(repository());
     let server = hub(Repository { cdn: cdn.url(), is_gated: true, ..repository() });
     let mut room = Room::new(&server.url());
     let error = room.error("hf://a/b");
     let text = error.to_string();
-    assert_eq!((error.kind, error.status), (Kind::Denied, Some(403)));
+    assert_eq!((error.kind, error.status), (FetchErrorKind::Denied, Some(403)));
     assert!(text.contains(&format!("accept it at {}/a/b", server.url())) && text.contains("HF_TOKEN"), "{text}");
     room.is_tidy();
     room.secret(&[("HF_TOKEN", "hunter2\n")]);
@@ -215,16 +216,16 @@ fn tokens_stay_with_their_host_and_gates_name_the_page() {
 }
 
 #[test]
-fn statuses_end_or_wait_as_they_should() {
+fn http_statuses_are_final_or_retried() {
     let repository = repository();
     let server = hub(repository.clone());
     let room = Room::new(&server.url());
     for (status, code, kind, part) in [
-        (401, "RepoNotFound", Kind::Denied, "does not exist, is private or is gated"),
-        (404, "RepoNotFound", Kind::NotFound, "the hub has no"),
-        (404, "RevisionNotFound", Kind::NotFound, "it has no revision main"),
-        (404, "EntryNotFound", Kind::NotFound, "not in this revision"),
-        (400, "", Kind::Refused, "does not accept"),
+        (401, "RepoNotFound", FetchErrorKind::Denied, "does not exist, is private or is gated"),
+        (404, "RepoNotFound", FetchErrorKind::NotFound, "the hub has no"),
+        (404, "RevisionNotFound", FetchErrorKind::NotFound, "it has no revision main"),
+        (404, "EntryNotFound", FetchErrorKind::NotFound, "not in this revision"),
+        (400, "", FetchErrorKind::Refused, "does not accept"),
     ] {
         server.take();
         server.set(move |_| Reply::new(status, "").with("x-error-code", code));
@@ -252,11 +253,11 @@ fn statuses_end_or_wait_as_they_should() {
     server.set(|_| Reply::new(503, "").with("retry-after", 0));
     server.take();
     let error = room.error("hf://a/b");
-    assert_eq!((error.kind, error.status, server.take().len()), (Kind::Unavailable, Some(503), 8));
+    assert_eq!((error.kind, error.status, server.take().len()), (FetchErrorKind::Unavailable, Some(503), 8));
 }
 
 #[test]
-fn damaged_files_of_the_hub_are_noticed() {
+fn corrupted_hub_files_are_detected() {
     for path in ["config.json", "model.safetensors"] {
         let repository = repository();
         let mut other = repository.clone();
@@ -271,7 +272,7 @@ fn damaged_files_of_the_hub_are_noticed() {
         });
         let room = Room::new(&server.url());
         let error = room.error("hf://a/b");
-        assert_eq!(error.kind, Kind::Corrupted);
+        assert_eq!(error.kind, FetchErrorKind::Corrupted);
         assert!(error.to_string().contains(path), "{error}");
         room.is_tidy();
         assert_eq!(room.names(""), [".fetching"]);
@@ -324,7 +325,7 @@ fn files_below(folder: &Path) -> Vec<(&'static str, Vec<u8>)> {
 // ---- cuts
 
 #[test]
-fn two_hundred_cuts_cost_few_bytes() {
+fn two_hundred_interruptions_cost_few_extra_bytes() {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let large = bytes(5, 5 * MIB);
@@ -342,7 +343,8 @@ fn two_hundred_cuts_cost_few_bytes() {
         if is_cut { reply.cut_after(after) } else { reply }
     });
     let mut room = Room::new(&server.url());
-    room.options.patience = Patience { least_data: 1, back_off: Duration::from_millis(1), ..room.options.patience };
+    room.options.patience =
+        NetworkTimeouts { least_data: 1, back_off: Duration::from_millis(1), ..room.options.patience };
     let uri = format!("{}/large#sha256={}", server.url(), sha256(&large));
     let fetched = room.fetch(&uri).unwrap();
     assert!(fs::read(&fetched.path).unwrap() == large, "seed {seed}");
@@ -353,7 +355,7 @@ fn two_hundred_cuts_cost_few_bytes() {
 }
 
 #[test]
-fn servers_without_ranges_start_over() {
+fn download_restarts_if_the_server_lacks_ranges() {
     let large = bytes(6, 2 * MIB);
     let tries = AtomicUsize::new(0);
     let content_too = large.clone();
@@ -375,7 +377,7 @@ fn servers_without_ranges_start_over() {
 }
 
 #[test]
-fn files_replaced_between_two_ranges_are_refused() {
+fn file_replaced_between_ranges_is_rejected() {
     let (old, new) = (bytes(7, MIB), bytes(8, MIB));
     let uri = |server: &Server| format!("{}/f#sha256={}", server.url(), sha256(&old));
     // By If-Range, and by a server that ignores it.
@@ -394,9 +396,9 @@ fn files_replaced_between_two_ranges_are_refused() {
         });
         let room = Room::new(&server.url());
         let error = room.error(&uri(&server));
-        assert_eq!(error.kind, Kind::Changed, "{error}");
+        assert_eq!(error.kind, FetchErrorKind::Changed, "{error}");
         let error = room.error(&uri(&server));
-        assert_eq!((error.kind, error.is_final()), (Kind::Corrupted, true), "{error}");
+        assert_eq!((error.kind, error.is_final()), (FetchErrorKind::Corrupted, true), "{error}");
         assert!(error.to_string().contains("/f#sha256="), "{error}");
         assert_eq!(room.names(""), [".fetching"]);
         room.is_tidy();
@@ -406,7 +408,7 @@ fn files_replaced_between_two_ranges_are_refused() {
 // ---- the cache
 
 #[test]
-fn poisoned_entries_are_set_aside_and_fetched_again() {
+fn damaged_cache_entries_are_set_aside_and_refetched() {
     let repository = repository();
     let server = hub(repository.clone());
     let mut room = Room::new(&server.url());
@@ -449,7 +451,7 @@ fn poisoned_entries_are_set_aside_and_fetched_again() {
 }
 
 #[test]
-fn links_in_the_cache_lead_nowhere() {
+fn links_in_the_cache_are_not_followed() {
     let server = hub(repository());
     let room = Room::new(&server.url());
     let fetched = room.fetch("hf://a/b").unwrap();
@@ -477,7 +479,7 @@ fn links_in_the_cache_lead_nowhere() {
 }
 
 #[test]
-fn volumes_too_small_are_reported_before_the_first_byte() {
+fn too_small_volume_is_reported_before_the_download() {
     let server = Server::new(|request| {
         if request.path.contains("/tree/") {
             let entry = r#"[{"type": "file", "path": "x", "oid": "0", "size": 1152921504606846976}]"#;
@@ -487,7 +489,7 @@ fn volumes_too_small_are_reported_before_the_first_byte() {
     });
     let room = Room::new(&server.url());
     let error = room.error(&format!("hf://a/b@{}", "0".repeat(40)));
-    assert_eq!((error.kind, error.is_final()), (Kind::Local, false));
+    assert_eq!((error.kind, error.is_final()), (FetchErrorKind::Local, false));
     assert!(error.to_string().contains("1.0 EiB are missing") && error.to_string().contains("enlarge"), "{error}");
     assert_eq!(count(&server.take(), "/resolve/"), 0);
     let mut room = Room::new(&server.url());
@@ -496,7 +498,7 @@ fn volumes_too_small_are_reported_before_the_first_byte() {
 }
 
 #[test]
-fn two_fetchers_fetch_once() {
+fn concurrent_fetchers_download_only_once() {
     let server = hub(repository());
     let room = Room::new(&server.url());
     let (first, second) = std::thread::scope(|scope| {
@@ -510,7 +512,7 @@ fn two_fetchers_fetch_once() {
 }
 
 #[test]
-fn another_fetcher_takes_over_from_one_that_died() {
+fn fetcher_takes_over_from_a_dead_one() {
     let (large, small) = (bytes(9, 40 * MIB), bytes(10, 50_000));
     let repository = Repository::new(&[("large.safetensors", large.clone()), ("small", small)]);
     let (is_held, held) = (Arc::new(AtomicUsize::new(1)), repository.clone());
@@ -570,7 +572,7 @@ fn another_fetcher_takes_over_from_one_that_died() {
 }
 
 #[test]
-fn a_dropped_fetch_gives_its_lease_back_and_keeps_what_it_fetched() {
+fn dropped_fetch_releases_its_lease_and_keeps_its_data() {
     let large = bytes(16, 40 * MIB);
     let repository = Repository::new(&[("large.safetensors", large.clone())]);
     let (held, sha, cdn) = (repository.clone(), sha256(&large), AtomicUsize::new(0));
@@ -605,7 +607,7 @@ fn a_dropped_fetch_gives_its_lease_back_and_keeps_what_it_fetched() {
 }
 
 #[test]
-fn the_hub_of_the_secret_takes_precedence_over_the_default_and_an_option_over_both() {
+fn hub_endpoint_option_overrides_secret_and_default() {
     let (hub_of_secret, hub_of_option) = (hub(repository()), hub(repository()));
     let mut room = Room::new("");
     room.options.endpoint = None;
@@ -622,7 +624,7 @@ fn the_hub_of_the_secret_takes_precedence_over_the_default_and_an_option_over_bo
 }
 
 #[test]
-fn a_paused_holder_stops_and_publishes_nothing() {
+fn paused_lease_holder_is_superseded_and_publishes_nothing() {
     let room = Room::new("http://127.0.0.1:1");
     // A beat is written to the disk, which may take a while on a busy machine.
     let times = LeaseTimes { beat: Duration::from_millis(20), silence: Duration::from_secs(2) };
@@ -635,8 +637,8 @@ fn a_paused_holder_stops_and_publishes_nothing() {
     let next = run(cache.acquire(key, None)).unwrap().unwrap();
     let adopted = cache.fetching.folder(&next.work_name()).unwrap();
     assert!(adopted.file("data/x").is_ok());
-    assert_eq!(paused.check().unwrap_err().kind, Kind::Superseded);
-    assert_eq!(run(Arc::new(paused).keep()).kind, Kind::Superseded);
+    assert_eq!(paused.check().unwrap_err().kind, FetchErrorKind::Superseded);
+    assert_eq!(run(Arc::new(paused).keep()).kind, FetchErrorKind::Superseded);
     next.check().unwrap();
     // A holder that counts is waited for, and its end is noticed.
     let next = Arc::new(next);
@@ -652,12 +654,12 @@ fn a_paused_holder_stops_and_publishes_nothing() {
         let lease = Arc::clone(&next);
         blocking(move || lease.release(true)).await.unwrap();
         assert!(waiting.await.unwrap().unwrap().is_none(), "there may be an entry now");
-        assert_eq!(kept.await.unwrap().kind, Kind::Superseded, "it has ended");
+        assert_eq!(kept.await.unwrap().kind, FetchErrorKind::Superseded, "it has ended");
     });
     room.is_tidy();
     // A later holder has the same number, but is another one.
     let later = run(cache.acquire(key, None)).unwrap().unwrap();
-    assert_eq!(next.check().unwrap_err().kind, Kind::Superseded);
+    assert_eq!(next.check().unwrap_err().kind, FetchErrorKind::Superseded);
     assert!(next.release(true).is_err());
     later.check().unwrap();
 }
@@ -686,7 +688,7 @@ fn resident() -> usize {
 }
 
 #[test]
-fn headers_and_bodies_without_end_are_cut() {
+fn endless_headers_and_bodies_are_cut_off() {
     let write = |write: Answer| {
         move |stream: &mut TcpStream| {
             stream.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -733,7 +735,7 @@ fn headers_and_bodies_without_end_are_cut() {
         let room = Room::new(&server.url()).impatient();
         let error = fails_soon(&room, &server, "hf://a/b");
         println!("{what}: {error}");
-        assert!(matches!(error.kind, Kind::Unavailable | Kind::Refused), "{what}: {error}");
+        assert!(matches!(error.kind, FetchErrorKind::Unavailable | FetchErrorKind::Refused), "{what}: {error}");
         let uri = format!("{}/f#sha256={}", server.url(), sha256(b"x"));
         fails_soon(&room, &server, &uri);
         fails_soon(&store_room(&server).impatient(), &server, "s3://bucket/m");
@@ -743,7 +745,7 @@ fn headers_and_bodies_without_end_are_cut() {
 }
 
 #[test]
-fn bodies_of_other_lengths_end_at_the_promised_one() {
+fn response_of_wrong_length_is_cut_or_rejected() {
     let small = bytes(11, 5000);
     let (content_too, sha) = (small.clone(), sha256(&small));
     let serve = move |request: &Request, write: Body| match request.header("range") {
@@ -795,7 +797,7 @@ fn bodies_of_other_lengths_end_at_the_promised_one() {
 }
 
 #[test]
-fn slow_answers_add_up_over_requests() {
+fn slow_responses_add_up_across_requests() {
     // Each redirect, page and file alone is faster than the limit.
     let pause = STALL.mul_f32(0.8);
     let answers = |path: &str| match path {
@@ -825,7 +827,7 @@ fn slow_answers_add_up_over_requests() {
 }
 
 #[test]
-fn redirects_lead_to_no_inner_address() {
+fn redirects_to_internal_addresses_are_rejected() {
     // The hub lies in the internet as far as the client knows; the listeners are what it must not reach.
     let untouched = TcpListener::bind("127.0.0.1:0").unwrap();
     untouched.set_nonblocking(true).unwrap();
@@ -857,18 +859,18 @@ fn redirects_lead_to_no_inner_address() {
         target.lock().clone_from(&to);
         let error = fails_soon(&room, &server, "hf://a/b");
         let is_unknown_name = to.contains("localhost");
-        assert!(error.kind == Kind::Refused || is_unknown_name, "{to}: {error}");
+        assert!(error.kind == FetchErrorKind::Refused || is_unknown_name, "{to}: {error}");
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
     assert!(untouched.accept().is_err(), "a listener was reached");
     // Loopback may lead to loopback, but not to the metadata server.
     let room = Room::new(&server.url()).impatient();
     target.lock().replace_range(.., "http://169.254.169.254/latest/meta-data");
-    assert_eq!(fails_soon(&room, &server, "hf://a/b").kind, Kind::Refused);
+    assert_eq!(fails_soon(&room, &server, "hf://a/b").kind, FetchErrorKind::Refused);
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn unsafe_paths_from_the_hub_are_rejected() {
     for path in ["../canary", "/etc/canary", "a/../../canary", "a//b", "a\\u0000b", ".", "a/./b"] {
         let server = Server::new(move |request| match request.path.contains("/tree/") {
             true => Reply::new(
@@ -880,7 +882,7 @@ fn names_that_lead_elsewhere_are_refused() {
         let room = Room::new(&server.url());
         fs::write(room.options.cache.join("canary"), "canary").unwrap();
         let error = room.error(&format!("hf://a/b@{}", "0".repeat(40)));
-        assert_eq!(error.kind, Kind::Refused);
+        assert_eq!(error.kind, FetchErrorKind::Refused);
         assert!(error.to_string().contains("the path"), "{error}");
         assert_eq!(room.names(""), [".fetching", "canary"]);
         room.is_tidy();
@@ -905,7 +907,7 @@ fn store_room(server: &Server) -> Room {
 }
 
 #[test]
-fn objects_below_a_prefix_and_no_others() {
+fn only_objects_below_the_prefix_are_fetched() {
     let objects = bucket(&[
         ("a/model/", Vec::new()),
         ("a/model/config.json", b"{}".to_vec()),
@@ -937,9 +939,9 @@ fn objects_below_a_prefix_and_no_others() {
     assert!(one.path.ends_with("data/one") && fs::read(&one.path).unwrap() == b"one");
     assert_eq!(room.fetch("oci://n/space/b/bucket/o/a/one").unwrap().files, 1);
     for (prefix, kind, part) in [
-        ("none", Kind::NotFound, "there is no file"),
-        ("bad", Kind::Refused, "bad/../x"),
-        ("twice", Kind::Refused, "twice//x"),
+        ("none", FetchErrorKind::NotFound, "there is no file"),
+        ("bad", FetchErrorKind::Refused, "bad/../x"),
+        ("twice", FetchErrorKind::Refused, "twice//x"),
     ] {
         let error = room.error(&format!("s3://bucket/{prefix}"));
         assert_eq!(error.kind, kind, "{error}");
@@ -961,7 +963,7 @@ fn objects_below_a_prefix_and_no_others() {
 }
 
 #[test]
-fn a_limited_cache_removes_what_no_job_uses() {
+fn limited_cache_evicts_entries_no_job_uses() {
     let objects = bucket(&[
         ("a/x", bytes(20, MIB)),
         ("b/x", bytes(21, MIB)),
@@ -1008,7 +1010,7 @@ fn a_limited_cache_removes_what_no_job_uses() {
 
 /// Each counts what the other has yet to fetch.
 #[test]
-fn two_fetchers_make_room_one_after_the_other() {
+fn concurrent_fetchers_count_each_others_pending_size() {
     let objects = bucket(&[("a/x", bytes(24, MIB)), ("b/x", bytes(25, MIB))]);
     let server = Server::new(move |request| s3(request, &objects, 2));
     let mut room = store_room(&server);
@@ -1022,7 +1024,7 @@ fn two_fetchers_make_room_one_after_the_other() {
 }
 
 #[test]
-fn objects_replaced_while_they_are_fetched_are_fetched_again_next_time() {
+fn objects_replaced_during_a_fetch_are_refetched_next_time() {
     let (old, new) = (bytes(14, MIB), bytes(15, MIB));
     let (gets, new_too) = (AtomicU64::new(0), new.clone());
     let server = Server::new(move |request| {
@@ -1036,13 +1038,13 @@ fn objects_replaced_while_they_are_fetched_are_fetched_again_next_time() {
     });
     let room = store_room(&server);
     let error = room.error("s3://bucket/m");
-    assert_eq!((error.kind, error.is_final()), (Kind::Changed, false), "{error}");
+    assert_eq!((error.kind, error.is_final()), (FetchErrorKind::Changed, false), "{error}");
     let fetched = room.fetch("s3://bucket/m").unwrap();
     assert!(fs::read(fetched.path.join("x")).unwrap() == new);
 }
 
 #[test]
-fn busy_stores_are_waited_for_as_they_ask() {
+fn retry_after_of_a_busy_store_is_respected() {
     let objects = bucket(&[("m/x", bytes(17, 1000))]);
     for (status, headers, pause) in [
         (503, [("retry-after", "1")], Duration::from_secs(1)),
@@ -1069,12 +1071,12 @@ fn busy_stores_are_waited_for_as_they_ask() {
     }
     let server = Server::new(|_| Reply::new(503, "<Error><Code>SlowDown</Code></Error>").with("retry-after", 0));
     let error = store_room(&server).error("s3://bucket/m");
-    assert_eq!((error.kind, error.status, server.take().len()), (Kind::Unavailable, Some(503), 8));
+    assert_eq!((error.kind, error.status, server.take().len()), (FetchErrorKind::Unavailable, Some(503), 8));
     assert!(error.to_string().contains("HTTP 503 SlowDown"), "{error}");
 }
 
 #[test]
-fn objects_are_compared_with_the_list_also_where_the_store_knows_no_preconditions() {
+fn changed_objects_are_detected_without_store_preconditions() {
     let listed = bucket(&[("m/x", bytes(18, 1000))]);
     for (other, part) in [(bytes(19, 1000), "changed meanwhile"), (bytes(18, 1001), "1001 bytes, and 1000 in the list")]
     {
@@ -1091,17 +1093,17 @@ fn objects_are_compared_with_the_list_also_where_the_store_knows_no_precondition
             reply
         });
         let error = store_room(&server).error("s3://bucket/m");
-        assert_eq!(error.kind, Kind::Changed, "{error}");
+        assert_eq!(error.kind, FetchErrorKind::Changed, "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
 }
 
 #[test]
-fn a_store_that_denies_is_named_with_its_remedy() {
+fn access_denied_by_a_store_is_reported_with_a_remedy() {
     let server = Server::new(|_| Reply::new(403, "<Error><Code>AccessDenied</Code></Error>"));
     let room = store_room(&server);
     let error = room.error("s3://bucket/m");
-    assert_eq!((error.kind, error.status), (Kind::Denied, Some(403)));
+    assert_eq!((error.kind, error.status), (FetchErrorKind::Denied, Some(403)));
     assert!(error.to_string().contains("s3://bucket/m") && error.to_string().contains("Secret"), "{error}");
     let mut room = Room::new("");
     room.options.endpoint = None;

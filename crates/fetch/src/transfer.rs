@@ -6,16 +6,16 @@
 //!
 //! Memory: 1 MiB for each of at most 32 connections, and 33 bytes for each file of the listing.
 
-use crate::error::{FetchError, Kind};
+use crate::error::{FetchError, FetchErrorKind};
 use crate::lease::Lease;
 use crate::listing::{Check, Item, Listing};
 use crate::names::{from_hex, hex};
-use crate::network::{Patience, Tries};
+use crate::network::{NetworkTimeouts, Retries};
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::web_file::Version;
 use crate::written::{Hashes, Ranges, Target, crc_of};
-use crate::{blocking, cache::Stored};
+use crate::{blocking, cache::StoredFile};
 use checkpoint::folder::Folder;
 use checkpoint::space::Space;
 use checkpoint::wording;
@@ -50,7 +50,7 @@ pub(crate) const JOURNAL: &str = "journal.jsonl";
 /// A line of the journal. Files are named by their number in the listing.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Line {
+enum JournalLine {
     /// The SHA-256 of the listing that the numbers are of.
     Listing(String),
     /// File, start, length and CRC-32C.
@@ -65,33 +65,36 @@ enum Line {
 type Parts = HashMap<usize, Vec<(u64, u64, u32)>>;
 
 /// What earlier tries left.
-struct Known {
+struct EarlierTries {
     parts: Parts,
     results: Results,
 }
 
-impl Known {
+impl EarlierTries {
     /// Nothing yet, for a listing of that many files.
     fn new(files: usize) -> Self {
         let results = Results { hashes: vec![[0; 32]; files], is_done: vec![false; files] };
         Self { parts: HashMap::new(), results }
     }
 
-    fn take(&mut self, line: Line) {
+    fn take(&mut self, line: JournalLine) {
         match line {
-            Line::Part(file, ..) | Line::Done(file, _) | Line::Dropped(file) if file >= self.results.is_done.len() => {}
-            Line::Part(file, start, length, crc) => self.parts.entry(file).or_default().push((start, length, crc)),
-            Line::Done(file, sha256) => {
+            JournalLine::Part(file, ..) | JournalLine::Done(file, _) | JournalLine::Dropped(file)
+                if file >= self.results.is_done.len() => {}
+            JournalLine::Part(file, start, length, crc) => {
+                self.parts.entry(file).or_default().push((start, length, crc));
+            }
+            JournalLine::Done(file, sha256) => {
                 self.parts.remove(&file);
                 if let Some(hash) = from_hex(&sha256) {
                     (self.results.hashes[file], self.results.is_done[file]) = (hash, true);
                 }
             }
-            Line::Dropped(file) => {
+            JournalLine::Dropped(file) => {
                 self.parts.remove(&file);
                 self.results.is_done[file] = false;
             }
-            Line::Listing(_) => {}
+            JournalLine::Listing(_) => {}
         }
     }
 }
@@ -134,7 +137,7 @@ pub(crate) struct Job<'a> {
     pub revision: &'a str,
     pub listing: &'a Listing,
     pub lease: &'a Arc<Lease>,
-    pub patience: Patience,
+    pub patience: NetworkTimeouts,
     pub progress: &'a Progress,
 }
 
@@ -142,7 +145,7 @@ impl<'a> Transfer<'a> {
     /// Resumes or begins it in the folder `work`.
     ///
     /// # Errors
-    /// [`Kind::Local`] if the volume has too little space.
+    /// [`FetchErrorKind::Local`] if the volume has too little space.
     pub async fn open(job: Job<'a>, work: &Arc<Folder>, place: PathBuf) -> Result<Self> {
         let (digest, total) = (hex(&job.listing.digest), job.listing.total);
         let files = usize::try_from(job.listing.lines).unwrap_or(usize::MAX);
@@ -153,7 +156,7 @@ impl<'a> Transfer<'a> {
                 Some(found) => found,
                 None => {
                     work.remove(crate::cache::DATA).map_err(failed)?;
-                    (new_journal(&work, &digest).map_err(failed)?, Known::new(files))
+                    (new_journal(&work, &digest).map_err(failed)?, EarlierTries::new(files))
                 }
             };
             let data = work.make(crate::cache::DATA).map_err(failed)?;
@@ -214,12 +217,12 @@ impl<'a> Transfer<'a> {
     }
 
     /// The files with their hashes, once all are whole.
-    pub fn stored(&self) -> Result<impl Iterator<Item = io::Result<Stored>> + use<>> {
+    pub fn stored(&self) -> Result<impl Iterator<Item = io::Result<StoredFile>> + use<>> {
         let items = self.job.listing.items().map_err(|error| self.failed("", &error))?;
         let hashes = std::mem::take(&mut self.results.lock().hashes);
         Ok(items.map(move |item| {
             let (index, item) = item?;
-            Ok(Stored { path: item.path, size: item.size, sha256: hex(&hashes[index]) })
+            Ok(StoredFile { path: item.path, size: item.size, sha256: hex(&hashes[index]) })
         }))
     }
 
@@ -232,7 +235,7 @@ impl<'a> Transfer<'a> {
         if uri.contains(&item.path) { uri.to_owned() } else { format!("{uri} ({})", one_line(&item.path)) }
     }
 
-    fn note(&self, line: &Line) -> Result<()> {
+    fn note(&self, line: &JournalLine) -> Result<()> {
         let noted = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut text| {
             text.push(b'\n');
             self.journal.lock().write_all(&text)
@@ -283,7 +286,7 @@ impl<'a> Transfer<'a> {
                     self.on_disk(item, move || target.finish()).await?
                 }
                 Err(error) => {
-                    if matches!(error.kind, Kind::Changed | Kind::Corrupted) {
+                    if matches!(error.kind, FetchErrorKind::Changed | FetchErrorKind::Corrupted) {
                         self.drop_file(index, item, &target).await?;
                     }
                     return Err(error);
@@ -291,7 +294,7 @@ impl<'a> Transfer<'a> {
             };
             let Err(error) = self.verify(item, hashes) else {
                 self.results.lock().hashes[index] = hashes.sha256;
-                self.note(&Line::Done(index, hex(&hashes.sha256)))?;
+                self.note(&JournalLine::Done(index, hex(&hashes.sha256)))?;
                 self.job.progress.file();
                 self.job.source.watch.completed();
                 return Ok(());
@@ -329,7 +332,7 @@ impl<'a> Transfer<'a> {
             })
             .await;
         opened.map_err(|error| match error.kind {
-            Kind::Local if error.to_string().contains("in the place of") => FetchError::refused(format!(
+            FetchErrorKind::Local if error.to_string().contains("in the place of") => FetchError::refused(format!(
                 "{}: it is a file and a folder at once; name a prefix or path without it",
                 self.name(item)
             )),
@@ -339,7 +342,7 @@ impl<'a> Transfer<'a> {
 
     async fn drop_file(&self, index: usize, item: &Item, target: &Arc<Target>) -> Result<()> {
         self.job.progress.lost(item.size);
-        self.note(&Line::Dropped(index))?;
+        self.note(&JournalLine::Dropped(index))?;
         let target = Arc::clone(target);
         self.on_disk(item, move || target.clear()).await
     }
@@ -368,7 +371,7 @@ impl<'a> Transfer<'a> {
         range: Range<u64>,
     ) -> std::result::Result<(), Stop> {
         let mut block = Block::new(range.start, range.end);
-        let mut tries = Tries::new(self.job.patience);
+        let mut tries = Retries::new(self.job.patience);
         while block.at() < range.end {
             let before = block.at();
             match self.piece(index, item, target, version, &mut block, range.end).await {
@@ -436,7 +439,7 @@ impl<'a> Transfer<'a> {
         if let Some((start, length, crc)) = part.filter(|_| item.size > PART) {
             let part = Arc::clone(target);
             drop(tokio::task::spawn_blocking(move || part.begin_to_sync(start..start + length)));
-            self.note(&Line::Part(index, start, length, crc))?;
+            self.note(&JournalLine::Part(index, start, length, crc))?;
             self.check_lease().await?;
         }
         Ok(())
@@ -461,7 +464,7 @@ impl<'a> Transfer<'a> {
 
     /// Fetches a file from a server that knows no ranges, from the start each time.
     async fn fill_from_start(&self, item: &Item, target: &Arc<Target>) -> Result<()> {
-        let mut tries = Tries::new(self.job.patience);
+        let mut tries = Retries::new(self.job.patience);
         let mut furthest = 0;
         loop {
             self.check_lease().await?;
@@ -590,13 +593,13 @@ impl Block {
 
 /// Opens the journal of an earlier try, for a listing of that many files. `None` if there is none, or if it is of
 /// another listing.
-fn open_journal(work: &Folder, digest: &str, files: usize) -> io::Result<Option<(File, Known)>> {
+fn open_journal(work: &Folder, digest: &str, files: usize) -> io::Result<Option<(File, EarlierTries)>> {
     let mut file = match work.file(JOURNAL) {
         Ok(_) => work.writable(JOURNAL)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut known = Known::new(files);
+    let mut known = EarlierTries::new(files);
     let mut is_first = true;
     let mut ends_whole = true;
     let mut lines = BufReader::new(&file);
@@ -604,7 +607,7 @@ fn open_journal(work: &Folder, digest: &str, files: usize) -> io::Result<Option<
     while lines.read_until(b'\n', &mut line)? > 0 {
         ends_whole = line.ends_with(b"\n");
         let parsed = serde_json::from_slice(&line).ok().filter(|_| ends_whole);
-        if std::mem::take(&mut is_first) && !matches!(&parsed, Some(Line::Listing(found)) if found == digest) {
+        if std::mem::take(&mut is_first) && !matches!(&parsed, Some(JournalLine::Listing(found)) if found == digest) {
             return Ok(None);
         }
         if let Some(parsed) = parsed {
@@ -627,7 +630,7 @@ fn new_journal(work: &Folder, digest: &str) -> io::Result<File> {
     work.remove(JOURNAL)?;
     let mut file = work.writable(JOURNAL)?;
     append_only(&file)?;
-    let mut line = serde_json::to_vec(&Line::Listing(digest.to_owned()))?;
+    let mut line = serde_json::to_vec(&JournalLine::Listing(digest.to_owned()))?;
     line.push(b'\n');
     file.write_all(&line)?;
     Ok(file)
@@ -642,7 +645,10 @@ fn check_space(place: &std::path::Path, space: Option<Space>, bytes: u64, files:
     let Some(Space { free, total, free_inodes, inodes }) = space else { return Ok(()) };
     let place = place.display();
     let full = |what: String| {
-        FetchError::new(Kind::Local, format!("{place}: {what}; free space on the volume of the cache, or enlarge it"))
+        FetchError::new(
+            FetchErrorKind::Local,
+            format!("{place}: {what}; free space on the volume of the cache, or enlarge it"),
+        )
     };
     if (free > 0 || total > 0) && bytes > free {
         let (needed, free) = (wording::bytes(bytes), wording::bytes(free));
@@ -660,14 +666,14 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_full_volume_is_reported_before_a_byte_is_fetched() {
+    fn insufficient_space_or_inodes_are_reported() {
         let space = |free, free_inodes| Space { free, total: 100, free_inodes, inodes: 1000 };
         let check = |space, bytes, files| check_space(Path::new("/cache"), space, bytes, files);
         assert!(check(Some(space(10, 10)), 10, 10).is_ok());
         assert!(check(None, u64::MAX, u64::MAX).is_ok());
         assert!(check(Some(Space::default()), u64::MAX, u64::MAX).is_ok(), "a file server that states nothing");
         let error = check(Some(space(10 << 20, 10)), 20 << 20, 1).unwrap_err();
-        assert_eq!((error.kind, error.is_final()), (Kind::Local, false));
+        assert_eq!((error.kind, error.is_final()), (FetchErrorKind::Local, false));
         assert!(error.to_string().contains("20.0 MiB are missing, and the volume has 10.0 MiB free"), "{error}");
         let error = check(Some(space(0, 10)), 1, 1).unwrap_err();
         assert!(error.to_string().contains("the volume has 0 B free"), "{error}");
@@ -675,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_end_with_parts_and_ranges() {
+    fn blocks_end_at_part_and_range_boundaries() {
         let mut block = Block::new(PART - 10, PART + 5);
         assert_eq!(block.take(&[1; 100]), 10);
         assert!(block.is_full());
@@ -691,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_journal_keeps_its_whole_lines() {
+    fn torn_journal_keeps_its_complete_lines() {
         let room = tempfile::tempdir().unwrap();
         let work = Folder::root(room.path()).unwrap();
         assert!(open_journal(&work, "a", 2).unwrap().is_none());

@@ -5,7 +5,7 @@
 //! and starts over with each 256 KiB that arrive. Pauses that a server asks for, and waits for the disk, do not count.
 
 use crate::error::FetchError;
-use crate::network::Patience;
+use crate::network::NetworkTimeouts;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -18,12 +18,12 @@ const LISTED: u64 = 512;
 /// The waits of one fetch.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    patience: Patience,
-    waits: Mutex<Waits>,
+    patience: NetworkTimeouts,
+    waits: Mutex<WaitingRequests>,
 }
 
 #[derive(Debug, Default)]
-struct Waits {
+struct WaitingRequests {
     /// Requests that wait now.
     count: usize,
     /// Since when there has been one without a break, or since the last progress.
@@ -34,7 +34,7 @@ struct Waits {
     arrived: u64,
 }
 
-impl Waits {
+impl WaitingRequests {
     fn total(&self, now: Instant) -> Duration {
         self.waited + self.since.map_or(Duration::ZERO, |since| now - since)
     }
@@ -42,12 +42,12 @@ impl Waits {
 
 impl Default for Watch {
     fn default() -> Self {
-        Self::new(Patience::default())
+        Self::new(NetworkTimeouts::default())
     }
 }
 
 impl Watch {
-    pub fn new(patience: Patience) -> Self {
+    pub fn new(patience: NetworkTimeouts) -> Self {
         Self { patience, waits: Mutex::default() }
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_add_up_until_enough_arrives() {
+    fn waits_add_up_until_enough_data_arrives() {
         let watch = Watch::default();
         let total = || watch.waits.lock().total(Instant::now()).as_secs();
         past(&watch, 100);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_at_the_same_time_count_once_and_pauses_not_at_all() {
+    fn concurrent_waits_count_once_and_pauses_do_not_count() {
         let watch = Watch::default();
         let (first, second) = (Wait::begin(&watch), Wait::begin(&watch));
         watch.waits.lock().since = Instant::now().checked_sub(Duration::from_secs(50));

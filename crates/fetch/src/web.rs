@@ -3,8 +3,8 @@
 use crate::error::FetchError;
 use crate::listing::{Check, Item};
 use crate::names::check_path;
-use crate::network::{Network, Tries};
-use crate::web_file::{Asked, Opened, Version, length, open, plain_refusal};
+use crate::network::{Network, Retries};
+use crate::web_file::{RangeAnswer, RangeRequest, Version, length, open, plain_refusal};
 use address::WebAddress;
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub(crate) struct Web {
 impl Web {
     /// The one file, once its length is known.
     pub async fn item(&self) -> Result<Item, FetchError> {
-        let mut tries = Tries::new(self.network.patience);
+        let mut tries = Retries::new(self.network.patience);
         let size = loop {
             let refused = |status, headers: &_| plain_refusal(&self.uri, status, headers);
             match length(&self.network, &self.uri, &self.address.url, &refused).await {
@@ -45,10 +45,10 @@ impl Web {
         item: &Item,
         range: Range<u64>,
         version: Option<Version>,
-    ) -> Result<(Opened<'static>, Option<Version>), FetchError> {
+    ) -> Result<(RangeAnswer<'static>, Option<Version>), FetchError> {
         let refused = |status, headers: &_| plain_refusal(&self.uri, status, headers);
         let (name, url) = (self.uri.as_str(), &self.address.url);
-        let asked = Asked { name, url, token: None, size: item.size, range, version, refused: &refused };
+        let asked = RangeRequest { name, url, token: None, size: item.size, range, version, refused: &refused };
         open(&self.network, asked).await
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::percent_decoded;
 
     #[test]
-    fn names_are_decoded() {
+    fn file_names_are_percent_decoded() {
         assert_eq!(percent_decoded("a%20b%C3%A4").as_deref(), Some("a bä"));
         for text in ["%", "%2", "%zz", "%ff"] {
             assert_eq!(percent_decoded(text), None, "{text}");

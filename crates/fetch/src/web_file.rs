@@ -10,7 +10,7 @@ use reqwest::Url;
 use std::ops::Range;
 
 /// What a source answered when it was asked for a range.
-pub(crate) struct Opened<'a> {
+pub(crate) struct RangeAnswer<'a> {
     /// Whether it sends the whole file from the start instead, since it knows no ranges.
     pub is_whole: bool,
     /// The bytes. They end where the connection does.
@@ -26,7 +26,7 @@ pub(crate) struct Version {
 }
 
 /// What is asked for.
-pub(crate) struct Asked<'a> {
+pub(crate) struct RangeRequest<'a> {
     /// What people call it.
     pub name: &'a str,
     pub url: &'a Url,
@@ -41,13 +41,13 @@ pub(crate) struct Asked<'a> {
 
 /// Requests a range of a file with a known length. Returns its version too, if the server states one.
 ///
-/// # Errors [`Kind::Corrupted`](crate::Kind::Corrupted) if the file has another length,
-/// [`Kind::Changed`](crate::Kind::Changed) if it is another version; and what the server answers.
+/// # Errors [`FetchErrorKind::Corrupted`](crate::FetchErrorKind::Corrupted) if the file has another length,
+/// [`FetchErrorKind::Changed`](crate::FetchErrorKind::Changed) if it is another version; and what the server answers.
 pub(crate) async fn open(
     network: &Network,
-    asked: Asked<'_>,
-) -> Result<(Opened<'static>, Option<Version>), FetchError> {
-    let Asked { name, url, token, size, range, version, refused } = asked;
+    asked: RangeRequest<'_>,
+) -> Result<(RangeAnswer<'static>, Option<Version>), FetchError> {
+    let RangeRequest { name, url, token, size, range, version, refused } = asked;
     let mut headers = HeaderMap::new();
     let is_part = range != (0..size);
     if is_part {
@@ -100,14 +100,14 @@ pub(crate) async fn open(
         && before.tag != now.tag
     {
         return Err(FetchError::new(
-            crate::Kind::Changed,
+            crate::FetchErrorKind::Changed,
             format!("{name}: it was replaced on the server between two ranges; fetch it again"),
         ));
     }
     let pieces = stream::try_unfold(network.pieces(answer), |mut pieces| async move {
         Ok(pieces.next().await?.map(|piece| (piece, pieces)))
     });
-    Ok((Opened { is_whole, pieces: pieces.into_stream().boxed() }, version.or(found)))
+    Ok((RangeAnswer { is_whole, pieces: pieces.into_stream().boxed() }, version.or(found)))
 }
 
 /// The length of a file, by a request for its first byte.

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_merge_and_what_is_missing_is_cut() {
+    fn ranges_merge_and_gaps_are_split_into_parts() {
         let mut ranges = Ranges::default();
         assert_eq!(ranges.missing(10, 4), [0..4, 4..8, 8..10]);
         assert_eq!(ranges.missing(0, 4), []);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_in_any_order_are_hashed_once() {
+    fn pieces_written_in_any_order_are_hashed_once() {
         let bytes: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
         let size = bytes.len() as u64;
         let target = Target::new(tempfile::tempfile().unwrap(), size, true, Ranges::default());

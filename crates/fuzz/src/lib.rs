@@ -52,7 +52,7 @@ pub const TARGETS: [Target; 11] = [
     // The output of the program.
     Target { name: "output", read: output, seeds: outputs },
     // The content of the files and pipes by which a program reports about itself.
-    Target { name: "told", read: told, seeds: || vec![br#"{"step":3,"steps":10,"loss":0.5}"#.to_vec()] },
+    Target { name: "told", read: self_reports, seeds: || vec![br#"{"step":3,"steps":10,"loss":0.5}"#.to_vec()] },
     // The content of a store.
     Target { name: "manifest", read: manifest, seeds: manifests },
     // The content of a folder of checkpoints. The first byte selects the file that is replaced.
@@ -164,14 +164,14 @@ fn output(bytes: &[u8]) {
         on_line(&line);
     }
     let all = printable(bytes);
-    if let Some(line) = stderr::telling_line(&all) {
+    if let Some(line) = stderr::cause_line(&all) {
         let _ = (stderr::exception(&line), stderr::is_usage_error(&all, &line));
     }
     let _ =
         (stderr::first_rank(&all), stderr::code_of_paddle(&all), stderr::last_line(&all), stderr::has_traceback(&all));
 }
 
-fn told(bytes: &[u8]) {
+fn self_reports(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let _ = (json::parse(&text), json::parse_line(&text, &["a".to_owned()]), json::trainer_state(&text));
     if let Some(HookLine::Raised { exception, .. }) = HookLine::parse(bytes) {
@@ -257,9 +257,9 @@ fn examples() -> Vec<Vec<u8>> {
 }
 
 fn training_job(bytes: &[u8]) {
-    use plan::{Incarnation, Runtime, resolve};
+    use plan::{Incarnation, OperatorInfo, resolve};
     let Ok(job) = serde_json::from_slice(bytes) else { return };
-    let planned = resolve(&job, &Runtime::default());
+    let planned = resolve(&job, &OperatorInfo::default());
     if let Ok(plan) = planned.accepted() {
         let _ = objects::objects(plan, Incarnation::FIRST, &protocol::gang::GangPast::default());
     }
@@ -284,7 +284,7 @@ fn convert(bytes: &[u8]) {
 fn stacks(bytes: &[u8]) {
     if let Ok(stacks) = serde_json::from_slice::<Stacks>(bytes) {
         let stacks = stacks.bounded();
-        let _ = (stacks.lines(), stacks.blamed().map(ProcessStacks::place));
+        let _ = (stacks.lines(), stacks.blamed().map(ProcessStacks::location));
         assert!(stacks.summary(200).len() <= 200 + 4);
     }
 }
@@ -311,7 +311,7 @@ mod tests {
 
     /// Flips, cuts, repeats and mixes, as disks and people do. The long form is `make soak`.
     #[test]
-    fn damaged_bytes_are_borne() {
+    fn parsers_survive_damaged_bytes() {
         for target in &TARGETS {
             let seeds = (target.seeds)();
             assert!(seeds.iter().any(|seed| !seed.is_empty()), "{} has seeds", target.name);

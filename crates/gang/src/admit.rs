@@ -1,9 +1,11 @@
 //! How connections and messages update the leader's seats.
 
 use super::leader::Leader;
-use super::message::{Beat, Down, Hello, History, MAX_PLACES, MemberId, Message, Time, Up, VERSION, millis};
+use super::message::{
+    Beat, Hello, History, LeaderMessage, MAX_PLACES, MemberId, MemberMessage, Message, Time, VERSION, millis,
+};
 use super::seat::{Holder, Link};
-use super::view::{Chosen, Phase};
+use super::view::{ChoiceState, Phase};
 use super::{Conn, Order};
 
 impl Leader {
@@ -26,7 +28,7 @@ impl Leader {
     /// Takes in a message without news from a reachable member, and returns whether it was one. Nothing follows from it
     /// before [`Leader::wake_at`], because it only extends how long the member may be silent.
     pub(super) fn hear(&mut self, now: Time, conn: Conn, message: &Message) -> bool {
-        let Message::Up(Up::Status(beat, status)) = message else { return false };
+        let Message::Up(MemberMessage::Status(beat, status)) = message else { return false };
         let timing = self.timing;
         let Some(holder) = self.holder_of(conn) else { return false };
         if holder.status != *status || holder.is_gone(now, &timing) {
@@ -36,20 +38,20 @@ impl Leader {
         true
     }
 
-    pub(super) fn received(&mut self, now: Time, conn: Conn, up: Up, out: &mut Vec<Order>) {
+    pub(super) fn received(&mut self, now: Time, conn: Conn, up: MemberMessage, out: &mut Vec<Order>) {
         match up {
-            Up::Hello(beat, hello) => {
+            MemberMessage::Hello(beat, hello) => {
                 let Some(stranger) = self.strangers.remove(&conn) else { return };
                 if let Err(down) = self.hello(now, conn, stranger, beat, *hello, out) {
                     let why = match &down {
-                        Down::Refused(why) => why.clone(),
+                        LeaderMessage::Refused(why) => why.clone(),
                         _ => "a later agent holds its place".to_owned(),
                     };
                     out.push(Order::Send { conn, message: Message::Down(down) });
                     out.push(Order::Close { conn, why });
                 }
             }
-            Up::Status(beat, status) => {
+            MemberMessage::Status(beat, status) => {
                 let Some(seat) = self.guests.get(&conn).and_then(|member| self.seats.get_mut(member)) else { return };
                 let Some(holder) = &mut seat.holder else { return };
                 if holder.beats(now, beat) {
@@ -73,8 +75,8 @@ impl Leader {
         beat: Beat,
         hello: Hello,
         out: &mut Vec<Order>,
-    ) -> Result<(), Down> {
-        let refuse = |why: &str| Err(Down::Refused(why.to_owned()));
+    ) -> Result<(), LeaderMessage> {
+        let refuse = |why: &str| Err(LeaderMessage::Refused(why.to_owned()));
         let Hello { version, job, incarnation, history, former, cleared, status, .. } = hello;
         if version != VERSION {
             return refuse("the agents speak different versions of the gang's protocol");
@@ -92,7 +94,7 @@ impl Leader {
         let is_same = holder.as_ref().is_some_and(|holder| holder.incarnation == incarnation);
         if let Some(holder) = holder {
             if !is_same && holder.incarnation > incarnation && !holder.is_gone(now, &self.timing) {
-                return Err(Down::Displaced);
+                return Err(LeaderMessage::Displaced);
             }
             if let Some(old) = holder.link.take() {
                 self.guests.remove(&old.conn);
@@ -104,7 +106,7 @@ impl Leader {
         }
         // So far the member can only have received this leader's answer to this very connection.
         let heard = seat.holder.as_ref().map_or(since, |holder| holder.heard.max(since));
-        let link = Link { conn, echo: beat.at, told: false, sent: now, asks: true };
+        let link = Link { conn, echo: beat.at, is_commanded: false, sent: now, asks: true };
         let seen = status.seen;
         let run = status.run.as_ref().map_or(0, |run| run.attempt);
         seat.holder = Some(Holder { incarnation, link: Some(link), unlinked: now, received: now, heard, status });
@@ -141,7 +143,7 @@ impl Leader {
         if let Phase::Gathering { attempt, choice, .. } = &mut self.phase
             && *attempt < seen
         {
-            (*attempt, *choice) = (seen, Chosen::NotYet);
+            (*attempt, *choice) = (seen, ChoiceState::NotYet);
         }
     }
 }

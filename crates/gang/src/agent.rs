@@ -2,7 +2,7 @@
 
 use super::leader::{Leader, LeaderSetup};
 use super::member::Member;
-use super::message::{Choice, End, History, Incarnation, MemberId, Message, Outcome, Status, Time};
+use super::message::{Choice, History, Incarnation, MemberId, Message, Outcome, RunEnd, Status, Time};
 use super::view::{Phase, View};
 use super::{Conn, Exit, Memory, Order, Timing};
 use failure::restart::Policy;
@@ -65,7 +65,7 @@ pub enum Input {
     /// The members of the next attempt. Only the leader's agent acts on it.
     Resize(BTreeSet<MemberId>),
     /// The gang's history, as far as the operator knows it.
-    Told(History),
+    History(History),
     /// Time has passed.
     Tick,
 }
@@ -144,8 +144,8 @@ impl Gang {
     /// Whether the other agents do not need this one any more.
     fn may_exit(&self, exit: &Exit, now: Time) -> bool {
         let Some(leader) = &self.leader else { return true };
-        let is_told = self.member.status().leaving.is_some();
-        is_told || matches!(exit, Exit::Signalled(_) | Exit::Displaced) || leader.is_finished(now)
+        let is_reported = self.member.status().leaving.is_some();
+        is_reported || matches!(exit, Exit::Signalled(_) | Exit::Displaced) || leader.is_finished(now)
     }
 
     /// Connects the member with the leader of the same agent.
@@ -173,7 +173,9 @@ impl Gang {
             (Input::Resize(members), Some(leader)) => leader.setup.members = members,
             (Input::Chosen(..) | Input::Restart(_) | Input::Resize(_), None) | (Input::Tick, _) => {}
             (Input::Failing(attempt), _) => self.member.failing(now, attempt, out),
-            (Input::Ended { attempt, outcome, report }, _) => self.member.ended(now, attempt, End { outcome, report }),
+            (Input::Ended { attempt, outcome, report }, _) => {
+                self.member.ended(now, attempt, RunEnd { outcome, report });
+            }
             (Input::Idle(is_idle), _) => self.member.idle(is_idle),
             (Input::Terminated(signal), leader) => {
                 self.member.terminated(now, signal, out);
@@ -181,8 +183,8 @@ impl Gang {
                     leader.terminated(signal);
                 }
             }
-            (Input::Told(history), leader) => {
-                self.member.told(now, &history, out);
+            (Input::History(history), leader) => {
+                self.member.adopt_history(now, &history, out);
                 if let Some(leader) = leader {
                     leader.learn(now, &history);
                 }

@@ -6,12 +6,12 @@
 
 use super::agent::Setup;
 use super::message::{
-    Beat, Choice, Command, Directive, Down, Finish, History, Incarnation, MAX_DETAIL, MAX_TEXT, MemberId, Message,
-    Status, Time, cut, millis,
+    Beat, Choice, Command, Directive, Finish, History, Incarnation, LeaderMessage, MAX_DETAIL, MAX_TEXT, MemberId,
+    Message, Status, Time, cut, millis,
 };
-use super::policy::{Ended, Judge, Why, begin};
+use super::policy::{EndCause, EndedAttempt, Judge, begin};
 use super::seat::{Holder, Link, Seat};
-use super::view::{Chosen, Missing, Phase, View};
+use super::view::{BlockReason, ChoiceState, Phase, View};
 use super::{Conn, Order, Timing};
 use failure::restart::{Next, Policy, decide, ruled};
 use protocol::attempt::AttemptEnd;
@@ -71,9 +71,11 @@ impl Leader {
         let seats = members.iter().map(|member| (member.clone(), Seat::default())).collect();
         let phase = match history.finish {
             Some(_) => Phase::Over { since: now },
-            None => {
-                Phase::Gathering { attempt: history.attempt.saturating_add(1), not_before: now, choice: Chosen::NotYet }
-            }
+            None => Phase::Gathering {
+                attempt: history.attempt.saturating_add(1),
+                not_before: now,
+                choice: ChoiceState::NotYet,
+            },
         };
         let strangers = BTreeMap::new();
         let quiet_at = if setup.was_larger { now + timing.lease + timing.fence() } else { Time::default() };
@@ -100,16 +102,18 @@ impl Leader {
     /// The driver has chosen a checkpoint, or has reported why it could not.
     pub(super) fn chosen(&mut self, now: Time, attempt: u32, chosen: Result<Choice, String>) {
         let Phase::Gathering { attempt: next, choice, .. } = &mut self.phase else { return };
-        if *next != attempt || *choice != Chosen::Asked {
+        if *next != attempt || *choice != ChoiceState::Asked {
             return;
         }
         match chosen {
             Ok(chosen) if chosen.detail.len() > MAX_DETAIL => {
                 let report = "the details of the checkpoint choice are too long to be sent".to_owned();
-                self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO);
+                self.phase = ending(attempt, EndCause::Unchosen(report), now, Duration::ZERO);
             }
-            Ok(chosen) => *choice = Chosen::Choice(Choice { checkpoint: cut(chosen.checkpoint, MAX_TEXT), ..chosen }),
-            Err(report) => self.phase = ending(attempt, Why::Unchosen(report), now, Duration::ZERO),
+            Ok(chosen) => {
+                *choice = ChoiceState::Choice(Choice { checkpoint: cut(chosen.checkpoint, MAX_TEXT), ..chosen });
+            }
+            Err(report) => self.phase = ending(attempt, EndCause::Unchosen(report), now, Duration::ZERO),
         }
     }
 
@@ -123,7 +127,7 @@ impl Leader {
         match &mut self.phase {
             Phase::Gathering { not_before, .. } => *not_before = now,
             Phase::Running { attempt, since, .. } => {
-                self.phase = ending(*attempt, Why::Ordered(words), now, now.since(*since));
+                self.phase = ending(*attempt, EndCause::Ordered(words), now, now.since(*since));
             }
             Phase::Ending { .. } | Phase::Over { .. } => {}
         }
@@ -148,7 +152,7 @@ impl Leader {
         while let Some(next) = self.next(now, out) {
             self.phase = next;
         }
-        self.tell(now, out);
+        self.send_commands(now, out);
     }
 
     /// The phase that follows from the current state, if it is a different one.
@@ -158,7 +162,7 @@ impl Leader {
                 let (attempt, not_before, choice) = (*attempt, *not_before, choice.clone());
                 if let Some(run) = self.last_run().filter(|run| *run > self.history.restarts.judged) {
                     self.history.attempt = self.history.attempt.max(run);
-                    return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
+                    return Some(ending(run, EndCause::LeaderLost, now, Duration::ZERO));
                 }
                 self.seat_members();
                 let is_clear = self.spares().all(|seat| self.is_clear(seat, now));
@@ -167,16 +171,16 @@ impl Leader {
                     return None;
                 }
                 match choice {
-                    Chosen::NotYet => {
+                    ChoiceState::NotYet => {
                         out.push(Order::Choose { attempt });
-                        Some(Phase::Gathering { attempt, not_before, choice: Chosen::Asked })
+                        Some(Phase::Gathering { attempt, not_before, choice: ChoiceState::Asked })
                     }
-                    Chosen::Choice(choice) if now >= not_before => {
+                    ChoiceState::Choice(choice) if now >= not_before => {
                         begin(&mut self.history, attempt, &choice, self.setup.ports);
                         self.quiet_at = Time::default();
                         Some(Phase::Running { attempt, port: self.history.port, choice, since: now })
                     }
-                    Chosen::Asked | Chosen::Choice(_) => None,
+                    ChoiceState::Asked | ChoiceState::Choice(_) => None,
                 }
             }
             Phase::Running { attempt, since, .. } => {
@@ -191,7 +195,7 @@ impl Leader {
                 let (attempt, why, since, ran) = (*attempt, why.clone(), *since, *ran);
                 if let Some(run) = self.last_run().filter(|run| *run > attempt) {
                     self.history.attempt = self.history.attempt.max(run);
-                    return Some(ending(run, Why::LeaderLost, now, Duration::ZERO));
+                    return Some(ending(run, EndCause::LeaderLost, now, Duration::ZERO));
                 }
                 let is_settled = |seat: &Seat| seat.is_settled(attempt, since, now, &self.timing);
                 let are_settled = self.of_members().all(is_settled);
@@ -201,17 +205,17 @@ impl Leader {
         }
     }
 
-    fn judge(&mut self, attempt: u32, why: Why, [since, now]: [Time; 2], ran: Duration) -> Phase {
+    fn judge(&mut self, attempt: u32, why: EndCause, [since, now]: [Time; 2], ran: Duration) -> Phase {
         let mut wait = Duration::ZERO;
         if self.history.restarts.judged < attempt {
             let why = match why {
                 // The member leaves because the next attempt does not need it any more.
-                Why::Left(member, _) if !self.setup.members.contains(&member) => self.resized(),
+                EndCause::Left(member, _) if !self.setup.members.contains(&member) => self.resized(),
                 why => why,
             };
             let members = self.members.iter().filter_map(|member| Some((member, self.seats.get(member)?)));
             let members = members.map(|(member, seat)| (member.clone(), seat.came_out(attempt))).collect();
-            let end = (self.setup.judge)(&Ended { attempt, why, members });
+            let end = (self.setup.judge)(&EndedAttempt { attempt, why, members });
             let checkpoint = Some(self.history.checkpoint.clone()).filter(|path| !path.is_empty());
             let end = ruled(
                 &self.setup.policy,
@@ -230,7 +234,7 @@ impl Leader {
         }
         let seen = self.seats.values().filter_map(|seat| Some(seat.holder.as_ref()?.status.seen)).max();
         let last = self.history.attempt.max(attempt).max(seen.unwrap_or(0));
-        Phase::Gathering { attempt: last.saturating_add(1), not_before: since + wait, choice: Chosen::NotYet }
+        Phase::Gathering { attempt: last.saturating_add(1), not_before: since + wait, choice: ChoiceState::NotYet }
     }
 
     /// The last attempt that any member has run.
@@ -296,35 +300,35 @@ impl Leader {
         self.of_members().all(|seat| seat.succeeded == *attempt || is_idle(seat))
     }
 
-    fn resized(&self) -> Why {
-        Why::Resized { from: self.members.len(), to: self.setup.members.len() }
+    fn resized(&self) -> EndCause {
+        EndCause::Resized { from: self.members.len(), to: self.setup.members.len() }
     }
 
-    fn why_to_end(&self, attempt: u32, now: Time) -> Option<Why> {
+    fn why_to_end(&self, attempt: u32, now: Time) -> Option<EndCause> {
         if let Some(signal) = self.leaving {
-            return Some(Why::Left(self.me.clone(), signal));
+            return Some(EndCause::Left(self.me.clone(), signal));
         }
         // A resize does not end an attempt that is about to succeed, because its work would be repeated.
         if self.members != self.setup.members && self.of_members().all(|seat| seat.succeeded != attempt) {
             return Some(self.resized());
         }
         self.seats.iter().filter(|(member, _)| self.members.contains(member)).find_map(|(member, seat)| {
-            let Some(holder) = &seat.holder else { return Some(Why::Lost(member.clone())) };
+            let Some(holder) = &seat.holder else { return Some(EndCause::Lost(member.clone())) };
             if let Some(signal) = holder.status.leaving {
-                return Some(Why::Left(member.clone(), signal));
+                return Some(EndCause::Left(member.clone(), signal));
             }
             if holder.status.seen > attempt {
-                return Some(Why::LeaderLost);
+                return Some(EndCause::LeaderLost);
             }
             // This holds even after it succeeded. It may have found another leader, which relies on this one having
             // stopped.
             if holder.is_gone(now, &self.timing) {
-                return Some(Why::Lost(member.clone()));
+                return Some(EndCause::Lost(member.clone()));
             }
             match seat.succeeded == attempt {
                 true => None,
-                false if seat.lost == attempt => Some(Why::Lost(member.clone())),
-                false => (holder.status.closed >= attempt).then(|| Why::Failed(member.clone())),
+                false if seat.lost == attempt => Some(EndCause::Lost(member.clone())),
+                false => (holder.status.closed >= attempt).then(|| EndCause::Failed(member.clone())),
             }
         })
     }
@@ -346,7 +350,7 @@ impl Leader {
                     let holder = seat.holder.as_ref();
                     holder.is_none_or(|h| h.is_gone(now, &self.timing) && !h.is_out_of(*attempt))
                 };
-                let is_asked = matches!(why, Why::Left(..) | Why::Ordered(_) | Why::Resized { .. });
+                let is_asked = matches!(why, EndCause::Left(..) | EndCause::Ordered(_) | EndCause::Resized { .. });
                 let may_save = is_asked && !self.of_members().any(is_lost);
                 let grace = if may_save { self.timing.grace } else { self.timing.short_grace };
                 Directive::Stop { attempt: *attempt, grace: millis(grace) }
@@ -355,7 +359,7 @@ impl Leader {
         }
     }
 
-    fn tell(&mut self, now: Time, out: &mut Vec<Order>) {
+    fn send_commands(&mut self, now: Time, out: &mut Vec<Order>) {
         let own = self.seats.get(&self.me).and_then(|seat| seat.holder.as_ref());
         let command = Command {
             leader: self.incarnation.clone(),
@@ -381,13 +385,13 @@ impl Leader {
         let sent_before = if links().any(is_due) { beat * 7 / 8 } else { beat };
         for (member, seat) in &mut self.seats {
             let Some(link) = seat.holder.as_mut().and_then(|holder| holder.link.as_mut()) else { continue };
-            link.told &= !is_news;
-            if link.told && !link.asks && now.since(link.sent) < sent_before {
+            link.is_commanded &= !is_news;
+            if link.is_commanded && !link.asks && now.since(link.sent) < sent_before {
                 continue;
             }
             let command = if self.members.contains(member) { &command } else { &spared };
-            (link.told, link.sent, link.asks) = (true, now, false);
-            let down = Down::Command(Beat { at: now, echo: Some(link.echo) }, Box::new(command.clone()));
+            (link.is_commanded, link.sent, link.asks) = (true, now, false);
+            let down = LeaderMessage::Command(Beat { at: now, echo: Some(link.echo) }, Box::new(command.clone()));
             out.push(Order::Send { conn: link.conn, message: Message::Down(down) });
         }
     }
@@ -434,7 +438,7 @@ fn failed(why: String) -> Finish {
     Finish::Failed(cut(why, MAX_TEXT))
 }
 
-fn ending(attempt: u32, why: Why, since: Time, ran: Duration) -> Phase {
+fn ending(attempt: u32, why: EndCause, since: Time, ran: Duration) -> Phase {
     Phase::Ending { attempt, why, since, ran }
 }
 
@@ -457,28 +461,28 @@ impl Leader {
     }
 
     /// Why a spare keeps the next attempt from starting.
-    fn holds_up(&self, seat: &Seat, now: Time) -> Option<Missing> {
+    fn holds_up(&self, seat: &Seat, now: Time) -> Option<BlockReason> {
         if !matches!(self.phase, Phase::Gathering { .. }) || self.is_clear(seat, now) {
             return None;
         }
-        Some(if now < seat.fence { Missing::Fenced(seat.fence.since(now)) } else { Missing::Stopping })
+        Some(if now < seat.fence { BlockReason::Fenced(seat.fence.since(now)) } else { BlockReason::Stopping })
     }
 
-    fn missing(&self, seat: &Seat, now: Time) -> Option<Missing> {
-        let Some(holder) = &seat.holder else { return Some(Missing::NeverSeen) };
+    fn missing(&self, seat: &Seat, now: Time) -> Option<BlockReason> {
+        let Some(holder) = &seat.holder else { return Some(BlockReason::NeverSeen) };
         let Status { seen, leaving, .. } = holder.status;
         if leaving.is_some() {
-            return Some(Missing::Leaving);
+            return Some(BlockReason::Leaving);
         }
         match &self.phase {
-            Phase::Over { .. } => (!holder.status.over).then_some(Missing::Unreachable),
+            Phase::Over { .. } => (!holder.status.over).then_some(BlockReason::Unreachable),
             Phase::Running { attempt, .. } if seat.succeeded == *attempt => None,
-            _ if holder.is_gone(now, &self.timing) => Some(Missing::Unreachable),
+            _ if holder.is_gone(now, &self.timing) => Some(BlockReason::Unreachable),
             Phase::Running { .. } => None,
-            Phase::Ending { attempt, .. } => (!holder.is_out_of(*attempt)).then_some(Missing::Stopping),
-            Phase::Gathering { .. } if holder.status.is_alive() => Some(Missing::Stopping),
-            Phase::Gathering { attempt, .. } if seen != *attempt => Some(Missing::Preparing),
-            Phase::Gathering { .. } => (now < seat.fence).then(|| Missing::Fenced(seat.fence.since(now))),
+            Phase::Ending { attempt, .. } => (!holder.is_out_of(*attempt)).then_some(BlockReason::Stopping),
+            Phase::Gathering { .. } if holder.status.is_alive() => Some(BlockReason::Stopping),
+            Phase::Gathering { attempt, .. } if seen != *attempt => Some(BlockReason::Preparing),
+            Phase::Gathering { .. } => (now < seat.fence).then(|| BlockReason::Fenced(seat.fence.since(now))),
         }
     }
 }

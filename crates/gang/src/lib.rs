@@ -25,7 +25,7 @@
 //!   [`Timing::linger`]. A member that has succeeded waits for `Exit`, because it cannot know whether the others have
 //!   succeeded. The two generals' problem remains: if a leader dies after all others are gone, or gives up on one, some
 //!   agents never receive `Exit`. A pod that exited 0 proves the success, so the operator reports it to them
-//!   ([`Input::Told`], [`Memory::history`]).
+//!   ([`Input::History`], [`Memory::history`]).
 //! - **Termination**: a member that receives a signal from outside reports it to its leader, ends its processes and
 //!   exits 128+n. It never exits 0 unless the gang had succeeded.
 //! - An agent that returns without its memory, or in another pod, displaces the earlier one ([`message::Incarnation`]
@@ -116,7 +116,7 @@ mod tests;
 
 pub use agent::{Gang, Input, Setup};
 pub use leader::LeaderSetup;
-pub use view::{Chosen, Missing, Phase, View};
+pub use view::{BlockReason, ChoiceState, Phase, View};
 
 use message::{Choice, History, Message, Run};
 use serde::{Deserialize, Serialize};

@@ -6,8 +6,8 @@
 
 use super::agent::Setup;
 use super::message::{
-    Beat, Command, Directive, Down, End, Finish, Hello, History, Incarnation, MAX_REPORT, MemberId, Message, Outcome,
-    Run, RunState, Status, Time, Up, VERSION, cut, millis,
+    Beat, Command, Directive, Finish, Hello, History, Incarnation, LeaderMessage, MAX_REPORT, MemberId, MemberMessage,
+    Message, Outcome, Run, RunEnd, RunState, Status, Time, VERSION, cut, millis,
 };
 use super::{Conn, Exit, Memory, Order, Timing};
 use std::time::Duration;
@@ -42,7 +42,7 @@ struct Link {
     /// The `at` of the leader's last message.
     echo: Option<Time>,
     /// The status that was sent last, and when.
-    told: Status,
+    reported: Status,
     sent: Time,
     /// When that status was first sent.
     news: Time,
@@ -67,7 +67,7 @@ impl Member {
         // The processes of an earlier agent of this pod are dead, whatever state it last recorded.
         let run = run.map(|run| match run.state {
             RunState::Ended(_) => run,
-            _ => Run { state: RunState::Ended(End { outcome: Outcome::Stopped, report: String::new() }), ..run },
+            _ => Run { state: RunState::Ended(RunEnd { outcome: Outcome::Stopped, report: String::new() }), ..run },
         });
         let seen = seen.max(history.attempt);
         let closed = run.as_ref().map_or(0, |run| run.attempt).max(history.attempt);
@@ -119,8 +119,8 @@ impl Member {
             status: self.status.clone(),
         };
         let beat = Beat { at: now, echo: None };
-        out.push(Order::Send { conn, message: Message::Up(Up::Hello(beat, Box::new(hello))) });
-        self.link = Some(Link { conn, echo: None, told: self.status.clone(), sent: now, news: now, opened: now });
+        out.push(Order::Send { conn, message: Message::Up(MemberMessage::Hello(beat, Box::new(hello))) });
+        self.link = Some(Link { conn, echo: None, reported: self.status.clone(), sent: now, news: now, opened: now });
     }
 
     /// A connection has ended.
@@ -132,12 +132,12 @@ impl Member {
     }
 
     /// A message from the leader has arrived.
-    pub(super) fn received(&mut self, now: Time, conn: Conn, down: Down, out: &mut Vec<Order>) {
+    pub(super) fn received(&mut self, now: Time, conn: Conn, down: LeaderMessage, out: &mut Vec<Order>) {
         let Some(link) = self.link.as_mut().filter(|link| link.conn == conn) else { return };
         let (beat, command) = match down {
-            Down::Command(beat, command) => (beat, *command),
-            Down::Refused(why) => return self.unlink(now, Some(&why), out),
-            Down::Displaced => {
+            LeaderMessage::Command(beat, command) => (beat, *command),
+            LeaderMessage::Refused(why) => return self.unlink(now, Some(&why), out),
+            LeaderMessage::Displaced => {
                 // No leader may rely on this agent's messages any more.
                 self.is_displaced = true;
                 self.stop(now, self.timing.short_grace, out);
@@ -239,14 +239,14 @@ impl Member {
     }
 
     /// None of the attempt's processes lives any more.
-    pub(super) fn ended(&mut self, now: Time, attempt: u32, end: End) {
+    pub(super) fn ended(&mut self, now: Time, attempt: u32, end: RunEnd) {
         let Some(run) = self.status.run.as_mut().filter(|run| run.attempt == attempt && run.is_alive()) else { return };
         let outcome = match (&run.state, end.outcome) {
             // A program that was stopped has not done its work, whatever it reports.
             (RunState::Stopping, Outcome::Succeeded) => Outcome::Stopped,
             (_, outcome) => outcome,
         };
-        run.state = RunState::Ended(End { outcome, report: cut(end.report, MAX_REPORT) });
+        run.state = RunState::Ended(RunEnd { outcome, report: cut(end.report, MAX_REPORT) });
         self.status.closed = self.status.closed.max(attempt);
         self.status.idle = false;
         self.leave(now);
@@ -260,7 +260,7 @@ impl Member {
     }
 
     /// Adopts the operator's history if it is newer.
-    pub(super) fn told(&mut self, now: Time, history: &History, out: &mut Vec<Order>) {
+    pub(super) fn adopt_history(&mut self, now: Time, history: &History, out: &mut Vec<Order>) {
         if history.is_newer_than(&self.history) {
             self.history = history.clone();
             if self.history.finish.is_some() {
@@ -286,7 +286,7 @@ impl Member {
         }
         let exit = self.exit(now);
         self.status.over |= exit.is_some() && self.history.finish.is_some();
-        self.tell(now, out);
+        self.report(now, out);
         if let Some(exit) = exit
             && !self.exited
         {
@@ -309,24 +309,27 @@ impl Member {
             return Some(Exit::Displaced);
         }
         let signal = self.status.leaving?;
-        let is_known = self.link.as_ref().is_none_or(|link| link.told == self.status && self.heard >= link.news);
+        let is_known = self.link.as_ref().is_none_or(|link| link.reported == self.status && self.heard >= link.news);
         let is_time = self.farewell.is_none_or(|until| now >= until);
         (is_known || is_time).then_some(Exit::Signalled(signal))
     }
 
-    fn tell(&mut self, now: Time, out: &mut Vec<Order>) {
+    fn report(&mut self, now: Time, out: &mut Vec<Order>) {
         let Some(link) = &mut self.link else { return };
-        let is_news = link.told != self.status;
+        let is_news = link.reported != self.status;
         if !is_news && now.since(link.sent) < self.timing.beat {
             return;
         }
         if is_news {
-            link.told.clone_from(&self.status);
+            link.reported.clone_from(&self.status);
             link.news = now;
         }
         link.sent = now;
         let beat = Beat { at: now, echo: link.echo };
-        out.push(Order::Send { conn: link.conn, message: Message::Up(Up::Status(beat, self.status.clone())) });
+        out.push(Order::Send {
+            conn: link.conn,
+            message: Message::Up(MemberMessage::Status(beat, self.status.clone())),
+        });
         if let Some(contact) = &mut self.contact {
             contact.sent = now;
         }

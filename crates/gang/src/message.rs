@@ -13,7 +13,7 @@ use std::time::Duration;
 pub const VERSION: u32 = 3;
 /// Indexes of members are smaller than this. It is the largest number of workers that a job may have.
 pub const MAX_PLACES: u32 = 4096;
-/// Longest [`End::report`], in bytes.
+/// Longest [`RunEnd::report`], in bytes.
 pub const MAX_REPORT: usize = 4096;
 /// Longest [`Choice::detail`], in bytes.
 pub const MAX_DETAIL: usize = 4096;
@@ -116,7 +116,7 @@ pub enum Outcome {
 
 /// The end of a member's run. None of its processes lives any more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct End {
+pub struct RunEnd {
     /// How it ended.
     pub outcome: Outcome,
     /// The agent's own report, at most [`MAX_REPORT`] bytes.
@@ -131,7 +131,7 @@ pub enum RunState {
     /// It is ending: it was stopped, or its program has failed and the remaining processes are being ended.
     Stopping,
     /// None of its processes lives.
-    Ended(End),
+    Ended(RunEnd),
 }
 
 /// A member's last run.
@@ -203,7 +203,7 @@ pub struct Hello {
 
 /// A message from a member to its leader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Up {
+pub enum MemberMessage {
     /// The first message, with the member's identity.
     Hello(Beat, Box<Hello>),
     /// Any later message, with the member's status.
@@ -255,7 +255,7 @@ pub struct Command {
 
 /// A message from the leader to a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Down {
+pub enum LeaderMessage {
     /// The leader's command.
     Command(Beat, Box<Command>),
     /// The member does not belong to this gang, and why. The connection is closed.
@@ -268,9 +268,9 @@ pub enum Down {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// From a member to the leader.
-    Up(Up),
+    Up(MemberMessage),
     /// From the leader to a member.
-    Down(Down),
+    Down(LeaderMessage),
 }
 
 /// How the gang ended. It is final.
@@ -313,12 +313,12 @@ impl Message {
     /// Names the field that is too long.
     pub fn check(&self) -> Result<(), &'static str> {
         let (history, run, more) = match self {
-            Self::Up(Up::Hello(_, hello)) => (Some(&hello.history), hello.status.run.as_ref(), {
+            Self::Up(MemberMessage::Hello(_, hello)) => (Some(&hello.history), hello.status.run.as_ref(), {
                 let former = hello.former.as_ref().map_or("", |(leader, _)| leader.pod.as_str());
                 vec![("hello", [&hello.job, &hello.member.role, &hello.incarnation.pod, former].map(str::len))]
             }),
-            Self::Up(Up::Status(_, status)) => (None, status.run.as_ref(), vec![]),
-            Self::Down(Down::Command(_, command)) => {
+            Self::Up(MemberMessage::Status(_, status)) => (None, status.run.as_ref(), vec![]),
+            Self::Down(LeaderMessage::Command(_, command)) => {
                 let mut texts = vec![("leader", [command.leader.pod.len(), 0, 0, 0])];
                 if let Directive::Start { choice, .. } = &command.directive {
                     if choice.detail.len() > MAX_DETAIL {
@@ -328,8 +328,8 @@ impl Message {
                 }
                 (Some(&command.history), None, texts)
             }
-            Self::Down(Down::Displaced) => (None, None, vec![]),
-            Self::Down(Down::Refused(why)) => (None, None, vec![("refusal", [why.len(), 0, 0, 0])]),
+            Self::Down(LeaderMessage::Displaced) => (None, None, vec![]),
+            Self::Down(LeaderMessage::Refused(why)) => (None, None, vec![("refusal", [why.len(), 0, 0, 0])]),
         };
         if let Some(Run { state: RunState::Ended(end), .. }) = run
             && end.report.len() > MAX_REPORT

@@ -1,6 +1,6 @@
 //! What ended an attempt, as its leader sees it. [`failure::restart`] decides what follows.
 
-use super::message::{Choice, End, History, MemberId, Outcome};
+use super::message::{Choice, History, MemberId, Outcome, RunEnd};
 use protocol::attempt::AttemptEnd;
 use protocol::reason::Reason;
 use protocol::role::RoleName;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// What ended an attempt, as the leader saw it first. It need not be the cause, because a lost node shows later than
 /// the failures that it causes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum EndCause {
     /// A member's program failed, or its agent stopped it on its own.
     Failed(MemberId),
     /// A member fell silent, or returned without its memory.
@@ -35,7 +35,7 @@ pub enum Why {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MemberEnd {
     /// How its processes ended. None for a member that was lost or had started nothing.
-    pub end: Option<End>,
+    pub end: Option<RunEnd>,
     /// It was lost: it fell silent, or its agent returned without its memory.
     pub lost: bool,
     /// The termination signal that its agent received.
@@ -44,17 +44,17 @@ pub struct MemberEnd {
 
 /// An attempt that has ended, with everything that it can be judged by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Ended {
+pub struct EndedAttempt {
     /// Its number.
     pub attempt: u32,
     /// What ended it.
-    pub why: Why,
+    pub why: EndCause,
     /// How it ended for each member.
     pub members: BTreeMap<MemberId, MemberEnd>,
 }
 
 /// A function that judges an attempt. It must be pure and fast.
-pub type Judge = fn(&Ended) -> AttemptEnd;
+pub type Judge = fn(&EndedAttempt) -> AttemptEnd;
 
 /// Begins an attempt with its checkpoint and its rendezvous port. Each number has its own port, so that stragglers of
 /// the previous attempt do not meet this one. That holds even if a lost leader began that attempt unseen.
@@ -68,7 +68,7 @@ pub(crate) fn begin(history: &mut History, attempt: u32, choice: &Choice, (first
 }
 
 /// Judges an attempt by what ended it and how it ended for its members, without reading the reports.
-pub fn by_what_was_seen(ended: &Ended) -> AttemptEnd {
+pub fn by_what_was_seen(ended: &EndedAttempt) -> AttemptEnd {
     let gone = ended.members.iter().find(|(_, member)| member.lost || member.leaving.is_some());
     let failed = ended.members.iter().find(|(_, m)| m.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed));
     let new = |reason, message| AttemptEnd::new(ended.attempt, reason, message);
@@ -80,12 +80,12 @@ pub fn by_what_was_seen(ended: &Ended) -> AttemptEnd {
     let disrupted = |end: AttemptEnd| AttemptEnd { disruption: true, ..end };
     let lost = || disrupted(new(Reason::NodeLost, "its agent has fallen silent".to_owned()));
     match (&ended.why, gone, failed) {
-        (Why::Ordered(words), ..) => disrupted(new(Reason::Restarted, words.clone())),
-        (Why::Resized { from, to }, ..) => {
+        (EndCause::Ordered(words), ..) => disrupted(new(Reason::Restarted, words.clone())),
+        (EndCause::Resized { from, to }, ..) => {
             let workers = if *to == 1 { "worker" } else { "workers" };
             disrupted(new(Reason::Resized, format!("the gang goes on with {to} {workers} instead of {from}")))
         }
-        (Why::Unchosen(report), ..) => new(Reason::CheckpointCorrupted, report.clone()),
+        (EndCause::Unchosen(report), ..) => new(Reason::CheckpointCorrupted, report.clone()),
         (_, Some((member, end)), _) => match end.leaving {
             Some(signal) => {
                 let message = format!("its agent was asked to end by signal {signal}");
@@ -93,10 +93,10 @@ pub fn by_what_was_seen(ended: &Ended) -> AttemptEnd {
             }
             None => of(member, lost()),
         },
-        (Why::Lost(member), ..) => of(member, lost()),
-        (Why::LeaderLost, ..) => disrupted(new(Reason::NodeLost, "the leader was lost".to_owned())),
+        (EndCause::Lost(member), ..) => of(member, lost()),
+        (EndCause::LeaderLost, ..) => disrupted(new(Reason::NodeLost, "the leader was lost".to_owned())),
         (_, _, Some((member, _))) => of(member, new(Reason::ExitCode, "its program failed".to_owned())),
-        (Why::Failed(member) | Why::Left(member, _), ..) => {
+        (EndCause::Failed(member) | EndCause::Left(member, _), ..) => {
             of(member, disrupted(new(Reason::Disrupted, "it stopped".to_owned())))
         }
     }

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_arrives() {
+    fn sent_packets_arrive_unchanged() {
         let (mut server, mut client) = meet::<Packet>("uid/3").unwrap();
         let said = [
             Packet::Run("a".repeat(MAX_COMMAND)),
@@ -106,7 +106,7 @@ mod tests {
 
     /// The gang has one key for everything that its agents do with each other, and for all its attempts.
     #[test]
-    fn a_proof_for_something_else_is_none() {
+    fn proof_for_another_purpose_is_rejected() {
         assert!(meet::<Packet>("uid/3").is_ok());
         assert_eq!(meet::<Packet>("uid/2").err(), Some(FrameError::Forged), "of another attempt");
         assert_eq!(meet::<Packet>("uid").err(), Some(FrameError::Forged));
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_are_one_packet_or_none(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn decoded_packet_reencodes_to_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(packet) = Packet::from_bytes(&bytes) {
                 prop_assert_eq!(packet.to_bytes(), Ok(bytes));
             }

@@ -38,7 +38,7 @@ pub(super) struct Link {
     /// The `at` of its last message.
     pub echo: Time,
     /// Whether the current command was sent on it, and when the last message was.
-    pub told: bool,
+    pub is_commanded: bool,
     pub sent: Time,
     /// The holder has reported something new, and waits for the confirmation.
     pub asks: bool,
@@ -76,7 +76,7 @@ impl Holder {
     }
 
     /// How its run of this attempt ended, if it has ended.
-    pub fn end(&self, attempt: u32) -> Option<&super::message::End> {
+    pub fn end(&self, attempt: u32) -> Option<&super::message::RunEnd> {
         match self.status.run.as_ref().filter(|run| run.attempt == attempt).map(|run| &run.state) {
             Some(RunState::Ended(end)) => Some(end),
             _ => None,

@@ -1,7 +1,7 @@
 //! The gang's phase and the members that it waits for, as the status reports them.
 
 use super::message::{Choice, History, MemberId, Time};
-use super::policy::Why;
+use super::policy::EndCause;
 use protocol::attempt::AttemptEnd;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub enum Phase {
         /// The end of the back-off.
         not_before: Time,
         /// The checkpoint to resume from, chosen once all members are present.
-        choice: Chosen,
+        choice: ChoiceState,
     },
     /// All members may run.
     Running {
@@ -33,7 +33,7 @@ pub enum Phase {
         /// The attempt.
         attempt: u32,
         /// What ended it.
-        why: Why,
+        why: EndCause,
         /// When the phase began.
         since: Time,
         /// How long it ran.
@@ -48,7 +48,7 @@ pub enum Phase {
 
 /// The checkpoint choice for the next attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Chosen {
+pub enum ChoiceState {
     /// The choice has not been requested yet, because a member may still write.
     NotYet,
     /// The driver is choosing.
@@ -59,7 +59,7 @@ pub enum Chosen {
 
 /// Why a member keeps the gang from starting or continuing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum BlockReason {
     /// Its agent has not said hello yet.
     NeverSeen,
     /// Its agent is not reachable any more.
@@ -86,7 +86,7 @@ pub struct View<'a> {
     /// The number of members of the attempt that runs or ends, or else of the next one.
     pub members: usize,
     /// The members that the gang waits for.
-    pub missing: Vec<(&'a MemberId, Missing)>,
+    pub missing: Vec<(&'a MemberId, BlockReason)>,
     /// How long the attempt waits for processes that an unknown member may have started under an earlier leader.
     pub quiet_in: Duration,
 }

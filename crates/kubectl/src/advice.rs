@@ -20,7 +20,7 @@ pub struct Names<'a> {
 impl<'a> Names<'a> {
     /// Finds those of a job: the pod that stops if an attempt waits for old pods, else that of the last failure.
     #[must_use]
-    pub fn of(facts: &'a Facts, reason: &str) -> Self {
+    pub fn for_reason(facts: &'a Facts, reason: &str) -> Self {
         let job = Self { namespace: &facts.namespace, job: &facts.name, pod: None, node: None };
         if reason == "OldPods" {
             let stops = facts.workers.iter().find(|worker| worker.state == WorkerState::Stopping);

@@ -6,7 +6,7 @@ use api::{ConditionType, GROUP, State, TrainingJob, VERSION};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::ListParams;
-use plan::Ended;
+use plan::RestoredEnd;
 use plan::labels::{ENDED, RESTART_FROM, RESTART_REQUESTED};
 use serde_json::{Value, json};
 
@@ -96,14 +96,14 @@ fn manifest(job: &TrainingJob) -> Value {
 }
 
 /// Returns how a job has ended, if it has.
-fn ended(job: &TrainingJob) -> Option<Ended> {
+fn ended(job: &TrainingJob) -> Option<RestoredEnd> {
     let status = job.status.as_ref()?;
     let state = status.state.filter(|state| state.is_finished())?;
     let type_ = if state == State::Failed { ConditionType::Failed } else { ConditionType::Succeeded };
     let condition = lifecycle::condition_is(&status.conditions, type_, true);
     let reason = status.failure_reason.clone().filter(|_| state == State::Failed);
     let reason = reason.or_else(|| Some(condition?.reason.as_str().into()));
-    Some(Ended {
+    Some(RestoredEnd {
         state,
         reason: reason.unwrap_or_else(|| state.as_str().into()),
         message: condition.map(|condition| condition.message.clone()).unwrap_or_default(),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_job_is_marked() {
+    fn backup_marks_ended_job() {
         let failed = json!({
             "state": "Failed", "failureReason": "ExitCode", "completionTime": "2027-01-15T08:00:00Z",
             "conditions": [{
@@ -140,7 +140,7 @@ mod tests {
         });
         let made = manifest(&job(failed));
         let restored: TrainingJob = serde_json::from_value(made.clone()).unwrap();
-        let expected = Ended {
+        let expected = RestoredEnd {
             state: State::Failed,
             reason: "ExitCode".into(),
             message: "exit code 1".into(),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_continues() {
+    fn backup_keeps_resume_from_until_job_has_saved() {
         let made = manifest(&job(json!({ "state": "Running" })));
         assert_eq!(made["metadata"]["annotations"], json!({ "note": "x" }));
         assert_eq!(made["spec"]["checkpoint"]["resumeFrom"], "base", "it has not saved yet");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn trials_are_left_out() {
+    fn backup_skips_trials() {
         let mut trial = job(json!({}));
         trial.metadata.owner_references = serde_json::from_value(json!([{
             "apiVersion": "ml.example.com/v1", "kind": "TuningJob", "name": "sweep", "uid": "u-2", "controller": true,

@@ -47,8 +47,9 @@ pub fn node_to_blame(restarts: &[AttemptEnd]) -> Option<Blame<'_>> {
     if failures.len() < 2 || !failures.iter().all(is_there) {
         return None;
     }
-    let workers: BTreeSet<_> = failures.iter().filter_map(|restart| restart.place()).collect();
-    let mut of_these = restarts.iter().filter(|restart| restart.place().is_some_and(|place| workers.contains(&place)));
+    let workers: BTreeSet<_> = failures.iter().filter_map(|restart| restart.replica_id()).collect();
+    let mut of_these =
+        restarts.iter().filter(|restart| restart.replica_id().is_some_and(|place| workers.contains(&place)));
     of_these.all(|restart| is_there(&restart)).then_some(Blame { node, failures: failures.len() })
 }
 

@@ -23,7 +23,7 @@ const READS: [&str; 4] = ["get ", "list ", "watch ", "read "];
 pub const SEARCH: &str = "tuningjob/";
 
 /// What a name refers to.
-pub enum Named {
+pub enum NamedObject {
     /// A TrainingJob.
     Job(Box<TrainingJob>),
     /// A TuningJob.
@@ -32,7 +32,7 @@ pub enum Named {
 
 /// Which cluster is meant, and where in it.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct Place {
+pub struct ClusterArgs {
     /// Namespace; default: that of the context.
     #[arg(short, long, global = true, conflicts_with = "all_namespaces")]
     pub namespace: Option<String>,
@@ -57,17 +57,17 @@ pub struct Cluster {
 }
 
 /// A kind of ours that is listed and found by name.
-trait Listed: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug {
+trait ListedKind: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug {
     /// What to do about a cluster without the kind.
     const MISSING: &str;
 }
 
-impl Listed for TrainingJob {
+impl ListedKind for TrainingJob {
     const MISSING: &str =
         "the operator is not installed there (kubectl apply -k deploy/), or it is the wrong cluster (--context)";
 }
 
-impl Listed for TuningJob {
+impl ListedKind for TuningJob {
     const MISSING: &str =
         "upgrade the operator there (kubectl apply -k deploy/), or choose another cluster with --context";
 }
@@ -77,7 +77,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If it can't be reached. The error is worded for the user of the command.
-    pub async fn reach(place: &Place) -> anyhow::Result<Self> {
+    pub async fn reach(place: &ClusterArgs) -> anyhow::Result<Self> {
         let config = config(place).await?;
         let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let url = config.cluster_url.to_string();
@@ -86,7 +86,7 @@ impl Cluster {
     }
 
     #[cfg(test)]
-    pub(super) fn of(client: Client, namespace: &str) -> Self {
+    pub(super) fn with_client(client: Client, namespace: &str) -> Self {
         Self { client, url: "https://test/".into(), namespace: Some(namespace.into()) }
     }
 
@@ -168,7 +168,7 @@ impl Cluster {
     /// If the API server does not report its version.
     pub async fn has_restart_rules(&self) -> anyhow::Result<bool> {
         let version = self.ask("read the version of the API server", self.client.apiserver_version()).await?;
-        Ok(plan::Runtime::has_restart_rules(&version.major, &version.minor))
+        Ok(plan::OperatorInfo::has_restart_rules(&version.major, &version.minor))
     }
 
     /// Gives a job that has not taken its template yet the template that it would take.
@@ -187,7 +187,7 @@ impl Cluster {
         };
         let what = format!("get {} {}{place}", kind.as_str(), named.name);
         let found = self.ask(&what, api.get(&named.name)).await?;
-        super::plan::take(job, &AppliedRuntime::of(kind, &serde_json::to_value(found)?))
+        super::plan::take(job, &AppliedRuntime::from_object(kind, &serde_json::to_value(found)?))
     }
 
     /// Lists all TrainingJobs of the namespace, or of all namespaces.
@@ -198,7 +198,7 @@ impl Cluster {
         self.all_of(params).await
     }
 
-    async fn all_of<K: Listed>(&self, params: &ListParams) -> anyhow::Result<Vec<Guarded<K>>> {
+    async fn all_of<K: ListedKind>(&self, params: &ListParams) -> anyhow::Result<Vec<Guarded<K>>> {
         let (api, place): (Api<Guarded<K>>, _) = match &self.namespace {
             Some(namespace) => (self.api(namespace), format!("namespace {namespace}")),
             None => (Api::all(self.client.clone()), "all namespaces".to_owned()),
@@ -233,7 +233,7 @@ impl Cluster {
         self.find_one(name).await
     }
 
-    async fn find_one<K: Listed>(&self, name: &str) -> anyhow::Result<Option<K>> {
+    async fn find_one<K: ListedKind>(&self, name: &str) -> anyhow::Result<Option<K>> {
         let kind = K::kind(&());
         let found = match &self.namespace {
             Some(namespace) => {
@@ -300,16 +300,16 @@ impl Cluster {
     ///
     /// # Errors
     /// If there is neither.
-    pub async fn named(&self, name: &str) -> anyhow::Result<Named> {
+    pub async fn named(&self, name: &str) -> anyhow::Result<NamedObject> {
         if name.starts_with(SEARCH) {
-            return Ok(Named::Search(Box::new(self.search(name).await?)));
+            return Ok(NamedObject::Search(Box::new(self.search(name).await?)));
         }
         if let Some(job) = self.find_job(name).await? {
-            return Ok(Named::Job(Box::new(job)));
+            return Ok(NamedObject::Job(Box::new(job)));
         }
         // A cluster may lack the kind, and a user the right to read it.
         match self.find_search(name).await {
-            Ok(Some(search)) => Ok(Named::Search(Box::new(search))),
+            Ok(Some(search)) => Ok(NamedObject::Search(Box::new(search))),
             _ => Err(self.missing(name).await?),
         }
     }
@@ -362,7 +362,7 @@ impl Cluster {
     }
 }
 
-async fn config(place: &Place) -> anyhow::Result<Config> {
+async fn config(place: &ClusterArgs) -> anyhow::Result<Config> {
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let kubeconfig = match &place.kubeconfig {
         Some(path) => Kubeconfig::read_from(path),

@@ -1,7 +1,7 @@
 //! Code of a program: packed from a folder, and sent in ConfigMaps of the job.
 
 use super::cluster::Cluster;
-use super::gather::pods;
+use super::job_reader::pods;
 use anyhow::{Context as _, bail};
 use api::TrainingJob;
 use flate2::Compression;
@@ -78,7 +78,7 @@ pub fn pack(folder: &Path) -> anyhow::Result<Packed> {
     Ok(Packed { archive, digest, files: files.len(), skipped })
 }
 
-struct Found {
+struct CodeFile {
     /// Path below the folder.
     name: PathBuf,
     source: PathBuf,
@@ -86,7 +86,7 @@ struct Found {
     is_executable: bool,
 }
 
-fn find(root: &Path, shown: &Path) -> anyhow::Result<(Vec<Found>, Vec<String>)> {
+fn find(root: &Path, shown: &Path) -> anyhow::Result<(Vec<CodeFile>, Vec<String>)> {
     let (mut files, mut skipped, mut bytes) = (Vec::new(), Vec::new(), 0);
     let walk = WalkBuilder::new(root)
         // Files such as .env may be needed. Secrets belong into .gitignore.
@@ -115,7 +115,7 @@ fn find(root: &Path, shown: &Path) -> anyhow::Result<(Vec<Found>, Vec<String>)> 
             continue;
         }
         bytes += meta.len();
-        files.push(Found { name, source, bytes: meta.len(), is_executable: is_executable(&meta) });
+        files.push(CodeFile { name, source, bytes: meta.len(), is_executable: is_executable(&meta) });
         if files.len() > MAX_FILES || bytes > MAX_UNPACKED {
             let what = format!("{} files or more with {} or more", files.len(), mebibytes(bytes));
             bail!("{}", too_large(shown, &files, &what));
@@ -135,8 +135,8 @@ fn is_executable(_: &fs::Metadata) -> bool {
     false
 }
 
-fn too_large(folder: &Path, files: &[Found], what: &str) -> String {
-    let mut largest: Vec<&Found> = files.iter().collect();
+fn too_large(folder: &Path, files: &[CodeFile], what: &str) -> String {
+    let mut largest: Vec<&CodeFile> = files.iter().collect();
     largest.sort_by_key(|file| std::cmp::Reverse(file.bytes));
     let largest: Vec<String> =
         largest.iter().take(3).map(|file| format!("{} ({})", file.name.display(), mebibytes(file.bytes))).collect();
@@ -268,7 +268,7 @@ fn is_owned(found: &ConfigMap, uid: &str) -> bool {
 ///
 /// # Errors
 /// If the caller has no right to patch pods.
-pub async fn hasten(cluster: &Cluster, job: &TrainingJob, mark: &str) -> anyhow::Result<()> {
+pub async fn nudge_config_map(cluster: &Cluster, job: &TrainingJob, mark: &str) -> anyhow::Result<()> {
     let namespace = job.namespace().unwrap_or_default();
     let api: Api<Pod> = cluster.api(&namespace);
     let pods = pods(cluster, job).await?;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn sends_what_git_would_and_nothing_else() {
+    fn archive_respects_ignore_files_and_is_reproducible() {
         let folder = Folder::with(
             "git",
             &[
@@ -360,7 +360,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_is_the_file_that_it_leads_to_within_the_folder() {
+    fn symlinks_are_followed_only_to_files_within_folder() {
         let folder = Folder::with("links", &[("a/x.py", "1")]);
         for (target, name) in [("a/x.py", "y.py"), ("/etc/hostname", "host"), ("a", "b"), ("nowhere", "c")] {
             std::os::unix::fs::symlink(target, folder.0.join(name)).unwrap();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_with_the_largest_files() {
+    fn oversized_archive_is_refused_with_largest_files() {
         // Random bytes can't be packed smaller.
         let mut noise = vec![0; MAX_ARCHIVE + 1];
         let mut state = 1_u32;
@@ -382,15 +382,18 @@ mod tests {
         }
         let folder = Folder::with("large", &[("small.py", "1")]);
         fs::write(folder.0.join("model.bin"), noise).unwrap();
-        let told = pack(&folder.0).unwrap_err().to_string();
-        assert!(told.contains("3.5 MiB packed") && told.contains("The largest files: model.bin (3.5 MiB)"), "{told}");
+        let reported = pack(&folder.0).unwrap_err().to_string();
+        assert!(
+            reported.contains("3.5 MiB packed") && reported.contains("The largest files: model.bin (3.5 MiB)"),
+            "{reported}"
+        );
         let many = Folder::with("empty", &[(".gitignore", "*\n")]);
         assert!(pack(&many.0).unwrap_err().to_string().contains("has no files"));
         assert!(pack(Path::new("/no/such/folder")).unwrap_err().to_string().contains("can't read --code"));
     }
 
     #[test]
-    fn an_archive_becomes_parts_of_the_job() {
+    fn archive_is_split_into_config_maps_owned_by_job() {
         let archive = vec![7; PART_BYTES + 5];
         let packed = Packed { archive: archive.clone(), digest: String::new(), files: 1, skipped: Vec::new() };
         let parts = config_maps(&packed, "x", Some("team"), Some("uid"));

@@ -1,7 +1,7 @@
 //! Completions: a script for the program itself, and the answers that `kubectl` asks for when it completes a plugin.
 
 use super::Args;
-use super::cluster::{Cluster, Place};
+use super::cluster::{Cluster, ClusterArgs};
 use clap::{Arg, Command, CommandFactory};
 use kube::ResourceExt;
 use kube::api::ListParams;
@@ -43,11 +43,11 @@ pub fn script(shell: Shell) -> Vec<u8> {
 pub async fn answer(words: &[String]) -> String {
     let command = Args::command();
     let mut candidates = match candidates(&command, words) {
-        Wanted::These(candidates) => candidates,
-        Wanted::Jobs => named(words, true, false).await,
-        Wanted::Searches => named(words, false, true).await,
-        Wanted::JobsAndSearches => named(words, true, true).await,
-        Wanted::File => return ":0\n".into(),
+        Completion::These(candidates) => candidates,
+        Completion::Jobs => named(words, true, false).await,
+        Completion::Searches => named(words, false, true).await,
+        Completion::JobsAndSearches => named(words, true, true).await,
+        Completion::File => return ":0\n".into(),
     };
     let begun = words.last().map_or("", String::as_str);
     candidates.retain(|candidate| candidate.starts_with(begun));
@@ -57,7 +57,7 @@ pub async fn answer(words: &[String]) -> String {
 
 /// What may come next on the command line.
 #[derive(Debug, PartialEq)]
-pub(super) enum Wanted {
+pub(super) enum Completion {
     These(Vec<String>),
     Jobs,
     Searches,
@@ -65,7 +65,7 @@ pub(super) enum Wanted {
     File,
 }
 
-pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
+pub(super) fn candidates(root: &Command, words: &[String]) -> Completion {
     let (begun, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
     let mut commands = vec![root];
     let mut positional = 0;
@@ -85,39 +85,42 @@ pub(super) fn candidates(root: &Command, words: &[String]) -> Wanted {
         }
     }
     let command = commands[commands.len() - 1];
-    let told = |name: String, help: Option<String>| help.map_or(name.clone(), |help| format!("{name}\t{help}"));
+    let reported = |name: String, help: Option<String>| help.map_or(name.clone(), |help| format!("{name}\t{help}"));
     let values = |arg: &Arg| {
         let values = arg.get_possible_values().into_iter().filter(|value| !value.is_hide_set());
         values.map(|value| value.get_name().to_owned()).collect()
     };
     if let Some(arg) = value_of {
         if arg.get_id() == "file" || arg.get_id() == "code" {
-            return Wanted::File;
+            return Completion::File;
         }
         let mut all: Vec<String> = values(arg);
         all.extend(super::form_of(command.get_name()).filter(|_| arg.get_id() == "output").map(str::to_owned));
-        return Wanted::These(all);
+        return Completion::These(all);
     }
     if begun.starts_with('-') {
         let mut options: Vec<String> = options(&commands)
-            .filter_map(|arg| Some(told(format!("--{}", arg.get_long()?), arg.get_help().map(ToString::to_string))))
+            .filter_map(|arg| Some(reported(format!("--{}", arg.get_long()?), arg.get_help().map(ToString::to_string))))
             .collect();
         options.sort();
         options.dedup();
-        return Wanted::These(options);
+        return Completion::These(options);
     }
     let next = command.get_positionals().nth(positional);
     if next.is_none() && command.has_subcommands() {
         let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set());
-        let named = subcommands.map(|sub| told(sub.get_name().to_owned(), sub.get_about().map(ToString::to_string)));
-        return Wanted::These(named.collect());
+        let named =
+            subcommands.map(|sub| reported(sub.get_name().to_owned(), sub.get_about().map(ToString::to_string)));
+        return Completion::These(named.collect());
     }
     match next {
-        Some(arg) if arg.get_id() == "search" => Wanted::Searches,
-        Some(arg) if arg.get_id() == "job" && WITH_SEARCHES.contains(&command.get_name()) => Wanted::JobsAndSearches,
-        Some(arg) if arg.get_id() == "job" => Wanted::Jobs,
-        Some(arg) => Wanted::These(values(arg)),
-        None => Wanted::These(Vec::new()),
+        Some(arg) if arg.get_id() == "search" => Completion::Searches,
+        Some(arg) if arg.get_id() == "job" && WITH_SEARCHES.contains(&command.get_name()) => {
+            Completion::JobsAndSearches
+        }
+        Some(arg) if arg.get_id() == "job" => Completion::Jobs,
+        Some(arg) => Completion::These(values(arg)),
+        None => Completion::These(Vec::new()),
     }
 }
 
@@ -147,7 +150,7 @@ async fn named(words: &[String], with_jobs: bool, with_searches: bool) -> Vec<St
             |name: &&str| words.iter().find_map(|word| word.strip_prefix(&format!("{name}=")).map(str::to_owned));
         after.or_else(|| names.iter().find_map(joined))
     };
-    let place = Place {
+    let place = ClusterArgs {
         namespace: value(&["-n", "--namespace"]),
         all_namespaces: words.iter().any(|word| word == "-A" || word == "--all-namespaces"),
         context: value(&["--context"]),

@@ -1,9 +1,9 @@
 //! `stop`, `resume` and `restart`. The command writes the user's request on the job, and the operator acts on it.
 
 use super::checkpoints;
-use super::cluster::{Cluster, Named};
+use super::cluster::{Cluster, NamedObject};
 use super::code::{self, Packed};
-use super::gather::pods;
+use super::job_reader::pods;
 use anyhow::bail;
 use api::{ConditionType, State, TrainingJob, TuningJob, TuningState};
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use objects::names;
 use plan::labels::{LOOK_AGAIN, RESTART_FROM, RESTART_REQUESTED};
 use protocol::gang::{GangSetup, SETUP_FILE};
-use protocol::role::Place;
+use protocol::role::ReplicaId;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ const LOOK_ANEW: Duration = Duration::from_secs(3);
 /// If the job has ended, can't be changed, or does not stop in time.
 pub async fn stop(cluster: &Cluster, name: &str, wait: Option<Duration>) -> anyhow::Result<String> {
     let job = match cluster.named(name).await? {
-        Named::Job(job) => *job,
-        Named::Search(search) => return stop_search(cluster, &search, wait).await,
+        NamedObject::Job(job) => *job,
+        NamedObject::Search(search) => return stop_search(cluster, &search, wait).await,
     };
     let namespace = job.namespace().unwrap_or_default();
     if let Some(state) = ended(&job) {
@@ -75,8 +75,8 @@ pub async fn stop(cluster: &Cluster, name: &str, wait: Option<Duration>) -> anyh
 /// If the job has ended, or can't be changed.
 pub async fn resume(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
     let job = match cluster.named(name).await? {
-        Named::Job(job) => *job,
-        Named::Search(search) => return resume_search(cluster, &search).await,
+        NamedObject::Job(job) => *job,
+        NamedObject::Search(search) => return resume_search(cluster, &search).await,
     };
     let namespace = job.namespace().unwrap_or_default();
     match ended(&job) {
@@ -225,7 +225,7 @@ pub async fn restart(
         }
         tokio::time::sleep(LOOK).await;
     }
-    let hastened = if has_failed { Ok(()) } else { hasten(cluster, &job, &request, code).await };
+    let hastened = if has_failed { Ok(()) } else { nudge(cluster, &job, &request, code).await };
     if let Some(packed) = code {
         code::remove_surplus(cluster, &job, packed).await?;
     }
@@ -253,12 +253,12 @@ fn short(digest: &str) -> &str {
 }
 
 /// Nodes check ConfigMaps only once in a while, but at once after the pod has changed.
-async fn hasten(cluster: &Cluster, job: &TrainingJob, request: &str, code: Option<&Packed>) -> anyhow::Result<()> {
+async fn nudge(cluster: &Cluster, job: &TrainingJob, request: &str, code: Option<&Packed>) -> anyhow::Result<()> {
     let namespace = job.namespace().unwrap_or_default();
     let Some(leader) = pods(cluster, job)
         .await?
         .into_iter()
-        .filter(|pod| pod.place() == Place::FIRST_WORKER && pod.runs())
+        .filter(|pod| pod.replica_id() == ReplicaId::FIRST_WORKER && pod.runs())
         .max_by_key(|pod| pod.incarnation)
     else {
         return Ok(()); // a pod that starts now reads the request
@@ -292,7 +292,7 @@ async fn deliver(cluster: &Cluster, job: &TrainingJob, request: &str, digest: &s
     while begun.elapsed() < DELIVERED_WITHIN {
         if begun.elapsed() >= LOOK_ANEW * looks {
             looks += 1;
-            code::hasten(cluster, job, &format!("{request}-{looks}")).await?;
+            code::nudge_config_map(cluster, job, &format!("{request}-{looks}")).await?;
         }
         tokio::time::sleep(LOOK).await;
         let job = cluster.find(&name).await?;

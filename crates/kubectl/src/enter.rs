@@ -1,15 +1,15 @@
 //! `exec`, `shell`, `port-forward` and `cp`: a worker by its number, with the environment of its program. kubectl does the rest.
 
-use super::choice::roles;
-use super::cluster::{Cluster, Place as Where};
-use super::gather::pods;
+use super::cluster::{Cluster, ClusterArgs as Where};
+use super::job_reader::pods;
+use super::pod_selection::roles;
 use anyhow::{Context as _, bail};
 use api::TrainingJob;
 use kube::ResourceExt;
 use plan::storage::paths;
 use plan::template::TRAINING;
 use protocol::code::FOLDER;
-use protocol::role::{Place, RoleName};
+use protocol::role::{ReplicaId, RoleName};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::process::{Command, ExitCode};
@@ -21,13 +21,13 @@ pub struct One {
     #[arg(short, long, visible_alias = "index", default_value_t = 0)]
     pub worker: u32,
     /// Role of the pod, such as ps.
-    #[arg(short, long, value_parser = super::choice::role_name)]
+    #[arg(short, long, value_parser = super::pod_selection::role_name)]
     pub role: Option<RoleName>,
 }
 
 impl One {
-    fn place(&self) -> Place {
-        Place { role: self.role.unwrap_or(RoleName::WORKER), index: self.worker }
+    fn place(&self) -> ReplicaId {
+        ReplicaId { role: self.role.unwrap_or(RoleName::WORKER), index: self.worker }
     }
 }
 
@@ -35,7 +35,7 @@ impl One {
 ///
 /// # Errors
 /// If the job has no such worker, or it does not run.
-async fn pod(cluster: &Cluster, job: &TrainingJob, place: Place) -> anyhow::Result<String> {
+async fn pod(cluster: &Cluster, job: &TrainingJob, place: ReplicaId) -> anyhow::Result<String> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     let all = roles(job);
     let Some((_, replicas)) = all.iter().find(|(role, _)| *role == place.role) else {
@@ -46,7 +46,8 @@ async fn pod(cluster: &Cluster, job: &TrainingJob, place: Place) -> anyhow::Resu
         bail!("{name} has no {place}: --worker takes 0 to {}", replicas.saturating_sub(1));
     }
     let pods = pods(cluster, job).await?;
-    let newest = pods.into_iter().filter(|pod| pod.place() == place && pod.runs()).max_by_key(|pod| pod.incarnation);
+    let newest =
+        pods.into_iter().filter(|pod| pod.replica_id() == place && pod.runs()).max_by_key(|pod| pod.incarnation);
     match newest {
         Some(pod) => Ok(pod.name),
         None => bail!("{place} of {name} does not run now; to see why: kubectl trainingjob why {name} -n {namespace}"),
@@ -68,7 +69,7 @@ enum Input {
 }
 
 impl Input {
-    fn here() -> Self {
+    fn detect() -> Self {
         if io::stdin().is_terminal() && io::stdout().is_terminal() {
             Self::Terminal
         } else if is_null() {
@@ -117,7 +118,7 @@ fn exec_args(pod: &str, command: &[String], input: Input) -> Vec<String> {
 pub async fn exec(cluster: &Cluster, at: &Where, job: &str, one: &One, command: &[String]) -> anyhow::Result<ExitCode> {
     let job = cluster.find(job).await?;
     let pod = pod(cluster, &job, one.place()).await?;
-    kubectl(at, &job, exec_args(&pod, command, Input::here()))
+    kubectl(at, &job, exec_args(&pod, command, Input::detect()))
 }
 
 /// Forwards ports of this machine to a worker.
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_has_the_environment_of_the_program() {
+    fn exec_command_has_environment_of_program() {
         let command = ["nvidia-smi".to_owned(), "-q d".to_owned()];
         let args = exec_args("x-training-1-abcde", &command, Input::Terminal);
         insta::assert_snapshot!(args.join(" | "), @r#"exec | -i | -t | x-training-1-abcde | -c | training | -- | sh | -c | [ ! -r /trainingjob/state/env ] || . /trainingjob/state/env; [ ! -d /trainingjob/state/code ] || cd /trainingjob/state/code; exec "$@" | sh | nvidia-smi | -q d"#);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn kubectl_asks_the_same_cluster() {
+    fn kubectl_arguments_select_same_cluster() {
         let at = Where { context: Some("c".into()), kubeconfig: Some("/k".into()), ..Where::default() };
         assert_eq!(global(&at, "team"), ["--namespace", "team", "--context", "c", "--kubeconfig", "/k"]);
     }

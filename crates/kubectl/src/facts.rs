@@ -139,7 +139,7 @@ impl WorkerState {
 impl Worker {
     /// Returns the state of the worker in a pod.
     #[must_use]
-    pub fn of(pod: &ObservedPod) -> Self {
+    pub fn from_observed(pod: &ObservedPod) -> Self {
         let mut it = Self {
             role: Some(pod.role).filter(|role| !role.is_worker()).map(|role| role.to_string()),
             index: pod.index,
@@ -148,7 +148,7 @@ impl Worker {
             node: pod.node.clone(),
             ..Self::default()
         };
-        let words = |w: &observe::Waiting| {
+        let words = |w: &observe::WaitingState| {
             if w.message.is_empty() { w.reason.clone() } else { format!("{}: {}", w.reason, w.message) }
         };
         let mut stopped = pod.deletion.is_some();
@@ -156,9 +156,9 @@ impl Worker {
             let report = report.as_deref();
             stopped |= report.is_some_and(|r| r.stopped_by.is_some());
             it.exit_code = report.and_then(|r| r.exit_code).or(Some(*exit_code));
-            let told = report.map_or(message.clone(), protocol::report::Report::summary);
+            let reported = report.map_or(message.clone(), protocol::report::Report::summary);
             let plain = matches!(reason.as_str(), "Error" | "Completed" | "");
-            it.message = if plain { told } else { Some(reason.clone()) }.filter(|_| !pod.succeeded());
+            it.message = if plain { reported } else { Some(reason.clone()) }.filter(|_| !pod.succeeded());
         }
         it.state = if pod.succeeded() {
             WorkerState::Succeeded
@@ -215,7 +215,7 @@ fn is_zero(n: &usize) -> bool {
 impl Event {
     /// Reads an Event of the API that is about the job or one of its own; any other is `None`.
     #[must_use]
-    pub fn of(event: &core::Event, job: &str, uid: Option<&str>, roles: &[RoleName]) -> Option<Self> {
+    pub fn from_event(event: &core::Event, job: &str, uid: Option<&str>, roles: &[RoleName]) -> Option<Self> {
         let about = &event.involved_object;
         let (kind, object) = (about.kind.as_deref()?, about.name.as_deref()?);
         let ours = match kind {
@@ -270,7 +270,7 @@ pub fn last_events(mut events: Vec<Event>, most: usize) -> Vec<Event> {
 impl Facts {
     /// Returns what the TrainingJob alone says.
     #[must_use]
-    pub fn of(job: &TrainingJob, time: Timestamp) -> Self {
+    pub fn from_job(job: &TrainingJob, time: Timestamp) -> Self {
         let status = job.status.clone().unwrap_or_default();
         let spec = &plan::effective(job).unwrap_or_else(|_| job.spec.clone());
         let created = job.metadata.creation_timestamp.as_ref().map(|t| t.0);
@@ -298,7 +298,7 @@ impl Facts {
 
     /// Finds the condition of this type if it has this status.
     #[must_use]
-    pub fn is(&self, type_: &str, status: bool) -> Option<&Condition> {
+    pub fn condition_is(&self, type_: &str, status: bool) -> Option<&Condition> {
         condition_is(&self.status.conditions, type_, status)
     }
 
@@ -335,9 +335,9 @@ impl Facts {
         };
         let seen = self.workers.iter().filter(has_place).count();
         // Users without the right to see pods get the GPUs from the status.
-        let told =
+        let reported =
             self.status.resources.map_or(0, |held| held.allocated_gpus) / u32::from(self.spec.gpus_per_worker().max(1));
-        if self.workers.is_empty() { told } else { u32::try_from(seen).unwrap_or(u32::MAX) }
+        if self.workers.is_empty() { reported } else { u32::try_from(seen).unwrap_or(u32::MAX) }
     }
 
     /// Returns the progress in percent.

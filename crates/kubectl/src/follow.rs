@@ -1,11 +1,11 @@
 //! `run`, `attach` and `wait`: follow a job to its end, and exit with its result.
 
-use super::choice::{Choice, Indices, roles};
 use super::cluster::Cluster;
 use super::facts::Facts;
-use super::gather::now;
-use super::logs::{self, Wanted};
-use super::screen::{Look, bar, span};
+use super::job_reader::now;
+use super::logs::{self, LogQuery};
+use super::pod_selection::{Indices, PodSelection, roles};
+use super::screen::{DisplayOptions, bar, span};
 use super::why::Diagnosis;
 use api::{Guarded, State, TrainingJob};
 use kube::ResourceExt;
@@ -52,7 +52,7 @@ impl Outcome {
 
 /// What `wait` waits for.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Goal {
+pub enum WaitGoal {
     /// The job is Completed.
     #[default]
     Completed,
@@ -66,9 +66,9 @@ pub enum Goal {
     Finished,
 }
 
-impl Goal {
+impl WaitGoal {
     /// Whether a job in this state has reached the goal, or never will.
-    fn met(self, state: Option<State>) -> Option<Outcome> {
+    fn outcome(self, state: Option<State>) -> Option<Outcome> {
         let is_met = match (self, state?) {
             (Self::Completed, State::Completed)
             | (Self::Failed, State::Failed)
@@ -89,7 +89,7 @@ impl Goal {
 pub async fn wait(
     cluster: &Cluster,
     name: &str,
-    goal: Goal,
+    goal: WaitGoal,
     timeout: Option<Duration>,
 ) -> anyhow::Result<(Outcome, String)> {
     let first = cluster.find(name).await?;
@@ -99,7 +99,7 @@ pub async fn wait(
     let mut job = first;
     loop {
         let state = job.status.as_ref().and_then(|status| status.state);
-        if let Some(outcome) = goal.met(state) {
+        if let Some(outcome) = goal.outcome(state) {
             return Ok((outcome, describe(&job)));
         }
         if timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
@@ -144,26 +144,26 @@ fn describe(job: &TrainingJob) -> String {
 pub async fn attach(
     cluster: &Cluster,
     name: &str,
-    mut choice: Choice,
+    mut choice: PodSelection,
     tail: Option<i64>,
-    look: Look,
+    look: DisplayOptions,
     out: &mut dyn Write,
 ) -> anyhow::Result<(Outcome, String)> {
     let job = cluster.find(name).await?;
     let pods: usize = roles(&job).iter().map(|(_, replicas)| *replicas as usize).sum();
     if choice.is_all() && pods > ALL_SHOWN {
-        logs::aside(&format!("showing worker 0 of {pods} pods; --worker 0-{} shows others", pods - 1));
+        logs::remark(&format!("showing worker 0 of {pods} pods; --worker 0-{} shows others", pods - 1));
         choice.worker = Some(Indices(BTreeSet::from([0])));
     }
     let is_finished = job.status.as_ref().and_then(|status| status.state).is_some_and(State::is_finished);
     if !is_finished {
-        let wanted = Wanted { choice, follow: true, progress: true, tail, ..Wanted::default() };
+        let wanted = LogQuery { choice, follow: true, progress: true, tail, ..LogQuery::default() };
         let namespace = job.namespace().unwrap_or_default();
         let followed = logs::run(cluster, name, wanted, look, out);
         tokio::select! {
             followed = followed => followed?,
             _ = tokio::signal::ctrl_c() => {
-                logs::aside(&format!(
+                logs::remark(&format!(
                     "{name} goes on. To follow it again: kubectl trainingjob attach {name} -n {namespace}; to stop it: kubectl \
                      trainingjob stop {name} -n {namespace}"
                 ));
@@ -200,7 +200,7 @@ fn conclusion(job: &TrainingJob, outcome: Outcome) -> String {
 /// Returns the line below the logs: state, bar, counts, loss, time left.
 #[must_use]
 pub fn progress_line(job: &TrainingJob, width: usize) -> String {
-    let facts = Facts::of(job, now());
+    let facts = Facts::from_job(job, now());
     let status = &facts.status;
     let state = status.state.map_or("Pending", State::as_str);
     let mut parts = vec![format!("{} {state}", facts.name)];
@@ -229,7 +229,7 @@ pub fn waiting(facts: &Facts) -> String {
     if facts.is_finished() || facts.status.state == Some(State::Running) {
         return String::new();
     }
-    Diagnosis::of(facts).headline()
+    Diagnosis::from_facts(facts).headline()
 }
 
 #[cfg(test)]
@@ -238,14 +238,14 @@ mod tests {
     use api::{ProgramMetrics, TrainingJobSpec, TrainingJobStatus};
 
     #[test]
-    fn a_goal_is_met_or_never_will_be() {
+    fn wait_goal_is_met_or_unreachable() {
         use State::{Completed, Failed, Initializing, Pending, Running, Suspended};
         let table = [
-            (Goal::Completed, vec![Completed], vec![Failed]),
-            (Goal::Failed, vec![Failed], vec![Completed]),
-            (Goal::Running, vec![Running, Completed], vec![Failed]),
-            (Goal::Suspended, vec![Suspended], vec![Completed, Failed]),
-            (Goal::Finished, vec![Completed, Failed], vec![]),
+            (WaitGoal::Completed, vec![Completed], vec![Failed]),
+            (WaitGoal::Failed, vec![Failed], vec![Completed]),
+            (WaitGoal::Running, vec![Running, Completed], vec![Failed]),
+            (WaitGoal::Suspended, vec![Suspended], vec![Completed, Failed]),
+            (WaitGoal::Finished, vec![Completed, Failed], vec![]),
         ];
         for (goal, met, never) in table {
             for state in [Pending, Initializing, Running, Suspended, Completed, Failed] {
@@ -254,14 +254,14 @@ mod tests {
                     state if never.contains(&state) => Some(Outcome::Failed),
                     _ => None,
                 };
-                assert_eq!(goal.met(Some(state)), expected, "{goal:?} {state:?}");
+                assert_eq!(goal.outcome(Some(state)), expected, "{goal:?} {state:?}");
             }
-            assert_eq!(goal.met(None), None);
+            assert_eq!(goal.outcome(None), None);
         }
     }
 
     #[test]
-    fn the_line_has_what_is_known() {
+    fn progress_line_and_conclusion_show_known_values() {
         let mut job = TrainingJob::new("bert", TrainingJobSpec::default());
         job.metadata.namespace = Some("team".into());
         job.status = Some(TrainingJobStatus {

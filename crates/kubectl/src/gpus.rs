@@ -1,6 +1,6 @@
 //! Which GPUs of which nodes are free, and which jobs hold the others.
 
-use super::screen::{Look, Screen, Style, count};
+use super::screen::{DisplayOptions, Screen, Style, count};
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
@@ -102,7 +102,7 @@ fn closed(node: &Node) -> Option<&'static str> {
 
 /// The table that `kubectl trainingjob gpus` prints.
 #[must_use]
-pub fn render(rows: &[Row], look: Look) -> String {
+pub fn render(rows: &[Row], look: DisplayOptions) -> String {
     let cells: Vec<Vec<(Style, String)>> = rows
         .iter()
         .map(|row| {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn free_is_what_another_pod_can_get() {
+    fn free_gpus_exclude_requested_and_closed_nodes() {
         let found = found();
         let numbers: Vec<_> = found.iter().map(|r| (&*r.node, r.allocatable, r.requested, r.free, r.closed)).collect();
         assert_eq!(
@@ -181,12 +181,12 @@ mod tests {
         );
         let holders: Vec<_> = found[1].holders.iter().collect();
         assert_eq!(holders, ["pod team/notebook", "team/bert"]);
-        let text = render(&found, Look::default());
+        let text = render(&found, DisplayOptions::default());
         assert!(text.ends_with("2 of 23 GPUs free, on 3 nodes\n"), "{text}");
     }
 
     #[test]
-    fn gpus_are_known_by_the_names_of_their_plugins() {
+    fn gpus_are_recognized_by_resource_name() {
         for gpu in ["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.10gb", "gpu.intel.com/xe", "google.com/tpu"] {
             assert!(is_gpu(gpu), "{gpu}");
         }

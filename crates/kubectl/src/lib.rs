@@ -1,6 +1,6 @@
 //! `kubectl trainingjob`: what a job does, and why it does not.
 //!
-//! [`facts`] has what is known, [`gather`] and [`logs`] read it from the cluster; the rest is functions from facts to text.
+//! [`facts`] has what is known, [`job_reader`] and [`logs`] read it from the cluster; the rest is functions from facts to text.
 //! [`convert`] and [`plan`] are functions of what stands in a file.
 #![cfg_attr(
     test,
@@ -18,7 +18,6 @@ pub mod blame;
 pub mod bundle;
 pub mod check;
 pub mod checkpoints;
-pub mod choice;
 pub mod cluster;
 pub mod code;
 mod complete;
@@ -27,10 +26,11 @@ pub mod convert;
 pub mod enter;
 pub mod facts;
 pub mod follow;
-pub mod gather;
 pub mod gpus;
+pub mod job_reader;
 pub mod logs;
 pub mod plan;
+pub mod pod_selection;
 pub mod resubmit;
 pub mod run;
 pub mod runbook;
@@ -44,13 +44,13 @@ pub mod tune;
 pub mod why;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use cluster::{Cluster, Named, Place};
+use cluster::{Cluster, ClusterArgs, NamedObject};
 use facts::Facts;
-use gather::Gatherer;
 use jiff::SignedDuration;
+use job_reader::JobReader;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
-use screen::Look;
+use screen::DisplayOptions;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write};
@@ -72,7 +72,7 @@ struct Args {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
-    place: Place,
+    place: ClusterArgs,
     /// Form of what is printed.
     #[arg(short, long, global = true, value_enum, default_value_t)]
     output: Output,
@@ -126,7 +126,7 @@ enum Command {
         /// Name of the TrainingJob.
         job: String,
         #[command(flatten)]
-        choice: choice::Choice,
+        choice: pod_selection::PodSelection,
         /// Only so many last lines of each worker, from before.
         #[arg(long, value_parser = clap::value_parser!(i64).range(0..), allow_hyphen_values = true)]
         tail: Option<i64>,
@@ -139,7 +139,7 @@ enum Command {
         job: String,
         /// The state.
         #[arg(long = "for", value_enum, default_value_t)]
-        goal: follow::Goal,
+        goal: follow::WaitGoal,
         /// How long that is waited for: 90s, 10m, 1h30m. Without it, for ever.
         #[arg(long, value_parser = screen::read_span)]
         timeout: Option<SignedDuration>,
@@ -157,7 +157,7 @@ enum Command {
         /// Name of the TrainingJob.
         job: String,
         #[command(flatten)]
-        choice: choice::Choice,
+        choice: pod_selection::PodSelection,
         /// Goes on until the job has ended, also through restarts.
         #[arg(short, long)]
         follow: bool,
@@ -190,7 +190,7 @@ enum Command {
         search: String,
         /// Order of the trials.
         #[arg(long, value_enum, default_value_t)]
-        sort: tune::Sort,
+        sort: tune::TrialOrder,
         /// Shows it again and again, until the search has ended.
         #[arg(short, long)]
         watch: bool,
@@ -214,7 +214,7 @@ enum Command {
         /// Name of the TrainingJob.
         job: String,
         #[command(flatten)]
-        choice: choice::Choice,
+        choice: pod_selection::PodSelection,
     },
     /// Its checkpoints, as its own agent sees them: lists, verifies, prunes and restores them.
     ///
@@ -435,7 +435,7 @@ fn is_closed(error: &anyhow::Error) -> bool {
 
 #[expect(clippy::too_many_lines, reason = "one arm for each command")]
 async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let look = Look::of_stdout();
+    let look = DisplayOptions::of_stdout();
     let json = args.output == Output::Json;
     match (args.output, &args.command) {
         (Output::Table | Output::Json, _)
@@ -457,7 +457,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if let Command::Run { args: job, dry_run: true, .. } = &args.command {
         let draft = run::draft(job, args.place.namespace.as_deref())?;
-        draft.packed.iter().for_each(tell_of_skipped);
+        draft.packed.iter().for_each(print_skipped);
         let documents = draft.documents()?;
         return print(&match args.output {
             Output::Json if documents.len() == 1 => document(&documents[0])?,
@@ -481,8 +481,8 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let done = match args.command {
         Command::Status { job, watch: true } => watch(cluster, &job, json, look).await,
         Command::Status { job, watch: false } => {
-            let facts = Gatherer::new(cluster).facts(&job).await?;
-            let diagnosis = Diagnosis::of(&facts);
+            let facts = JobReader::new(cluster).facts(&job).await?;
+            let diagnosis = Diagnosis::from_facts(&facts);
             print(&if json {
                 document(&StatusDocument { facts, diagnosis })?
             } else {
@@ -490,7 +490,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             })
         }
         Command::Logs { job, choice, follow, tail, since, failed, timestamps } => {
-            let wanted = logs::Wanted { choice, follow, tail, since, failed, timestamps, json, progress: false };
+            let wanted = logs::LogQuery { choice, follow, tail, since, failed, timestamps, json, progress: false };
             logs::run(&cluster, &job, wanted, look, &mut io::BufWriter::new(terminal::stdout())).await
         }
         Command::Gpus => {
@@ -507,7 +507,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Top { filter, watch } => top(&cluster, &filter, watch, args.place.all_namespaces, json, look).await,
         Command::Tune { search, sort, watch: true } => watch_search(&cluster, &search, sort, json, look).await,
         Command::Tune { search, sort, watch: false } => {
-            let mut found = Search::of(&cluster.search(&search).await?, gather::now());
+            let mut found = Search::from_job(&cluster.search(&search).await?, job_reader::now());
             found.sort(sort);
             print(&match args.output {
                 Output::Json => document(&found)?,
@@ -516,16 +516,16 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             })
         }
         Command::Best { search } => {
-            let (found, now) = (cluster.search(&search).await?, gather::now());
+            let (found, now) = (cluster.search(&search).await?, job_reader::now());
             print(&match args.output {
-                Output::Json => document(&tune::Best::of(&Search::of(&found, now))?)?,
+                Output::Json => document(&tune::Best::from_search(&Search::from_job(&found, now))?)?,
                 Output::Yaml => tune::manifest(&found, now)?,
-                Output::Table | Output::Csv => tune::Best::of(&Search::of(&found, now))?.render(look),
+                Output::Table | Output::Csv => tune::Best::from_search(&Search::from_job(&found, now))?.render(look),
             })
         }
         Command::Why { job } => print_why(cluster, &job, json, look).await,
         Command::Stacks { job, choice } => {
-            let stacks = stacks::gather(&cluster, &job, &choice).await?;
+            let stacks = stacks::collect(&cluster, &job, &choice).await?;
             print(&if json { document(&stacks)? } else { stacks::render(&stacks) })
         }
         Command::Checkpoints { job, verb, timeout } => {
@@ -541,12 +541,12 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Resume { job } => done_to(&job, &control::resume(&cluster, &job).await?, json),
         Command::Restart { job, code, from } => {
             let packed = code.as_deref().map(code::pack).transpose()?;
-            packed.iter().for_each(tell_of_skipped);
+            packed.iter().for_each(print_skipped);
             done_to(&job, &control::restart(&cluster, &job, packed.as_ref(), from.as_deref()).await?, json)
         }
         Command::Run { args, detach, .. } => {
             let draft = run::draft(&args, None)?;
-            draft.packed.iter().for_each(tell_of_skipped);
+            draft.packed.iter().for_each(print_skipped);
             let job = draft.create(&cluster).await?;
             let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
             let sent = draft.packed.as_ref().map(|packed| {
@@ -560,10 +560,10 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
             if detach {
                 return done_to(&name, &made, json).map(|()| ExitCode::SUCCESS);
             }
-            logs::aside(&made);
+            logs::remark(&made);
             let mut cluster = cluster;
             cluster.namespace = Some(namespace);
-            return attached(&cluster, &name, choice::Choice::default(), None, look).await;
+            return attached(&cluster, &name, pod_selection::PodSelection::default(), None, look).await;
         }
         Command::Attach { job, choice, tail } => return attached(&cluster, &job, choice, tail, look).await,
         Command::Wait { job, goal, timeout } => {
@@ -581,7 +581,7 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Backup { jobs } => {
             let backup = backup::backup(&cluster, &jobs).await?;
-            backup.notes.iter().for_each(|note| logs::aside(note));
+            backup.notes.iter().for_each(|note| logs::remark(note));
             print(&if json {
                 document(&serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": backup.jobs }))?
             } else {
@@ -624,22 +624,22 @@ async fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn attached(
     cluster: &Cluster,
     job: &str,
-    choice: choice::Choice,
+    choice: pod_selection::PodSelection,
     tail: Option<i64>,
-    look: Look,
+    look: DisplayOptions,
 ) -> anyhow::Result<ExitCode> {
     let mut out = io::BufWriter::new(terminal::stdout());
     let (outcome, words) = follow::attach(cluster, job, choice, tail, look, &mut out).await?;
     out.flush()?;
     if !words.is_empty() {
-        logs::aside(&format!("-- {words} --"));
+        logs::remark(&format!("-- {words} --"));
     }
     Ok(outcome.code())
 }
 
-fn tell_of_skipped(packed: &code::Packed) {
+fn print_skipped(packed: &code::Packed) {
     if !packed.skipped.is_empty() {
-        logs::aside(&format!("not sent: {}", packed.skipped.join(", ")));
+        logs::remark(&format!("not sent: {}", packed.skipped.join(", ")));
     }
 }
 
@@ -677,10 +677,10 @@ fn converted(file: &Path, answers: &convert::Answers, json: bool) -> anyhow::Res
 
 /// Prints the plans of jobs. The exit code says whether all of them would run.
 fn planned(jobs: &[api::TrainingJob], restart_rules: bool, json: bool) -> anyhow::Result<ExitCode> {
-    let told: Vec<plan::Told> = jobs.iter().map(|job| plan::told(job, restart_rules)).collect();
-    let text: Vec<String> = told.iter().map(plan::render).collect();
-    print(&if json { document(&told)? } else { text.join("---\n") })?;
-    let refused = told.iter().any(|told| !told.refusals.is_empty());
+    let explanations: Vec<plan::Explanation> = jobs.iter().map(|job| plan::explain(job, restart_rules)).collect();
+    let text: Vec<String> = explanations.iter().map(plan::render).collect();
+    print(&if json { document(&explanations)? } else { text.join("---\n") })?;
+    let refused = explanations.iter().any(|explanations| !explanations.refusals.is_empty());
     Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -722,7 +722,7 @@ async fn top(
     watch: bool,
     all_namespaces: bool,
     json: bool,
-    look: Look,
+    look: DisplayOptions,
 ) -> anyhow::Result<()> {
     if watch && look.terminal && !json {
         draw("\x1b[2J")?;
@@ -758,12 +758,12 @@ async fn top(
 }
 
 async fn rows(cluster: &Cluster, filter: &top::Filter) -> anyhow::Result<TopDocument> {
-    let now = gather::now();
+    let now = job_reader::now();
     let mut all = TopDocument { jobs: Vec::new(), unread: Vec::new() };
     let params = ListParams { label_selector: filter.selector.clone(), ..ListParams::default() };
     for job in cluster.jobs(&params).await? {
         match job.0 {
-            Ok(job) => all.jobs.push(top::Row::of(&Facts::of(&job, now))),
+            Ok(job) => all.jobs.push(top::Row::from_facts(&Facts::from_job(&job, now))),
             Err(invalid) => {
                 let name = invalid.metadata.name.clone().unwrap_or_default();
                 all.unread.push(format!("{name} can't be read by this version of the plugin: {invalid}"));
@@ -775,8 +775,8 @@ async fn rows(cluster: &Cluster, filter: &top::Filter) -> anyhow::Result<TopDocu
 }
 
 /// Shows a job whenever something about it has changed, on a terminal in place.
-async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::Result<()> {
-    let mut gatherer = Gatherer::new(cluster);
+async fn watch(cluster: Cluster, job: &str, json: bool, look: DisplayOptions) -> anyhow::Result<()> {
+    let mut gatherer = JobReader::new(cluster);
     let mut before: Option<serde_json::Value> = None;
     if look.terminal && !json {
         draw("\x1b[2J")?;
@@ -784,7 +784,7 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
     loop {
         let facts = gatherer.facts(job).await?;
         let ended = facts.is_finished();
-        let diagnosis = Diagnosis::of(&facts);
+        let diagnosis = Diagnosis::from_facts(&facts);
         // All but the time.
         let now = serde_json::to_value(Facts { time: jiff::Timestamp::UNIX_EPOCH, ..facts.clone() })?;
         if look.terminal && !json {
@@ -806,30 +806,36 @@ async fn watch(cluster: Cluster, job: &str, json: bool, look: Look) -> anyhow::R
 }
 
 /// Prints why a job or a search stands as it does.
-async fn print_why(cluster: Cluster, name: &str, json: bool, look: Look) -> anyhow::Result<()> {
-    let (text, diagnosis) = if let Named::Search(search) = cluster.named(name).await? {
-        let search = Search::of(&search, gather::now());
+async fn print_why(cluster: Cluster, name: &str, json: bool, look: DisplayOptions) -> anyhow::Result<()> {
+    let (text, diagnosis) = if let NamedObject::Search(search) = cluster.named(name).await? {
+        let search = Search::from_job(&search, job_reader::now());
         let Search { namespace, name, state, .. } = &search;
         let why = WhyDocument { namespace, name, state: *state, diagnosis: search.diagnosis() };
         (document(&why)?, why.diagnosis)
     } else {
-        let facts = Gatherer::new(cluster).facts(name).await?;
+        let facts = JobReader::new(cluster).facts(name).await?;
         let Facts { namespace, name, .. } = &facts;
-        let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis: Diagnosis::of(&facts) };
+        let why = WhyDocument { namespace, name, state: facts.status.state, diagnosis: Diagnosis::from_facts(&facts) };
         (document(&why)?, why.diagnosis)
     };
     print(&if json { text } else { why::render(&diagnosis, look) })
 }
 
 /// Shows a search whenever something about it has changed, on a terminal in place.
-async fn watch_search(cluster: &Cluster, name: &str, sort: tune::Sort, json: bool, look: Look) -> anyhow::Result<()> {
+async fn watch_search(
+    cluster: &Cluster,
+    name: &str,
+    sort: tune::TrialOrder,
+    json: bool,
+    look: DisplayOptions,
+) -> anyhow::Result<()> {
     let mut before: Option<api::TuningJob> = None;
     if look.terminal && !json {
         draw("\x1b[2J")?;
     }
     loop {
         let job = cluster.search(name).await?;
-        let mut search = Search::of(&job, gather::now());
+        let mut search = Search::from_job(&job, job_reader::now());
         search.sort(sort);
         if look.terminal && !json {
             draw(&frame(&tune::render(&search, look), look))?;
@@ -850,7 +856,7 @@ async fn watch_search(cluster: &Cluster, name: &str, sort: tune::Sort, json: boo
 }
 
 /// Draws a screen over the last one: no more lines than the terminal has, or the first ones would roll away.
-fn frame(text: &str, look: Look) -> String {
+fn frame(text: &str, look: DisplayOptions) -> String {
     let rows = look.height.unwrap_or(usize::MAX).saturating_sub(1);
     let lines: String = text.lines().take(rows).map(|line| terminal::harmless(line) + "\x1b[K\n").collect();
     format!("\x1b[H{lines}\x1b[J")

@@ -1,11 +1,11 @@
 //! The output of the workers, in the order of time and across restarts.
 
-use super::choice::{Choice, roles};
 use super::cluster::{self, Cluster};
 use super::facts::Facts;
 use super::follow::{progress_line, waiting};
-use super::gather::{self, pods};
-use super::screen::{Look, Style, ranges};
+use super::job_reader::{self, pods};
+use super::pod_selection::{PodSelection, roles};
+use super::screen::{DisplayOptions, Style, ranges};
 use super::terminal;
 use super::why::Diagnosis;
 use anyhow::bail;
@@ -20,7 +20,7 @@ use lifecycle::incarnation;
 use observe::{Container, ObservedPod, SlimPod};
 use plan::Incarnation;
 use plan::template::TRAINING;
-use protocol::role::{Place, RoleName};
+use protocol::role::{ReplicaId, RoleName};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -40,9 +40,9 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 /// Which lines of which workers are shown, and in which form.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
-pub struct Wanted {
+pub struct LogQuery {
     /// The pods whose lines are shown.
-    pub choice: Choice,
+    pub choice: PodSelection,
     /// Whether to follow the logs, including those of later attempts.
     pub follow: bool,
     /// Number of last lines of each worker. `None` means all.
@@ -69,29 +69,29 @@ pub struct Source {
     /// The last attempt of the pod, which may have had earlier ones.
     pub attempt: u32,
     /// The role and the index of the pod.
-    pub place: Place,
+    pub place: ReplicaId,
 }
 
 impl Source {
-    fn of(pod: &ObservedPod, current: Incarnation) -> Self {
-        let attempt = gather::last_attempt(pod, current);
-        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt, place: pod.place() }
+    fn from_pod(pod: &ObservedPod, current: Incarnation) -> Self {
+        let attempt = job_reader::last_attempt(pod, current);
+        Self { pod: pod.name.clone(), uid: pod.uid.clone(), attempt, place: pod.replica_id() }
     }
 }
 
 /// A line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct LogLine {
     /// When the container wrote it.
     pub time: Option<Timestamp>,
     /// What it wrote, without the end of the line.
     pub text: Vec<u8>,
 }
 
-impl Line {
+impl LogLine {
     /// Reads a line as the API gives it, with its time before it.
     #[must_use]
-    pub fn of(raw: &[u8]) -> Self {
+    pub fn parse(raw: &[u8]) -> Self {
         let raw = raw.strip_suffix(b"\n").unwrap_or(raw);
         let end = raw.iter().position(|byte| *byte == b' ').unwrap_or(raw.len());
         match std::str::from_utf8(&raw[..end]).ok().and_then(|time| time.parse().ok()) {
@@ -103,7 +103,7 @@ impl Line {
 
 /// How lines are printed.
 #[derive(Clone, Debug, Default)]
-pub struct Form {
+pub struct LogFormat {
     /// The namespace of the job.
     pub namespace: String,
     /// The name of the job.
@@ -117,7 +117,7 @@ pub struct Form {
     /// Whether each line is printed as a JSON object.
     pub json: bool,
     /// What the output allows.
-    pub look: Look,
+    pub look: DisplayOptions,
 }
 
 #[derive(Serialize)]
@@ -141,10 +141,10 @@ struct JsonLine<'a> {
     line: std::borrow::Cow<'a, str>,
 }
 
-impl Form {
+impl LogFormat {
     /// Renders a line of a worker, with its end.
     #[must_use]
-    pub fn render(&self, source: &Source, line: &Line) -> Vec<u8> {
+    pub fn render(&self, source: &Source, line: &LogLine) -> Vec<u8> {
         if self.json {
             let (attempt, place, pod) = (Some(source.attempt), Some(source.place), Some(source.pod.as_str()));
             return self.json_line(attempt, place, pod, line.time, false, &String::from_utf8_lossy(&line.text));
@@ -162,7 +162,7 @@ impl Form {
 
     /// Renders words that were kept of a worker, or that belong to no worker.
     #[must_use]
-    pub fn kept(&self, attempt: Option<u32>, place: Option<Place>, pod: Option<&str>, words: &str) -> Vec<u8> {
+    pub fn kept(&self, attempt: Option<u32>, place: Option<ReplicaId>, pod: Option<&str>, words: &str) -> Vec<u8> {
         if self.json {
             return words.lines().flat_map(|line| self.json_line(attempt, place, pod, None, true, line)).collect();
         }
@@ -171,8 +171,8 @@ impl Form {
     }
 
     /// Returns the mark of a line: the index of the worker, and its role if there are other roles.
-    fn mark(&self, place: Place) -> String {
-        let Place { role, index } = place;
+    fn mark(&self, place: ReplicaId) -> String {
+        let ReplicaId { role, index } = place;
         let mark = match self.roles {
             0 => format!("[{index:>0$}]", self.digits),
             wide => format!("[{role:>wide$} {index:>0$}]", self.digits),
@@ -184,7 +184,7 @@ impl Form {
     fn json_line(
         &self,
         attempt: Option<u32>,
-        place: Option<Place>,
+        place: Option<ReplicaId>,
         pod: Option<&str>,
         time: Option<Timestamp>,
         kept: bool,
@@ -210,12 +210,18 @@ fn at_last(text: &[u8]) -> &[u8] {
 ///
 /// # Errors
 /// If there are none; the error says why.
-pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out: &mut dyn Write) -> anyhow::Result<()> {
+pub async fn run(
+    cluster: &Cluster,
+    name: &str,
+    wanted: LogQuery,
+    look: DisplayOptions,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let job = cluster.find(name).await?;
     let all = roles(&job);
     let chosen = wanted.choice.places(name, &all)?;
     let most = all.iter().map(|(_, replicas)| *replicas).max().unwrap_or(0);
-    let form = Form {
+    let form = LogFormat {
         namespace: job.namespace().unwrap_or_default(),
         job: name.to_owned(),
         digits: most.saturating_sub(1).to_string().len(),
@@ -227,7 +233,7 @@ pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out:
     let pods_of_job = pods(cluster, &job).await?;
     let namespace = form.namespace.clone();
     let current = incarnation(&job.status.clone().unwrap_or_default());
-    let foot = Foot { is_drawn: look.terminal && std::io::stderr().is_terminal(), ..Foot::default() };
+    let foot = StatusLine { is_drawn: look.terminal && std::io::stderr().is_terminal(), ..StatusLine::default() };
     let mut logs = Logs { cluster, api: cluster.api(&namespace), form, wanted, current, attempt: None, foot, out };
     if logs.wanted.failed {
         return logs.failed(&job, &pods_of_job).await;
@@ -239,7 +245,7 @@ pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out:
     }
     let follow = logs.wanted.follow && !is_finished(&job);
     if sources.is_empty() && !follow {
-        let diagnosis = Diagnosis::of(&super::facts::Facts::of(&job, gather::now()));
+        let diagnosis = Diagnosis::from_facts(&super::facts::Facts::from_job(&job, job_reader::now()));
         let who = if logs.wanted.choice.is_all() { "no pod" } else { "none of these pods" };
         bail!("{who} of {name} has a log. {}", diagnosis.says.join(" "));
     }
@@ -247,7 +253,7 @@ pub async fn run(cluster: &Cluster, name: &str, wanted: Wanted, look: Look, out:
     if follow {
         return logs.follow(&job, seen).await;
     }
-    tell_of_missing(&sources, &chosen);
+    print_missing(&sources, &chosen);
     Ok(())
 }
 
@@ -256,15 +262,15 @@ fn is_finished(job: &TrainingJob) -> bool {
 }
 
 /// Says which of the chosen pods have no log.
-fn tell_of_missing(sources: &[Source], chosen: &[Place]) {
-    let there: BTreeSet<Place> = sources.iter().map(|source| source.place).collect();
+fn print_missing(sources: &[Source], chosen: &[ReplicaId]) {
+    let there: BTreeSet<ReplicaId> = sources.iter().map(|source| source.place).collect();
     let mut missing: BTreeMap<RoleName, Vec<u32>> = BTreeMap::new();
     for place in chosen.iter().filter(|place| !there.contains(place)) {
         missing.entry(place.role).or_default().push(place.index);
     }
     for (role, indices) in missing {
         let who = if role.is_worker() { "workers".to_owned() } else { format!("pods of {role}") };
-        aside(&format!("{who} without a log: {}", ranges(&indices)));
+        remark(&format!("{who} without a log: {}", ranges(&indices)));
     }
 }
 
@@ -275,26 +281,26 @@ fn has_started(pod: &ObservedPod) -> bool {
 struct Logs<'a> {
     cluster: &'a Cluster,
     api: Api<Pod>,
-    form: Form,
-    wanted: Wanted,
+    form: LogFormat,
+    wanted: LogQuery,
     /// Which pods and which attempt are the last ones.
     current: Incarnation,
     /// The attempt of the last line shown.
     attempt: Option<u32>,
-    foot: Foot,
+    foot: StatusLine,
     out: &'a mut dyn Write,
 }
 
 /// The line below the logs.
 #[derive(Default)]
-struct Foot {
+struct StatusLine {
     /// Whether there is a terminal for it. Elsewhere only changes of the state are shown.
     is_drawn: bool,
     line: String,
     state: String,
 }
 
-impl Foot {
+impl StatusLine {
     fn clear(&self) {
         if self.is_drawn && !self.line.is_empty() {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -309,9 +315,9 @@ impl Foot {
     }
 
     /// Updates the line from the state of the job.
-    fn note(&mut self, job: &TrainingJob, look: Look) {
+    fn note(&mut self, job: &TrainingJob, look: DisplayOptions) {
         let state = job.status.as_ref().and_then(|status| status.state).map_or("Pending", State::as_str);
-        let waiting = waiting(&Facts::of(job, gather::now()));
+        let waiting = waiting(&Facts::from_job(job, job_reader::now()));
         if self.is_drawn {
             self.clear();
             self.line = progress_line(job, look.width.unwrap_or(80).saturating_sub(1));
@@ -326,7 +332,7 @@ impl Foot {
                 format!("{}, {waiting}", state.split(',').next().unwrap_or_default())
             };
             if state != self.state {
-                aside(&format!("-- {} is {shown} --", job.name_any()));
+                remark(&format!("-- {} is {shown} --", job.name_any()));
                 self.state = state;
             }
         }
@@ -335,17 +341,17 @@ impl Foot {
 
 impl Logs<'_> {
     fn sources(&self, pods: &[ObservedPod]) -> Vec<Source> {
-        let wanted = pods.iter().filter(|pod| has_started(pod) && self.wanted.choice.has(pod.place()));
-        let mut sources: Vec<Source> = wanted.map(|pod| Source::of(pod, self.current)).collect();
+        let wanted = pods.iter().filter(|pod| has_started(pod) && self.wanted.choice.has(pod.replica_id()));
+        let mut sources: Vec<Source> = wanted.map(|pod| Source::from_pod(pod, self.current)).collect();
         sources.sort_by_key(|source| (source.attempt, source.place));
         sources
     }
 
-    fn show(&mut self, source: &Source, line: &Line) -> io::Result<()> {
+    fn show(&mut self, source: &Source, line: &LogLine) -> io::Result<()> {
         if self.attempt.is_none_or(|last| last < source.attempt) {
             if self.attempt.is_some() {
                 self.out.flush()?;
-                aside(&format!("-- attempt {} --", source.attempt));
+                remark(&format!("-- attempt {} --", source.attempt));
             }
             self.attempt = Some(source.attempt);
         }
@@ -371,7 +377,7 @@ impl Logs<'_> {
                 Ok(reader) => readers.push(reader),
                 Err(error) => {
                     let error = self.cluster.explain(&format!("read the log of pod {}", source.pod), &error);
-                    aside(&format!("{}: {error:#}", source.place));
+                    remark(&format!("{}: {error:#}", source.place));
                     refused = Some(error);
                 }
             }
@@ -381,7 +387,7 @@ impl Logs<'_> {
         }
         // The next line of each, the oldest first; a line without a time goes with the one before it.
         let mut next = BinaryHeap::new();
-        let mut lines: Vec<Option<Line>> = vec![None; readers.len()];
+        let mut lines: Vec<Option<LogLine>> = vec![None; readers.len()];
         let mut queue: Vec<usize> = (0..readers.len()).collect();
         loop {
             for at in queue.drain(..) {
@@ -405,7 +411,7 @@ impl Logs<'_> {
     /// Shows new lines of these pods and of the pods that follow them, until the job has ended.
     async fn follow(&mut self, job: &TrainingJob, seen: HashMap<String, Option<Timestamp>>) -> anyhow::Result<()> {
         let name = job.name_any();
-        let (tell, mut told) = mpsc::channel::<(Source, Line)>(1024);
+        let (sender, mut reported) = mpsc::channel::<(Source, LogLine)>(1024);
         let mut tasks = JoinSet::new();
         let mut followed = HashSet::new();
         let pods_api: Api<SlimPod> = self.cluster.api(&self.form.namespace);
@@ -415,13 +421,13 @@ impl Logs<'_> {
                 let after = seen.get(&pod.uid).copied().flatten();
                 // Nothing of this pod was shown, because all was older than --since or there was nothing yet.
                 let since = since.filter(|_| seen.contains_key(&pod.uid)).map(|since| Timestamp::now() - since);
-                let source = Source::of(pod, current);
-                tasks.spawn(follow_pod(api.clone(), slim.clone(), source, after.max(since), tell.clone()));
+                let source = Source::from_pod(pod, current);
+                tasks.spawn(follow_pod(api.clone(), slim.clone(), source, after.max(since), sender.clone()));
             }
         };
         let choice = self.wanted.choice.clone();
-        let is_wanted = |place: Place| choice.has(place);
-        let mut pods_seen = watcher(pods_api, watcher::Config::default().labels(&gather::selector(job)))
+        let is_wanted = |place: ReplicaId| choice.has(place);
+        let mut pods_seen = watcher(pods_api, watcher::Config::default().labels(&job_reader::selector(job)))
             .default_backoff()
             .applied_objects()
             .boxed();
@@ -441,16 +447,16 @@ impl Logs<'_> {
                 }
             };
             tokio::select! {
-                Some((source, line)) = told.recv() => {
+                Some((source, line)) = reported.recv() => {
                     shown.push((source, line));
                     // Lines that have arrived meanwhile go out in one write.
-                    while let Some(Some(more)) = told.recv().now_or_never() {
+                    while let Some(Some(more)) = reported.recv().now_or_never() {
                         shown.push(more);
                     }
                 }
                 Some(pod) = pods_seen.next() => match pod {
                     Ok(pod) => {
-                        if let Some(pod) = pod.seen(false).filter(|pod| has_started(pod) && is_wanted(pod.place())) {
+                        if let Some(pod) = pod.seen(false).filter(|pod| has_started(pod) && is_wanted(pod.replica_id())) {
                             start(&mut tasks, &pod, self.current);
                         }
                     }
@@ -467,11 +473,11 @@ impl Logs<'_> {
                         if let Some(last) = status.restarts.last().filter(|last| last.attempt > restarts) {
                             restarts = last.attempt;
                             self.foot.clear();
-                            aside(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last));
+                            remark(&format!("-- attempt {} ended, {}: {} --", last.attempt, last.reason, last));
                         }
                         if is_finished(&job) {
                             // Pods that started and ended since the last report of the watch.
-                            for pod in pods(self.cluster, &job).await?.iter().filter(|p| has_started(p) && is_wanted(p.place())) {
+                            for pod in pods(self.cluster, &job).await?.iter().filter(|p| has_started(p) && is_wanted(p.replica_id())) {
                                 start(&mut tasks, pod, self.current);
                             }
                             end = Some(status.state.map_or("", State::as_str).to_owned());
@@ -492,13 +498,13 @@ impl Logs<'_> {
                 self.out.flush()?;
                 self.foot.draw();
             }
-            if end.is_some() && tasks.is_empty() && told.is_empty() {
+            if end.is_some() && tasks.is_empty() && reported.is_empty() {
                 break;
             }
         }
         self.foot.clear();
         if !self.wanted.progress {
-            aside(&format!("-- {name} is {} --", end.unwrap_or_default()));
+            remark(&format!("-- {name} is {} --", end.unwrap_or_default()));
         }
         Ok(())
     }
@@ -512,19 +518,19 @@ impl Logs<'_> {
                 bail!("no attempt of {name} has failed, so that there are no last words");
             };
             let reason = status.failure_reason.as_ref().map_or("Failed", Reason::as_str);
-            aside(&format!("{name} failed by {reason}, and no worker caused it"));
+            remark(&format!("{name} failed by {reason}, and no worker caused it"));
             let kept = self.form.kept(None, None, None, message);
             return self.show_at_last(&kept);
         };
         let pod = pods.iter().find(|pod| Some(&pod.name) == last.pod.as_ref());
         if let Some(pod) = pod.filter(|pod| has_started(pod)) {
-            let source = Source::of(pod, self.current);
+            let source = Source::from_pod(pod, self.current);
             match self.backlog(std::slice::from_ref(&source)).await {
                 Ok(seen) if seen.values().any(Option::is_some) => {
-                    aside(&format!("-- {}, attempt {}: {last} --", last.reason, last.attempt));
+                    remark(&format!("-- {}, attempt {}: {last} --", last.reason, last.attempt));
                     return Ok(());
                 }
-                Ok(_) => aside(&format!("the log of pod {} is empty", source.pod)),
+                Ok(_) => remark(&format!("the log of pod {} is empty", source.pod)),
                 Err(_) => {} // reported already
             }
         }
@@ -538,9 +544,9 @@ impl Logs<'_> {
             (None, Some(_)) => "there is no log; this is what the status has",
             (None, None) => "its pod is gone; this is what the status has",
         };
-        aside(&format!("attempt {} of {name} ended, {}: {kept}", last.attempt, last.reason));
+        remark(&format!("attempt {} of {name} ended, {}: {kept}", last.attempt, last.reason));
         let words = tail.unwrap_or_else(|| last.message.clone());
-        let shown = self.form.kept(Some(last.attempt), last.place(), pod.map(|pod| pod.name.as_str()), &words);
+        let shown = self.form.kept(Some(last.attempt), last.replica_id(), pod.map(|pod| pod.name.as_str()), &words);
         self.show_at_last(&shown)
     }
 
@@ -571,7 +577,7 @@ fn watch_error(cluster: &Cluster, what: &str, error: watcher::Error) -> anyhow::
 }
 
 /// Prints a message that is not a line of a log to stderr, so that it stays out of a file of logs.
-pub(super) fn aside(text: &str) {
+pub(super) fn remark(text: &str) {
     // A closed output is no reason to end.
     let _ = writeln!(terminal::stderr(), "{}", Style::Dim.paint(text, true));
 }
@@ -608,13 +614,13 @@ impl Reader {
         self.last
     }
 
-    pub(super) async fn next(&mut self) -> io::Result<Option<Line>> {
+    pub(super) async fn next(&mut self) -> io::Result<Option<LogLine>> {
         loop {
             let mut raw = Vec::new();
             if self.stream.read_until(b'\n', &mut raw).await? == 0 {
                 return Ok(None);
             }
-            let line = Line::of(&raw);
+            let line = LogLine::parse(&raw);
             if line.time.is_some() && line.time <= self.after {
                 continue;
             }
@@ -630,7 +636,7 @@ async fn follow_pod(
     pods: Api<SlimPod>,
     source: Source,
     mut after: Option<Timestamp>,
-    tell: mpsc::Sender<(Source, Line)>,
+    sender: mpsc::Sender<(Source, LogLine)>,
 ) {
     loop {
         // The API supports whole seconds only, and rounds. The reader skips lines that were shown before.
@@ -641,7 +647,7 @@ async fn follow_pod(
             loop {
                 match reader.next().await {
                     Ok(Some(line)) => {
-                        if tell.send((source.clone(), line)).await.is_err() {
+                        if sender.send((source.clone(), line)).await.is_err() {
                             return;
                         }
                     }

@@ -8,7 +8,7 @@ use api::{
 };
 use kube::ResourceExt;
 use lifecycle::incarnation;
-use plan::{self, CheckpointVolume, Plan, Planned, Runtime, names};
+use plan::{self, CheckpointVolume, OperatorInfo, Plan, Planned, names};
 use protocol::gang::GangPast;
 use protocol::proof::OperatorKey;
 use serde::Serialize;
@@ -22,7 +22,7 @@ pub const AGENT_IMAGE: &str = "IMAGE-OF-THE-OPERATOR";
 
 /// The result of planning a job.
 #[derive(Debug, Serialize)]
-pub struct Told {
+pub struct Explanation {
     /// Namespace of the job.
     pub namespace: String,
     /// Name of the job.
@@ -107,20 +107,20 @@ fn runtime(document: &Value, job: &TrainingJob, named: &RuntimeRef) -> Option<Ap
     let place = metadata["namespace"].as_str().or(job.metadata.namespace.as_deref());
     let is_there = kind == RuntimeKind::ClusterTrainingRuntime || place == job.metadata.namespace.as_deref();
     (document["kind"] == kind.as_str() && metadata["name"] == named.name.as_str() && is_there)
-        .then(|| AppliedRuntime::of(kind, document))
+        .then(|| AppliedRuntime::from_object(kind, document))
 }
 
 /// Plans a job. `restart_rules` says whether the API server supports restart rules of containers.
 #[must_use]
-pub fn told(job: &TrainingJob, restart_rules: bool) -> Told {
-    let runtime = Runtime { agent_image: AGENT_IMAGE.to_owned(), restart_rules, ..Runtime::default() };
+pub fn explain(job: &TrainingJob, restart_rules: bool) -> Explanation {
+    let runtime = OperatorInfo { agent_image: AGENT_IMAGE.to_owned(), restart_rules, ..OperatorInfo::default() };
     let planned = plan::resolve(job, &runtime);
     let whole = plan::with_runtime(job);
     let spec = &whole.as_deref().unwrap_or(job).spec;
     let inherited = job.status.as_ref().and_then(|status| status.inherited.as_ref());
     let mut values = spec_values(spec, &job.spec, inherited);
     values.extend(worked_out(spec, &planned.plan));
-    Told {
+    Explanation {
         namespace: job.namespace().unwrap_or_default(),
         name: job.name_any(),
         values,
@@ -204,15 +204,15 @@ fn spec_values(spec: &TrainingJobSpec, own: &TrainingJobSpec, inherited: Option<
     all
 }
 
-/// Calls `tell` for every value below, with its path.
-fn each(value: &Value, path: &str, tell: &mut impl FnMut(&str, &Value)) {
+/// Calls `report` for every value below, with its path.
+fn each(value: &Value, path: &str, report: &mut impl FnMut(&str, &Value)) {
     let whole = Map::new();
     let fields = value.as_object().filter(|_| !WHOLE.contains(&path)).unwrap_or(&whole);
     if !value.is_object() || WHOLE.contains(&path) {
-        tell(path, value);
+        report(path, value);
     }
     for (key, value) in fields {
-        each(value, format!("{path}.{key}").trim_start_matches('.'), tell);
+        each(value, format!("{path}.{key}").trim_start_matches('.'), report);
     }
 }
 
@@ -221,15 +221,15 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
     let role = plan.gang.workers();
     let (name, framework) = (&plan.identity.name, word(&spec.framework()));
     let mut all = Vec::new();
-    let mut tell = |field: &str, value: Value, from: String| {
+    let mut report = |field: &str, value: Value, from: String| {
         all.push(Origin { field: field.to_owned(), value, from: format!("worked out from {from}") });
     };
     if spec.image.is_none() {
-        tell("image", json!(role.pod.image), format!("framework {framework}"));
+        report("image", json!(role.pod.image), format!("framework {framework}"));
     }
     if spec.command.is_empty() {
         let with = if spec.args.is_empty() { "with train.py, as there are no args" } else { "with args" };
-        tell("command and args", json!(role.pod.command), format!("framework {framework}: its launcher {with}"));
+        report("command and args", json!(role.pod.command), format!("framework {framework}: its launcher {with}"));
     }
     let procs = match spec.procs_per_worker() {
         ProcsPerWorker::Number(_) => None,
@@ -243,23 +243,23 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
         ProcsPerWorker::Kind(ProcsKind::Cpu) => Some("procsPerWorker cpu: resources.limits.cpu".to_owned()),
     };
     if let Some(procs) = procs {
-        tell("processes of each worker", json!(role.procs), procs);
+        report("processes of each worker", json!(role.procs), procs);
     }
     if plan.gang.elastic.is_none() {
-        tell("WORLD_SIZE", json!(role.world_size()), "numWorkers and the processes of each worker".into());
+        report("WORLD_SIZE", json!(role.world_size()), "numWorkers and the processes of each worker".into());
     } else {
-        tell(
+        report(
             "workers of the next attempt",
             json!(plan.gang.elastic.as_ref().map(|elastic| elastic.workers)),
             "numWorkers and the room that there is".into(),
         );
     }
     if value(&role.pod.resources) != value(&spec.resources) {
-        tell("resources", value(&role.pod.resources), "resources, gpusPerWorker and networking.rdmaResource".into());
+        report("resources", value(&role.pod.resources), "resources, gpusPerWorker and networking.rdmaResource".into());
     }
-    tell("MASTER_ADDR", json!(names::worker_host(name, 0)), "metadata.name: worker 0".into());
-    tell("port of the agents", json!(plan.gang.rendezvous.gang_port), "networking.masterPort".into());
-    tell("terminationGracePeriodSeconds", json!(role.pod.grace_seconds), "podTemplate, else the default".into());
+    report("MASTER_ADDR", json!(names::worker_host(name, 0)), "metadata.name: worker 0".into());
+    report("port of the agents", json!(plan.gang.rendezvous.gang_port), "networking.masterPort".into());
+    report("terminationGracePeriodSeconds", json!(role.pod.grace_seconds), "podTemplate, else the default".into());
     if let Some(checkpoint) = &plan.storage.checkpoint {
         let (volume, from) = match &checkpoint.volume {
             CheckpointVolume::EmptyDir => {
@@ -272,23 +272,23 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
             ),
             CheckpointVolume::Nfs { server, path } => (format!("{server}:{path}"), "checkpoint.storage"),
         };
-        tell("/checkpoints", json!(volume), from.to_owned());
+        report("/checkpoints", json!(volume), from.to_owned());
         if let Some(resume) =
             checkpoint.policy.resume_from.as_ref().filter(|from| spec.checkpoint.resume_from.as_ref() != Some(from))
         {
-            tell("checkpoint.resumeFrom", json!(resume), "checkpoint.resumeFrom, below /checkpoints".into());
+            report("checkpoint.resumeFrom", json!(resume), "checkpoint.resumeFrom, below /checkpoints".into());
         }
     }
     if let Some(mlflow) = plan.monitoring.mlflow.as_ref().filter(|_| spec.monitoring.mlflow_experiment.is_none()) {
-        tell("monitoring.mlflowExperiment", json!(mlflow.experiment), "metadata.name".into());
+        report("monitoring.mlflowExperiment", json!(mlflow.experiment), "metadata.name".into());
     }
     if let Some(group) = &plan.gang.group {
-        tell("PodGroup", json!(group.name), "scheduling.gang and metadata.name".into());
+        report("PodGroup", json!(group.name), "scheduling.gang and metadata.name".into());
         let from = if plan.gang.has_roles() { "numWorkers and roles" } else { "numWorkers, or elastic.minWorkers" };
-        tell("pods that are placed together", json!(plan.gang.least()), from.into());
+        report("pods that are placed together", json!(plan.gang.least()), from.into());
     }
     for role in plan.gang.roles.iter().filter(|role| !role.name.is_worker()) {
-        of_role(name, spec, role, &mut tell);
+        of_role(name, spec, role, &mut report);
     }
     if plan.gang.has_roles() {
         let decides = |role: &&plan::Role| role.completion == plan::Completion::EveryReplica;
@@ -298,16 +298,16 @@ fn worked_out(spec: &TrainingJobSpec, plan: &Plan) -> Vec<Origin> {
         } else {
             format!("framework {framework}: no role sets leader: true")
         };
-        tell("roles that decide on success", json!(names.join(", ")), from);
+        report("roles that decide on success", json!(names.join(", ")), from);
     }
     for hyperparameter in &plan.hyperparameters {
-        tell(&hyperparameter.variable, json!(hyperparameter.text()), "hyperparameters".into());
+        report(&hyperparameter.variable, json!(hyperparameter.text()), "hyperparameters".into());
     }
     all
 }
 
 /// Adds the values of a role. Values that the role does not set are from the workers.
-fn of_role(job: &str, spec: &TrainingJobSpec, role: &plan::Role, tell: &mut impl FnMut(&str, Value, String)) {
+fn of_role(job: &str, spec: &TrainingJobSpec, role: &plan::Role, report: &mut impl FnMut(&str, Value, String)) {
     let written = spec.roles.iter().find(|of| of.name == role.name.as_str());
     let own = |field: &str, is_own: bool, else_from: &str| match written {
         _ if !is_own => else_from.to_owned(),
@@ -317,19 +317,19 @@ fn of_role(job: &str, spec: &TrainingJobSpec, role: &plan::Role, tell: &mut impl
     let name = role.name;
     let added =
         if written.is_none() { "the framework, which needs one" } else { "roles[].replicas: 1 if it is not written" };
-    let mut tell = |what: &str, value: Value, from: String| tell(&format!("{name}: {what}"), value, from);
-    tell("pods", json!(role.replicas), own("replicas", is(|of| of.replicas.is_some()), added));
-    tell("image", json!(role.pod.image), own("image", is(|of| of.image.is_some()), "the workers' image"));
+    let mut report = |what: &str, value: Value, from: String| report(&format!("{name}: {what}"), value, from);
+    report("pods", json!(role.replicas), own("replicas", is(|of| of.replicas.is_some()), added));
+    report("image", json!(role.pod.image), own("image", is(|of| of.image.is_some()), "the workers' image"));
     let commands = is(|of| !of.command.is_empty() || !of.args.is_empty());
-    tell("command and args", json!(role.pod.command), own("command and args", commands, "the workers' program"));
-    tell(
+    report("command and args", json!(role.pod.command), own("command and args", commands, "the workers' program"));
+    report(
         "GPUs",
         json!(role.gpus),
         own("gpusPerReplica", is(|of| of.gpus_per_replica.is_some()), "roles[].gpusPerReplica: none"),
     );
     let resources = own("resources", is(|of| !of.resources.is_empty()), "the workers' resources without their GPUs");
-    tell("resources", value(&role.pod.resources), resources);
-    tell("host of the first", json!(names::host(job, name, 0)), "metadata.name".into());
+    report("resources", value(&role.pod.resources), resources);
+    report("host of the first", json!(names::host(job, name, 0)), "metadata.name".into());
 }
 
 /// Returns a word of the API.
@@ -339,10 +339,13 @@ fn word(of: &impl Serialize) -> String {
 
 /// Renders YAML: the objects, after comments with all values.
 #[must_use]
-pub fn render(told: &Told) -> String {
-    let mut text = format!("# TrainingJob {} in namespace {}\n#\n", told.name, told.namespace);
-    let shown: Vec<(&str, String, &str)> =
-        told.values.iter().map(|origin| (origin.field.as_str(), shown(&origin.value), origin.from.as_str())).collect();
+pub fn render(explanation: &Explanation) -> String {
+    let mut text = format!("# TrainingJob {} in namespace {}\n#\n", explanation.name, explanation.namespace);
+    let shown: Vec<(&str, String, &str)> = explanation
+        .values
+        .iter()
+        .map(|origin| (origin.field.as_str(), shown(&origin.value), origin.from.as_str()))
+        .collect();
     let wide = |column: fn(&(&str, String, &str)) -> usize, most: usize| {
         shown.iter().map(column).filter(|n| *n <= most).max().unwrap_or(0)
     };
@@ -351,10 +354,10 @@ pub fn render(told: &Told) -> String {
         let _ = writeln!(text, "# {field:first$}  {value:second$}  {from}");
     }
     text.push_str("#\n");
-    for refusal in &told.refusals {
+    for refusal in &explanation.refusals {
         let _ = writeln!(text, "# refused: {}", comment(refusal));
     }
-    if told.refusals.is_empty() {
+    if explanation.refusals.is_empty() {
         let _ = writeln!(
             text,
             "# The objects; {AGENT_IMAGE} is the operator's, which also chooses how its agent comes into the pods, and makes the Secrets' content."
@@ -362,7 +365,7 @@ pub fn render(told: &Told) -> String {
     } else {
         text.push_str("# No object is made: the job would be Failed, with the reason InvalidSpec.\n");
     }
-    for object in &told.objects {
+    for object in &explanation.objects {
         text.push_str("---\n");
         text.push_str(&yaml(object));
     }
@@ -389,109 +392,118 @@ mod tests {
         jobs(&job.to_string(), Some("team")).unwrap().remove(0)
     }
 
-    fn from(told: &Told, field: &str) -> Vec<(Value, String)> {
-        told.values.iter().filter(|origin| origin.field == field).map(|o| (o.value.clone(), o.from.clone())).collect()
+    fn from(explanation: &Explanation, field: &str) -> Vec<(Value, String)> {
+        explanation
+            .values
+            .iter()
+            .filter(|origin| origin.field == field)
+            .map(|o| (o.value.clone(), o.from.clone()))
+            .collect()
     }
 
     #[test]
-    fn a_plan() {
+    fn plan_summary_is_rendered() {
         let spec = json!({
             "gpusPerWorker": 4, "checkpoint": { "storage": { "type": "pvc", "size": "50Gi" } },
             "hyperparameters": { "learningRate": 0.1 }, "scheduling": { "gang": "coscheduling" },
         });
         // The objects have tests of their own.
-        insta::assert_snapshot!(render(&told(&job(spec), true)).split("---\n").next().unwrap());
+        insta::assert_snapshot!(render(&explain(&job(spec), true)).split("---\n").next().unwrap());
     }
 
     /// What a role has from the workers, what it has itself, and which role decides.
     #[test]
-    fn each_role_is_told() {
+    fn plan_shows_each_role() {
         let spec = json!({
             "framework": "tensorflow", "image": "i", "gpusPerWorker": 1, "checkpoint": { "enabled": false },
             "roles": [{ "name": "chief" }, { "name": "ps", "replicas": 2, "image": "p", "command": ["c"] }],
         });
-        let told_ = told(&job(spec), true);
-        assert_eq!(told_.refusals, Vec::<String>::new());
-        assert_eq!(from(&told_, "ps: pods"), [(json!(2), "worked out from roles[].replicas".into())]);
-        assert_eq!(from(&told_, "chief: pods")[0].0, 1);
-        assert_eq!(from(&told_, "ps: image"), [(json!("p"), "worked out from roles[].image".into())]);
-        assert_eq!(from(&told_, "chief: image"), [(json!("i"), "worked out from the workers' image".into())]);
-        assert_eq!(from(&told_, "ps: command and args")[0].0, json!(["c"]));
-        assert_eq!(from(&told_, "chief: GPUs")[0].0, 0);
-        assert_eq!(from(&told_, "ps: host of the first")[0].0, "x-ps-0.x-headless");
-        assert_eq!(from(&told_, "roles that decide on success")[0].0, "chief");
-        let jobs = told_.objects.iter().filter(|object| object["kind"] == "Job");
+        let explanation = explain(&job(spec), true);
+        assert_eq!(explanation.refusals, Vec::<String>::new());
+        assert_eq!(from(&explanation, "ps: pods"), [(json!(2), "worked out from roles[].replicas".into())]);
+        assert_eq!(from(&explanation, "chief: pods")[0].0, 1);
+        assert_eq!(from(&explanation, "ps: image"), [(json!("p"), "worked out from roles[].image".into())]);
+        assert_eq!(from(&explanation, "chief: image"), [(json!("i"), "worked out from the workers' image".into())]);
+        assert_eq!(from(&explanation, "ps: command and args")[0].0, json!(["c"]));
+        assert_eq!(from(&explanation, "chief: GPUs")[0].0, 0);
+        assert_eq!(from(&explanation, "ps: host of the first")[0].0, "x-ps-0.x-headless");
+        assert_eq!(from(&explanation, "roles that decide on success")[0].0, "chief");
+        let jobs = explanation.objects.iter().filter(|object| object["kind"] == "Job");
         assert_eq!(jobs.count(), 3);
-        assert_eq!(from(&told(&job(json!({})), true), "roles that decide on success"), []);
+        assert_eq!(from(&explain(&job(json!({})), true), "roles that decide on success"), []);
         let mxnet = json!({ "framework": "mxnet", "image": "i", "checkpoint": { "enabled": false }, "roles": [{ "name": "server" }] });
-        let scheduler = from(&told(&job(mxnet), true), "scheduler: pods");
+        let scheduler = from(&explain(&job(mxnet), true), "scheduler: pods");
         assert_eq!(scheduler, [(json!(1), "worked out from the framework, which needs one".into())]);
     }
 
     #[test]
-    fn each_value_says_where_it_came_from() {
-        let told_ = told(&job(json!({ "gpusPerWorker": 4, "failurePolicy": { "backoffLimit": 3 } })), true);
-        assert_eq!(from(&told_, "gpusPerWorker"), [(json!(4), "written".into())]);
+    fn plan_shows_source_of_each_value() {
+        let explanation = explain(&job(json!({ "gpusPerWorker": 4, "failurePolicy": { "backoffLimit": 3 } })), true);
+        assert_eq!(from(&explanation, "gpusPerWorker"), [(json!(4), "written".into())]);
         // It equals the default, but is written in the spec.
-        assert_eq!(from(&told_, "failurePolicy.backoffLimit"), [(json!(3), "written".into())]);
-        assert_eq!(from(&told_, "failurePolicy.restartPolicy"), [(json!("OnFailure"), "default".into())]);
-        assert_eq!(from(&told_, "suspend"), [(json!(false), "default".into())]);
-        assert_eq!(from(&told_, "WORLD_SIZE")[0].0, 8);
+        assert_eq!(from(&explanation, "failurePolicy.backoffLimit"), [(json!(3), "written".into())]);
+        assert_eq!(from(&explanation, "failurePolicy.restartPolicy"), [(json!("OnFailure"), "default".into())]);
+        assert_eq!(from(&explanation, "suspend"), [(json!(false), "default".into())]);
+        assert_eq!(from(&explanation, "WORLD_SIZE")[0].0, 8);
         // Absent objects have no defaults.
-        assert_eq!(from(&told_, "elastic.minWorkers"), []);
-        let told = told(&job(json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } })), true);
-        assert_eq!(from(&told, "elastic.minWorkers"), [(json!(1), "default".into())]);
-        assert_eq!(from(&told, "WORLD_SIZE"), []);
+        assert_eq!(from(&explanation, "elastic.minWorkers"), []);
+        let explanation =
+            explain(&job(json!({ "elastic": { "maxWorkers": 4 }, "checkpoint": { "enabled": false } })), true);
+        assert_eq!(from(&explanation, "elastic.minWorkers"), [(json!(1), "default".into())]);
+        assert_eq!(from(&explanation, "WORLD_SIZE"), []);
     }
 
     /// The plan lists all fields that a job may have.
     #[test]
-    fn every_default_is_told() {
+    fn plan_lists_every_default() {
         let spec = json!({
             "elastic": { "maxWorkers": 4 }, "runtimeRef": { "name": "gpu" },
             "checkpoint": { "storage": { "type": "pvc" }, "keepBest": { "metric": "loss" }, "backup": { "destination": "s3://b/p" } },
             "monitoring": { "objective": { "metric": "loss" } },
         });
-        let told = told(&job(spec), true);
+        let explanation = explain(&job(spec), true);
         for (field, default) in defaults::all() {
-            assert_eq!(from(&told, field), [(default, "default".into())], "{field}");
+            assert_eq!(from(&explanation, field), [(default, "default".into())], "{field}");
         }
     }
 
     #[test]
-    fn the_objects_are_those_of_the_operator() {
+    fn plan_renders_objects_that_operator_creates() {
         let job = job(
             json!({ "monitoring": { "tensorboardEnabled": true }, "output": "pvc://c/x", "scheduling": { "gang": "native" } }),
         );
-        let told = told(&job, true);
-        let kinds: Vec<&str> = told.objects.iter().filter_map(|object| object["kind"].as_str()).collect();
+        let explanation = explain(&job, true);
+        let kinds: Vec<&str> = explanation.objects.iter().filter_map(|object| object["kind"].as_str()).collect();
         assert_eq!(
             kinds,
             ["Service", "ConfigMap", "Secret", "NetworkPolicy", "PodGroup", "Job", "Deployment", "Service"]
         );
-        assert!(told.objects.iter().all(|object| object["apiVersion"].is_string()));
-        assert_eq!(told.objects[2].get("data"), None, "a key that is not random must not be used");
-        let text = render(&told);
+        assert!(explanation.objects.iter().all(|object| object["apiVersion"].is_string()));
+        assert_eq!(explanation.objects[2].get("data"), None, "a key that is not random must not be used");
+        let text = render(&explanation);
         let read = documents(&text).unwrap().into_iter().filter(|document| !document.is_null()).collect::<Vec<_>>();
-        assert_eq!(read, told.objects);
+        assert_eq!(read, explanation.objects);
     }
 
     /// The plan says for each value whether it is from the job or from its template, which may be in the same file.
     #[test]
-    fn what_comes_from_the_template() {
+    fn plan_marks_values_from_runtime_template() {
         let file = "apiVersion: ml.example.com/v1\nkind: ClusterTrainingRuntime\nmetadata: {name: gpu}\nspec: {image: \"theirs:1\", numWorkers: 3, resources: {limits: {cpu: 8, memory: 8Gi}}}\n---\n\
                     apiVersion: ml.example.com/v1\nkind: TrainingJob\nmetadata: {name: x}\nspec: {model: m, dataset: d, gpusPerWorker: 0, runtimeRef: {name: gpu}, resources: {limits: {cpu: 4}}}\n";
         let job = jobs(file, Some("team")).unwrap().remove(0);
         assert_eq!(wants(&job), None);
-        let told = told(&job, true);
-        assert_eq!(told.refusals, Vec::<String>::new());
-        assert_eq!(from(&told, "image"), [(json!("theirs:1"), "ClusterTrainingRuntime gpu".into())]);
-        assert_eq!(from(&told, "numWorkers"), [(json!(3), "ClusterTrainingRuntime gpu".into())]);
+        let explanation = explain(&job, true);
+        assert_eq!(explanation.refusals, Vec::<String>::new());
+        assert_eq!(from(&explanation, "image"), [(json!("theirs:1"), "ClusterTrainingRuntime gpu".into())]);
+        assert_eq!(from(&explanation, "numWorkers"), [(json!(3), "ClusterTrainingRuntime gpu".into())]);
         let limits = json!({ "cpu": "4", "memory": "8Gi" });
-        assert_eq!(from(&told, "resources.limits"), [(limits, "written, over ClusterTrainingRuntime gpu".into())]);
-        assert_eq!(from(&told, "model"), [(json!("m"), "written".into())]);
-        assert_eq!(from(&told, "runtimeRef.name"), [(json!("gpu"), "written".into())]);
-        assert_eq!(told.objects.last().unwrap()["spec"]["completions"], 3);
+        assert_eq!(
+            from(&explanation, "resources.limits"),
+            [(limits, "written, over ClusterTrainingRuntime gpu".into())]
+        );
+        assert_eq!(from(&explanation, "model"), [(json!("m"), "written".into())]);
+        assert_eq!(from(&explanation, "runtimeRef.name"), [(json!("gpu"), "written".into())]);
+        assert_eq!(explanation.objects.last().unwrap()["spec"]["completions"], 3);
         // The template's text has parameters, and the job gives their values.
         let with = file
             .replace("theirs:1", "$<params.team>:1")
@@ -499,7 +511,7 @@ mod tests {
         let unset = jobs(&with, Some("team")).unwrap_err().to_string();
         assert!(unset.contains("runtimeRef.parameters.team is missing and has no default"), "{unset}");
         let set = with.replace("{name: gpu}, resources", "{name: gpu, parameters: {team: vision}}, resources");
-        let set = self::told(&jobs(&set, Some("team")).unwrap().remove(0), true);
+        let set = explain(&jobs(&set, Some("team")).unwrap().remove(0), true);
         assert_eq!(set.refusals, Vec::<String>::new());
         assert_eq!(from(&set, "image"), [(json!("vision:1"), "ClusterTrainingRuntime gpu".into())]);
         // A template that is not in the file is still to be found.
@@ -508,14 +520,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_makes_nothing() {
-        let told = told(&job(json!({ "podTemplate": { "spec": { "hostname": "x", "dnsPolicy": 1 } } })), true);
-        assert_eq!(told.objects, Vec::<Value>::new());
-        assert!(render(&told).contains("\n# refused: spec.podTemplate.spec.dnsPolicy"));
+    fn refused_spec_renders_no_objects() {
+        let explanation =
+            explain(&job(json!({ "podTemplate": { "spec": { "hostname": "x", "dnsPolicy": 1 } } })), true);
+        assert_eq!(explanation.objects, Vec::<Value>::new());
+        assert!(render(&explanation).contains("\n# refused: spec.podTemplate.spec.dnsPolicy"));
     }
 
     #[test]
-    fn other_kinds_in_the_file_are_left_alone() {
+    fn file_without_valid_job_is_refused_with_reason() {
         let wrong = jobs("apiVersion: ome.io/v1beta1\nkind: TrainingJob\nmetadata: {name: x}\n", None).unwrap_err();
         assert!(wrong.to_string().contains("kubectl trainingjob convert"), "{wrong}");
         let wrong = "apiVersion: ml.example.com/v1\nkind: TrainingJob\nspec: {model: m, dataset: d, numWorkers: two}\n";

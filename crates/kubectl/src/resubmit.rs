@@ -39,7 +39,7 @@ pub async fn resubmit(
     let has_started = job.status.as_ref().is_some_and(|status| status.start_time.is_some());
     match (state, other) {
         (_, Some(other)) => create(cluster, &job, other, new).await,
-        (Some(State::Completed), None) => create(cluster, &job, &another(name), new).await,
+        (Some(State::Completed), None) => create(cluster, &job, &next_name(name), new).await,
         (Some(State::Failed), None) if changes.is_empty() => {
             bail!("{name} has failed; to restart it unchanged: kubectl trainingjob restart {name} -n {namespace}")
         }
@@ -130,7 +130,7 @@ async fn archive(cluster: &Cluster, job: &TrainingJob) -> anyhow::Result<Vec<u8>
 }
 
 /// Returns another name for a job of this name.
-fn another(name: &str) -> String {
+fn next_name(name: &str) -> String {
     let letter = |_: u32| char::from(LETTERS[rand::random_range(0..LETTERS.len())]);
     let suffix: String = (0..5).map(letter).collect();
     // A name that was made in this way has room for another suffix.
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_patch_has_what_differs() {
+    fn patch_contains_only_differences() {
         let old = json!({ "image": "a", "args": ["x"], "checkpoint": { "retention": 3, "frequency": 1 }, "env": [] });
         assert_eq!(difference(&old, &old), None);
         let mut new = old.clone();
@@ -160,9 +160,9 @@ mod tests {
     }
 
     #[test]
-    fn another_name_is_one() {
+    fn next_name_is_valid_and_different() {
         for name in ["bert", &"a".repeat(63)] {
-            let other = another(name);
+            let other = next_name(name);
             assert!(plan::names::dns_label(&other) && other != name, "{other}");
         }
     }

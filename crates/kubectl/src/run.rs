@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_job() {
+    fn command_line_becomes_a_job() {
         let line = "bert --image a.test/a:1 --workers 2 --gpus 8 --env A=1 --env B=x=y --data hf://org/set@v1 \
                     --output-uri s3://results/bert --queue gold --runtime TrainingRuntime/pytorch \
                     --set resources.limits.memory=8Gi --set failurePolicy.backoffLimit=5 -- torchrun train.py --lr 3e-4";
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cant_be_meant_is_refused() {
+    fn invalid_options_are_refused_with_reason() {
         for (line, expected) in [
             (vec!["x", "--set", "imgae=a"], "spec.imgae is no field of a TrainingJob"),
             (vec!["x", "--set", "checkpoint.retentoin=3"], "spec.checkpoint.retentoin is no field"),
@@ -314,13 +314,13 @@ mod tests {
             (vec!["x", "--runtime", "r", "--param", "a"], "write NAME=VALUE"),
             (vec!["x", "--code", "/no/such/folder"], "can't read --code /no/such/folder"),
         ] {
-            let told = format!("{:#}", drafted(&line).unwrap_err());
-            assert!(told.contains(expected), "{line:?}: {told}");
+            let reported = format!("{:#}", drafted(&line).unwrap_err());
+            assert!(reported.contains(expected), "{line:?}: {reported}");
         }
     }
 
     #[test]
-    fn a_name_is_made_of_the_program() {
+    fn job_name_is_generated_from_program() {
         for (command, stem) in [
             (vec!["torchrun", "--nnodes=2", "src/Train_GPT.py"], "train-gpt"),
             (vec!["python3", "-m", "pkg.train"], "python3"),

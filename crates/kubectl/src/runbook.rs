@@ -51,7 +51,7 @@ mod tests {
     const RULES: &str = include_str!("../../../deploy/monitoring/rules.yaml");
 
     #[test]
-    fn each_alert_ends_with_a_command_that_this_program_has() {
+    fn each_alert_ends_with_a_valid_command() {
         let label = |name: &str| format!("{{{{ $labels.{name} | reReplaceAll \"[^a-z0-9.-]\" \"\" }}}}");
         for alert in RULES.split("- alert: ").skip(1) {
             let name = alert.lines().next().unwrap();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn each_alert_has_its_runbook() {
+    fn each_alert_has_a_runbook() {
         let alerts: Vec<&str> = RULES.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
         assert!(alerts.len() > 10, "{alerts:?}");
         for alert in alerts {

@@ -56,7 +56,7 @@ impl Style {
 
 /// How text is to be shown: what the terminal, the file or the pipe allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct DisplayOptions {
     /// How many columns there are; `None` where nothing limits them, as in a file.
     pub width: Option<usize>,
     /// How many rows there are, on a terminal.
@@ -67,7 +67,7 @@ pub struct Look {
     pub terminal: bool,
 }
 
-impl Look {
+impl DisplayOptions {
     /// Returns what standard output allows. `COLUMNS` takes precedence over the terminal's width.
     #[must_use]
     pub fn of_stdout() -> Self {
@@ -94,14 +94,14 @@ const PROSE: usize = 110;
 
 /// A screen is text in the making.
 pub struct Screen {
-    look: Look,
+    look: DisplayOptions,
     text: String,
 }
 
 impl Screen {
     /// Begins an empty screen.
     #[must_use]
-    pub fn new(look: Look) -> Self {
+    pub fn new(look: DisplayOptions) -> Self {
         Self { look, text: String::new() }
     }
 

@@ -7,14 +7,14 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
     /// Names and numbers, as in `checkpoint.retention` or `args[0]`.
-    path: Vec<Step>,
+    path: Vec<PathPart>,
     /// The new value; null removes the field.
     value: Value,
     text: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum PathPart {
     Field(String),
     Entry(usize),
 }
@@ -32,10 +32,10 @@ impl FromStr for Assignment {
             if field.is_empty() || !field.chars().all(|c| c.is_ascii_alphanumeric() || "-_/".contains(c)) {
                 return Err(wrong());
             }
-            steps.push(Step::Field(field.to_owned()));
+            steps.push(PathPart::Field(field.to_owned()));
             while let Some(rest) = entries.strip_prefix('[') {
                 let (entry, rest) = rest.split_once(']').ok_or_else(wrong)?;
-                steps.push(Step::Entry(entry.parse().map_err(|_| wrong())?));
+                steps.push(PathPart::Entry(entry.parse().map_err(|_| wrong())?));
                 entries = rest;
             }
             if !entries.is_empty() {
@@ -62,23 +62,23 @@ impl Assignment {
             }
         }
         match (last, at) {
-            (Step::Field(field), Value::Object(fields)) if self.value.is_null() => drop(fields.remove(field)),
-            (Step::Field(field), Value::Object(fields)) => drop(fields.insert(field.clone(), self.value.clone())),
-            (Step::Entry(index), Value::Array(list)) if *index < list.len() && self.value.is_null() => {
+            (PathPart::Field(field), Value::Object(fields)) if self.value.is_null() => drop(fields.remove(field)),
+            (PathPart::Field(field), Value::Object(fields)) => drop(fields.insert(field.clone(), self.value.clone())),
+            (PathPart::Entry(index), Value::Array(list)) if *index < list.len() && self.value.is_null() => {
                 list.remove(*index);
             }
-            (Step::Entry(index), Value::Array(list)) if *index < list.len() => list[*index] = self.value.clone(),
-            (Step::Entry(index), Value::Array(list)) if *index == list.len() => list.push(self.value.clone()),
+            (PathPart::Entry(index), Value::Array(list)) if *index < list.len() => list[*index] = self.value.clone(),
+            (PathPart::Entry(index), Value::Array(list)) if *index == list.len() => list.push(self.value.clone()),
             (_, at) => return Err(self.wrong(at)),
         }
         Ok(())
     }
 
-    fn enter<'a>(&self, at: &'a mut Value, step: &Step) -> Result<&'a mut Value, String> {
+    fn enter<'a>(&self, at: &'a mut Value, step: &PathPart) -> Result<&'a mut Value, String> {
         let wrong = self.wrong(at);
         match (step, at) {
-            (Step::Field(field), Value::Object(fields)) => Ok(fields.entry(field.clone()).or_insert(Value::Null)),
-            (Step::Entry(index), Value::Array(list)) => list.get_mut(*index).ok_or(wrong),
+            (PathPart::Field(field), Value::Object(fields)) => Ok(fields.entry(field.clone()).or_insert(Value::Null)),
+            (PathPart::Entry(index), Value::Array(list)) => list.get_mut(*index).ok_or(wrong),
             _ => Err(wrong),
         }
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_changes_and_removes() {
+    fn set_adds_changes_and_removes_fields() {
         let spec =
             json!({ "image": "a", "args": ["x", "y"], "checkpoint": { "retention": 3 }, "env": [{ "name": "A" }] });
         for (text, field, value) in [

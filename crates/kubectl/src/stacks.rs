@@ -1,9 +1,9 @@
 //! `stacks`: what the processes of a job's workers are doing, as their agents see them.
 
 use super::checkpoints::{Streams, worker};
-use super::choice::{Choice, roles};
 use super::cluster::Cluster;
-use super::gather::pods;
+use super::job_reader::pods;
+use super::pod_selection::{PodSelection, roles};
 use super::screen::shortened;
 use anyhow::{Context as _, anyhow, bail};
 use futures::{StreamExt, stream};
@@ -12,7 +12,7 @@ use lifecycle::incarnation;
 use observe::ObservedPod;
 use plan::storage::paths;
 use protocol::role::RoleName;
-use protocol::stacks::{Place, ProcessStacks, Stacks};
+use protocol::stacks::{ProcessStacks, StackLocation, Stacks};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -64,15 +64,15 @@ pub struct Document {
 ///
 /// # Errors
 /// If there is no worker to ask, or none has answered. The error says why.
-pub async fn gather(cluster: &Cluster, name: &str, choice: &Choice) -> anyhow::Result<Document> {
+pub async fn collect(cluster: &Cluster, name: &str, choice: &PodSelection) -> anyhow::Result<Document> {
     let job = cluster.find(name).await?;
     let namespace = job.namespace().unwrap_or_default();
     choice.places(name, &roles(&job))?;
     let current = incarnation(&job.status.clone().unwrap_or_default());
     let mut running: Vec<ObservedPod> = pods(cluster, &job).await?;
     running.retain(|pod| pod.incarnation == current.number && pod.runs());
-    running.retain(|pod| choice.has(pod.place()));
-    running.sort_by_key(|pod| (!pod.role.is_worker(), pod.place()));
+    running.retain(|pod| choice.has(pod.replica_id()));
+    running.sort_by_key(|pod| (!pod.role.is_worker(), pod.replica_id()));
     if running.is_empty() {
         let which = if choice.is_all() { "no worker" } else { "none of these pods" };
         bail!("{which} of {name} runs now: `kubectl trainingjob why {name} -n {namespace}` tells what it does");
@@ -169,9 +169,9 @@ fn blamed(document: &Document) -> String {
         let stacks = document.workers.iter().filter_map(|worker| Some((worker, worker.stacks.as_ref()?)));
         stacks.flat_map(|(worker, stacks)| stacks.ranks().map(move |rank| (worker, rank)))
     };
-    let at = |place| ranks().filter(move |(_, rank)| rank.place() == place);
-    let stopped: Vec<_> = at(Place::Stopped).collect();
-    let elsewhere: Vec<_> = at(Place::Elsewhere).collect();
+    let at = |place| ranks().filter(move |(_, rank)| rank.location() == place);
+    let stopped: Vec<_> = at(StackLocation::Stopped).collect();
+    let elsewhere: Vec<_> = at(StackLocation::Elsewhere).collect();
     let name =
         |(of, rank): &(&OfWorker, &ProcessStacks)| format!("rank {} of {}", rank.rank.unwrap_or_default(), of.name());
     match (stopped.as_slice(), elsewhere.as_slice()) {
@@ -179,7 +179,7 @@ fn blamed(document: &Document) -> String {
             let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
             format!("{} is stopped by a signal (SIGSTOP){more}: kill -CONT lets it go on.", name(one))
         }
-        ([], [one]) if at(Place::Collective).next().is_some() => {
+        ([], [one]) if at(StackLocation::Collective).next().is_some() => {
             format!("The others may wait for {}, which alone is in no exchange with them.", name(one))
         }
         _ => String::new(),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_where() {
+    fn stacks_show_each_rank_and_name_the_suspect() {
         let waits = rank(0, ProcessState::Asleep, &REDUCES);
         let text = render(&document([waits.clone(), rank(1, ProcessState::Stopped, &[("f", "/app/train.py", 7)])]));
         assert_eq!(
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_answered_is_told() {
+    fn missing_stacks_are_shown_with_reason() {
         let mut document = document([rank(0, ProcessState::Asleep, &[]), rank(1, ProcessState::Asleep, &[])]);
         (document.workers[1].stacks, document.workers[1].problem) = (None, Some("HTTP 502".into()));
         document.workers[0].stacks = Some(Stacks::default());

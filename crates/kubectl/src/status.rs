@@ -1,8 +1,8 @@
 //! One job on one screen.
 
 use super::facts::{Facts, Worker, WorkerState};
-use super::screen::{Look, Part, Screen, Style, age, bar, count, number, padded, ranges, span};
-use super::why::{Diagnosis, Verdict, style};
+use super::screen::{DisplayOptions, Part, Screen, Style, age, bar, count, number, padded, ranges, span};
+use super::why::{Diagnosis, Health, style};
 use api::{AttemptEnd, CheckpointStatus, Measurement, RestartPolicy, State, Workers};
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
@@ -14,7 +14,7 @@ const EVENT_LINES: usize = 6;
 
 /// Renders the job as `kubectl trainingjob status` shows it.
 #[must_use]
-pub fn render(facts: &Facts, diagnosis: &Diagnosis, look: Look) -> String {
+pub fn render(facts: &Facts, diagnosis: &Diagnosis, look: DisplayOptions) -> String {
     let mut screen = Screen::new(look);
     screen.line(&[(Style::Bold, &facts.name), (Style::Dim, &format!("  in namespace {}", facts.namespace))]);
     state(&mut screen, facts, diagnosis);
@@ -29,8 +29,8 @@ pub fn render(facts: &Facts, diagnosis: &Diagnosis, look: Look) -> String {
     for unread in &facts.unread {
         screen.long_field("Not read", Style::Bad, unread);
     }
-    let is_well = matches!(diagnosis.verdict, Verdict::Running | Verdict::Completed);
-    if !is_well || facts.is("CheckpointsHealthy", false).is_some() {
+    let is_well = matches!(diagnosis.verdict, Health::Running | Health::Completed);
+    if !is_well || facts.condition_is("CheckpointsHealthy", false).is_some() {
         screen.gap();
         let command = format!("kubectl trainingjob why {} -n {}", facts.name, facts.namespace);
         screen.line(&[(Style::Dim, "What to do: "), (Style::Plain, &command)]);
@@ -59,10 +59,10 @@ fn state(screen: &mut Screen, facts: &Facts, diagnosis: &Diagnosis) {
     }
     screen.field("State", &parts);
     let label = match diagnosis.verdict {
-        Verdict::Failed | Verdict::Restarting => "Why",
-        Verdict::Pending | Verdict::Starting | Verdict::Publishing | Verdict::Unnoticed => "Waits for",
-        Verdict::Slow => return slow(screen, diagnosis),
-        Verdict::Running | Verdict::Completed | Verdict::Suspended | Verdict::Deleting => return,
+        Health::Failed | Health::Restarting => "Why",
+        Health::Pending | Health::Starting | Health::Publishing | Health::Unnoticed => "Waits for",
+        Health::Slow => return slow(screen, diagnosis),
+        Health::Running | Health::Completed | Health::Suspended | Health::Deleting => return,
     };
     let words: Vec<&str> = [&diagnosis.reason, &diagnosis.message].into_iter().flatten().map(String::as_str).collect();
     let words = if words.is_empty() { diagnosis.says[0].clone() } else { words.join(": ") };
@@ -102,7 +102,7 @@ fn attempt(screen: &mut Screen, facts: &Facts) {
     screen.field("Attempt", &[(Style::Plain, &text)]);
 }
 
-fn progress(screen: &mut Screen, facts: &Facts, look: Look) {
+fn progress(screen: &mut Screen, facts: &Facts, look: DisplayOptions) {
     let status = &facts.status;
     let of = |what: &str, now: Option<i64>, all: Option<i64>| match (now, all) {
         (Some(now), Some(all)) => Some(format!("{what} {now}/{all}")),
@@ -313,16 +313,16 @@ fn checkpoints(screen: &mut Screen, facts: &Facts) {
             screen.field("", &[(Style::Plain, &format!("resumed  from {path}"))]);
         }
     }
-    if let Some(lost) = facts.is("CheckpointsDurable", false).filter(|_| !facts.is_finished()) {
+    if let Some(lost) = facts.condition_is("CheckpointsDurable", false).filter(|_| !facts.is_finished()) {
         screen.long_field("", Style::Busy, &lost.message);
     }
-    if let Some(bad) = facts.is("CheckpointsHealthy", false) {
+    if let Some(bad) = facts.condition_is("CheckpointsHealthy", false) {
         screen.long_field("", Style::Bad, &format!("{}: {}", bad.reason, bad.message));
     }
 }
 
 fn result(screen: &mut Screen, facts: &Facts) {
-    if let Some(published) = facts.is("ResultPublished", true) {
+    if let Some(published) = facts.condition_is("ResultPublished", true) {
         screen.long_field("Result", Style::Good, &published.message);
     }
 }
@@ -361,7 +361,7 @@ fn restarts(screen: &mut Screen, facts: &Facts) {
 
 /// Describes an end without its pod and rank, which are too long for one line: `worker 3 (gpu-17): why`.
 fn brief(end: &AttemptEnd) -> String {
-    match (end.place(), &end.node) {
+    match (end.replica_id(), &end.node) {
         (Some(place), Some(node)) => format!("{place} ({node}): {}", end.message),
         (Some(place), None) => format!("{place}: {}", end.message),
         (None, _) => end.message.clone(),

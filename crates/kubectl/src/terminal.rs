@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_text_and_colours_reaches_a_terminal() {
+    fn only_text_and_colours_reach_a_terminal() {
         for (printed, shown) in [
             ("HTTP 500: \x1b]52;c;aGk=\x07\n", "HTTP 500: \u{fffd}]52;c;aGk=\u{fffd}\n"),
             ("\x1b]0;title\x1b\\\n", "\u{fffd}]0;title\u{fffd}\\\n"),

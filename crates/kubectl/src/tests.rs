@@ -1,12 +1,12 @@
 //! What users see, for facts made by hand.
 
 use super::advice::{ADVICE, NEEDS_ANOTHER_SPEC, Names, advice};
-use super::complete::{Wanted as Completed, candidates};
+use super::complete::{Completion as Completed, candidates};
 use super::facts::{Event, Facts, TrialOf, Worker, WorkerState, last_events};
-use super::logs::{Form, Line, Source, culprit};
-use super::screen::{Look, Screen, Style, age, bar, number, ranges, read_span, shortened, span};
+use super::logs::{LogFormat, LogLine, Source, culprit};
+use super::screen::{DisplayOptions, Screen, Style, age, bar, number, ranges, read_span, shortened, span};
 use super::top::{Row, sort};
-use super::why::{Diagnosis, Verdict};
+use super::why::{Diagnosis, Health};
 use super::{Args, cluster, status, top, why};
 use api::{
     AllocatedResources, AttemptEnd, BestCheckpoint, CheckpointStatus, Condition, KeepBest, ProgramMetrics, Reason,
@@ -15,10 +15,10 @@ use api::{
 use clap::CommandFactory;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use observe::{Container, ObservedPod, Waiting};
+use observe::{Container, ObservedPod, WaitingState};
 use protocol::attempt::RepeatedFailure;
 use protocol::report::{Phase, Report};
-use protocol::role::{Place, RoleName};
+use protocol::role::{ReplicaId, RoleName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
 use std::sync::Mutex;
@@ -168,33 +168,33 @@ fn failed() -> Facts {
     facts
 }
 
-fn plain() -> Look {
-    Look { width: Some(100), ..Look::default() }
+fn plain() -> DisplayOptions {
+    DisplayOptions { width: Some(100), ..DisplayOptions::default() }
 }
 
 fn on_screen(facts: &Facts) -> String {
-    status::render(facts, &Diagnosis::of(facts), plain())
+    status::render(facts, &Diagnosis::from_facts(facts), plain())
 }
 
-fn told(facts: &Facts) -> (Verdict, String, String) {
-    let diagnosis = Diagnosis::of(facts);
+fn diagnosed(facts: &Facts) -> (Health, String, String) {
+    let diagnosis = Diagnosis::from_facts(facts);
     (diagnosis.verdict, diagnosis.says.join(" "), diagnosis.advice.join(" "))
 }
 
 // ---- status
 
 #[test]
-fn a_running_job_on_one_screen() {
+fn status_shows_running_job() {
     insta::assert_snapshot!(on_screen(&running()));
 }
 
 #[test]
-fn a_waiting_job_on_one_screen() {
+fn status_shows_pending_job() {
     insta::assert_snapshot!(on_screen(&pending()));
 }
 
 #[test]
-fn a_failed_job_on_one_screen() {
+fn status_shows_failed_job() {
     insta::assert_snapshot!(on_screen(&failed()));
 }
 
@@ -225,35 +225,35 @@ fn checkpointing() -> Facts {
 }
 
 #[test]
-fn checkpoints_on_one_screen() {
+fn status_shows_checkpoints() {
     insta::assert_snapshot!(on_screen(&checkpointing()));
 }
 
 #[test]
-fn checkpoints_that_are_lost_with_their_pod_are_named() {
+fn status_warns_of_checkpoints_in_empty_dir() {
     let mut facts = running();
     let words = plan::Checkpoint::IN_EMPTY_DIR;
     facts.status.conditions.push(condition("CheckpointsDurable", false, "CheckpointsInEmptyDir", words, -200));
-    let (shown, (_, says, advice)) = (on_screen(&facts), told(&facts));
-    let told = format!("{says} {advice}");
+    let (shown, (_, says, advice)) = (on_screen(&facts), diagnosed(&facts));
+    let reported = format!("{says} {advice}");
     assert!(shown.contains("checkpoints are in an emptyDir: they are lost with the pod"), "{shown}");
     assert!(!shown.contains("What to do"), "nothing is wrong: {shown}");
     for words in
         ["in an emptyDir: they are lost with the pod", "kubectl trainingjob resubmit bert", "checkpoint.storage"]
     {
-        assert!(told.contains(words), "{told}");
+        assert!(reported.contains(words), "{reported}");
     }
     facts.status.state = Some(State::Completed);
     assert!(!on_screen(&facts).contains("emptyDir"), "too late");
 }
 
 #[test]
-fn of_checkpoints_only_what_is_known_is_shown() {
+fn status_shows_only_known_checkpoint_values() {
     let mut facts = running();
     facts.status.checkpoint = Some(CheckpointStatus { latest_path: Some("last.ckpt".into()), ..Default::default() });
     let text = on_screen(&facts);
     assert!(text.contains("at /checkpoints\n             newest   last.ckpt\nLast events"), "{text}");
-    for (checkpoint_count, complete_count, told) in [
+    for (checkpoint_count, complete_count, reported) in [
         (Some(1), None, "last.ckpt\n"),
         (Some(1), Some(1), "last.ckpt  (complete)\n"),
         (Some(3), None, "last.ckpt  (3 good in all)\n"),
@@ -263,28 +263,28 @@ fn of_checkpoints_only_what_is_known_is_shown() {
         let status = CheckpointStatus { latest_path, checkpoint_count, complete_count, ..Default::default() };
         facts.status.checkpoint = Some(status);
         let text = on_screen(&facts);
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(reported), "{text}");
     }
     facts.status.checkpoint = Some(CheckpointStatus { pending_backup: Some("a".into()), ..Default::default() });
     let text = on_screen(&facts);
     assert!(text.contains("\n             copied   none  (a has yet to be copied)\n"), "{text}");
-    let (_, says, _) = told(&facts);
+    let (_, says, _) = diagnosed(&facts);
     assert!(!says.contains("has yet to be copied"), "it is under way: {says}");
     facts.status.state = Some(State::Completed);
-    assert!(told(&facts).1.contains("Checkpoint a has yet to be copied."));
+    assert!(diagnosed(&facts).1.contains("Checkpoint a has yet to be copied."));
 }
 
 #[test]
-fn why_tells_of_checkpoints() {
-    insta::assert_snapshot!(why::render(&Diagnosis::of(&checkpointing()), plain()));
-    assert_eq!(told(&checkpointing()).0, Verdict::Running, "it trains nonetheless");
+fn why_reports_checkpoint_problems() {
+    insta::assert_snapshot!(why::render(&Diagnosis::from_facts(&checkpointing()), plain()));
+    assert_eq!(diagnosed(&checkpointing()).0, Health::Running, "it trains nonetheless");
     for reason in ["CheckpointCorrupted", "NearlyFull", "BackupFailing", "FolderShared", "FolderUnusable", "Suspect"] {
         assert!(advice(reason, BERT).is_some(), "{reason}");
     }
 }
 
 #[test]
-fn the_least_that_can_be_known_is_shown() {
+fn status_renders_with_minimal_facts() {
     let text = on_screen(&Facts { name: "new".into(), namespace: "team".into(), ..Facts::default() });
     assert!(text.starts_with("new  in namespace team\nState        no state yet\nWaits for    No operator"), "{text}");
     for state in [State::Initializing, State::Suspended, State::Completed] {
@@ -294,13 +294,13 @@ fn the_least_that_can_be_known_is_shown() {
 }
 
 #[test]
-fn nothing_is_wider_than_the_terminal() {
+fn status_why_and_top_fit_terminal_width() {
     for make in [running, pending, failed, checkpointing] {
         let facts = make();
         for width in [30, 60, 80, 120] {
-            let look = Look { width: Some(width), colour: false, ..Look::default() };
-            let diagnosis = Diagnosis::of(&facts);
-            let row = [Row::of(&facts)];
+            let look = DisplayOptions { width: Some(width), colour: false, ..DisplayOptions::default() };
+            let diagnosis = Diagnosis::from_facts(&facts);
+            let row = [Row::from_facts(&facts)];
             let texts = [
                 status::render(&facts, &diagnosis, look),
                 why::render(&diagnosis, look),
@@ -314,10 +314,10 @@ fn nothing_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn colours_change_nothing_but_the_colour() {
+fn colour_does_not_change_text() {
     for facts in [running(), pending(), failed()] {
-        let coloured = Look { colour: true, ..plain() };
-        let text = status::render(&facts, &Diagnosis::of(&facts), coloured);
+        let coloured = DisplayOptions { colour: true, ..plain() };
+        let text = status::render(&facts, &Diagnosis::from_facts(&facts), coloured);
         assert!(text.contains("\x1b["));
         let mut bare = String::new();
         let mut rest = text.as_str();
@@ -331,7 +331,7 @@ fn colours_change_nothing_but_the_colour() {
 
 /// Letters of some scripts, and signs such as an emoji, take two columns each.
 #[test]
-fn wide_letters_take_their_room() {
+fn wide_characters_count_as_two_columns() {
     let columns = |text: &str| text.lines().map(UnicodeWidthStr::width).max().unwrap_or(0);
     let mut facts = failed();
     facts.status.failure_message = Some("ValueError: 訓練データが壊れています 🙈 ".repeat(9));
@@ -342,22 +342,22 @@ fn wide_letters_take_their_room() {
         ..ProgramMetrics::default()
     });
     for width in [30, 31, 60, 80] {
-        let look = Look { width: Some(width), ..Look::default() };
-        let diagnosis = Diagnosis::of(&facts);
+        let look = DisplayOptions { width: Some(width), ..DisplayOptions::default() };
+        let diagnosis = Diagnosis::from_facts(&facts);
         for text in [status::render(&facts, &diagnosis, look), why::render(&diagnosis, look)] {
             assert!(columns(&text) <= width, "{width}: {text}");
         }
     }
     assert_eq!(shortened("訓練データ", 5), "訓練…");
     assert_eq!(shortened("訓練", 4), "訓練");
-    let mut screen = Screen::new(Look::default());
+    let mut screen = Screen::new(DisplayOptions::default());
     let cells = ["訓練", "abcdef"].map(|name| vec![(Style::Plain, name.to_owned()), (Style::Plain, "x".into())]);
     screen.table(&["A", "B"], &cells, &[]);
     assert_eq!(screen.text(), "A        B\n訓練     x\nabcdef   x\n");
 }
 
 #[test]
-fn messages_move_no_cursor() {
+fn messages_cannot_move_the_cursor() {
     let mut facts = pending();
     facts.status.conditions[0].message = "\x1b[2J\x07lost\r\nlines".into();
     let text = on_screen(&facts);
@@ -366,7 +366,7 @@ fn messages_move_no_cursor() {
 }
 
 #[test]
-fn large_gangs_stay_on_one_screen() {
+fn status_of_large_gang_fits_on_one_screen() {
     let mut facts = running();
     facts.spec.num_workers = NonZeroU16::new(512);
     facts.workers = (0..512).map(|n| worker(n, WorkerState::Running, &format!("gpu-{:02}", n / 8))).collect();
@@ -378,7 +378,7 @@ fn large_gangs_stay_on_one_screen() {
 }
 
 #[test]
-fn workers_without_a_pod_are_named() {
+fn workers_without_a_pod_are_listed() {
     let mut facts = pending();
     facts.spec.num_workers = NonZeroU16::new(8);
     facts.workers.truncate(1);
@@ -386,7 +386,7 @@ fn workers_without_a_pod_are_named() {
 }
 
 #[test]
-fn early_stopping_is_told() {
+fn status_shows_early_stopping() {
     let mut facts = running();
     let stopping = serde_json::json!({ "metric": "eval_loss", "best": 0.4321, "evaluationsSinceBest": 1 });
     facts.status.early_stopping = serde_json::from_value(stopping).unwrap();
@@ -394,7 +394,7 @@ fn early_stopping_is_told() {
 }
 
 #[test]
-fn the_objective_has_a_line() {
+fn status_shows_objective_line() {
     let mut facts = running();
     let mut line = |objective: serde_json::Value| {
         facts.status.objective = serde_json::from_value(objective).unwrap();
@@ -409,13 +409,13 @@ fn the_objective_has_a_line() {
 }
 
 #[test]
-fn the_cause_of_a_restart_fits_its_line() {
+fn restart_cause_fits_on_one_line() {
     let mut facts = failed();
     facts.status.restarts[3].reason = "Signal".into();
     facts.status.restarts[3].message = "ended by SIGSEGV".into();
     facts.status.restarts[2].worker = None;
     facts.status.restarts[2].message = "its Job was deleted, and not by the operator".into();
-    let text = status::render(&facts, &Diagnosis::of(&facts), Look::default());
+    let text = status::render(&facts, &Diagnosis::from_facts(&facts), DisplayOptions::default());
     assert!(text.contains("after 42s: Signal, worker 1 (gpu-2): ended by SIGSEGV\n"), "{text}");
     assert!(text.contains("after 42s: ExitCode, its Job was deleted, and not by the operator\n"), "{text}");
 }
@@ -445,7 +445,7 @@ fn ended(exit_code: i32, reason: &str, report: Option<Report>) -> Container {
 }
 
 #[test]
-fn workers_by_their_pods() {
+fn worker_state_is_derived_from_its_pod() {
     let report = |code: i32, stopped_by: Option<i32>, tail: &str| Report {
         version: 1,
         phase: Phase::Exited,
@@ -455,7 +455,7 @@ fn workers_by_their_pods() {
         ..Report::default()
     };
     let waiting =
-        |reason: &str, message: &str| Some(Box::new(Waiting { reason: reason.into(), message: message.into() }));
+        |reason: &str, message: &str| Some(Box::new(WaitingState { reason: reason.into(), message: message.into() }));
     let cases = [
         (ObservedPod { node: None, ..pod(Container::Waiting) }, WorkerState::Waiting, None, None),
         (
@@ -488,21 +488,26 @@ fn workers_by_their_pods() {
         (pod(ended(137, "OOMKilled", None)), WorkerState::Failed, Some(137), Some("OOMKilled")),
     ];
     for (pod, state, code, message) in cases {
-        let worker = Worker::of(&pod);
+        let worker = Worker::from_observed(&pod);
         assert_eq!((worker.state, worker.exit_code, worker.message.as_deref()), (state, code, message), "{pod:?}");
     }
 }
 
 #[test]
-fn events_of_others_are_left_out() {
+fn events_of_other_jobs_are_left_out() {
     let event = |kind: &str, name: &str, uid: &str| {
         let event = serde_json::json!({
             "metadata": { "name": "e" }, "reason": "R", "message": "m", "type": "Normal",
             "involvedObject": { "kind": kind, "name": name, "uid": uid },
             "eventTime": "2026-01-01T00:00:00.000000Z",
         });
-        Event::of(&serde_json::from_value(event).unwrap(), "x", Some("u"), &[RoleName::WORKER, RoleName::literal("ps")])
-            .is_some()
+        Event::from_event(
+            &serde_json::from_value(event).unwrap(),
+            "x",
+            Some("u"),
+            &[RoleName::WORKER, RoleName::literal("ps")],
+        )
+        .is_some()
     };
     assert!(event("TrainingJob", "x", "u"));
     assert!(!event("TrainingJob", "x", "of the one before"));
@@ -514,7 +519,7 @@ fn events_of_others_are_left_out() {
 }
 
 #[test]
-fn pods_that_tell_the_same_tell_it_once() {
+fn similar_pod_events_are_merged() {
     let event = |kind: &str, reason: &str, object: &str, seconds: i64| Event {
         time: at(seconds),
         kind: kind.into(),
@@ -534,40 +539,40 @@ fn pods_that_tell_the_same_tell_it_once() {
 // ---- why
 
 #[test]
-fn a_job_that_nobody_has_noticed() {
+fn job_unseen_by_operator_is_diagnosed() {
     let mut facts = job(None, &[], 5);
     facts.created = Some(at(-5));
-    let (verdict, _, advice) = told(&facts);
-    assert_eq!((verdict, advice.as_str()), (Verdict::Unnoticed, "Nothing yet: check again in a moment."));
+    let (verdict, _, advice) = diagnosed(&facts);
+    assert_eq!((verdict, advice.as_str()), (Health::Unnoticed, "Nothing yet: check again in a moment."));
     facts.created = Some(at(-3600));
-    let (_, says, advice) = told(&facts);
+    let (_, says, advice) = diagnosed(&facts);
     assert_eq!(says, "No operator has processed bert, which was created 1h ago.");
     assert!(advice.contains("watches namespace team"), "{advice}");
     facts.status.conditions = vec![condition("Accepted", false, "Unreadable", "spec.workingDir: invalid type", -5)];
-    assert_eq!(told(&facts).1, "The operator cannot process bert: spec.workingDir: invalid type.");
+    assert_eq!(diagnosed(&facts).1, "The operator cannot process bert: spec.workingDir: invalid type.");
 }
 
 #[test]
-fn a_state_of_a_newer_operator_is_not_taken_for_an_end() {
+fn unknown_state_is_not_treated_as_finished() {
     let mut facts = job(None, &[], 5);
     facts.status.state = serde_json::from_str("\"Archived\"").unwrap();
-    let (_, says, advice) = told(&facts);
+    let (_, says, advice) = diagnosed(&facts);
     assert!(says.starts_with("bert is in a state that version ") && !facts.is_finished(), "{says}");
     assert!(advice.starts_with("Upgrade the plugin"), "{advice}");
 }
 
 #[test]
-fn what_a_pending_job_waits_for() {
-    insta::assert_snapshot!(why::render(&Diagnosis::of(&pending()), plain()));
+fn why_explains_pending_job() {
+    insta::assert_snapshot!(why::render(&Diagnosis::from_facts(&pending()), plain()));
 }
 
 #[test]
-fn a_job_that_waits_for_its_template() {
+fn job_waiting_for_its_template_is_diagnosed() {
     let mut facts = pending();
     facts.spec.num_workers = NonZeroU16::new(0);
     let words = "there is no ClusterTrainingRuntime gpu: create it, and the job begins";
     facts.status.conditions = vec![condition("Accepted", false, "RuntimeNotFound", words, -5)];
-    let (_, says, advice) = told(&facts);
+    let (_, says, advice) = diagnosed(&facts);
     assert!(says.contains(words) && !says.contains("It requests"), "{says}");
     assert!(advice.contains("kubectl get ctr,tr"), "{advice}");
 }
@@ -589,12 +594,12 @@ fn half_placed() -> Facts {
 }
 
 #[test]
-fn a_job_whose_gpus_no_node_has_is_shown_the_way_without() {
+fn job_lacking_gpu_nodes_gets_cpu_resubmit_advice() {
     let way = "resubmit bert -n team --set gpusPerWorker=0";
     let mut facts = pending();
-    assert!(told(&facts).2.contains(way));
+    assert!(diagnosed(&facts).2.contains(way));
     facts.spec.gpus_per_worker = Some(0);
-    assert!(!told(&facts).2.contains(way));
+    assert!(!diagnosed(&facts).2.contains(way));
     facts.spec.gpus_per_worker = Some(1);
     let of = |words: &str| condition("Scheduled", false, "Unschedulable", words, -720);
     for (words, has) in [
@@ -603,13 +608,13 @@ fn a_job_whose_gpus_no_node_has_is_shown_the_way_without() {
         ("0/3 nodes are available: 3 node(s) had untolerated taint {nvidia.com/gpu: }.", false),
     ] {
         facts.status.conditions = vec![of(words)];
-        assert_eq!(told(&facts).2.contains(way), has, "{words}");
+        assert_eq!(diagnosed(&facts).2.contains(way), has, "{words}");
     }
 }
 
 #[test]
-fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
-    let (_, says, advice) = told(&half_placed());
+fn half_placed_gang_is_diagnosed_with_idle_gpus() {
+    let (_, says, advice) = diagnosed(&half_placed());
     assert_eq!(says.matches("idle").count(), 1, "the condition says it already: {says}");
     for words in
         ["scheduling.queue", "scheduling.gang", "kubectl trainingjob stop bert -n team", "startDeadlineSeconds"]
@@ -619,20 +624,20 @@ fn a_gang_that_is_half_placed_holds_gpus_for_nothing() {
     assert!(!advice.contains("Nothing is lost by waiting"), "{advice}");
     // Without the right to see pods, the status tells as much.
     let blind = Facts { workers: vec![], unread: vec!["you may not list pods".into()], ..half_placed() };
-    assert!(told(&blind).2.contains("scheduling.queue"), "{}", told(&blind).2);
+    assert!(diagnosed(&blind).2.contains("scheduling.queue"), "{}", diagnosed(&blind).2);
     let mut cpus = half_placed();
     cpus.spec.gpus_per_worker = Some(0);
     cpus.status.resources = Some(AllocatedResources { allocated_gpus: 0, allocated_nodes: 2 });
     assert!(
-        told(&cpus).1.contains("2 of its 4 workers have a node and hold idle CPUs and memory"),
+        diagnosed(&cpus).1.contains("2 of its 4 workers have a node and hold idle CPUs and memory"),
         "{}",
-        told(&cpus).1
+        diagnosed(&cpus).1
     );
 }
 
 #[test]
 #[expect(clippy::large_stack_arrays, reason = "a table")]
-fn a_gang_that_holds_nothing_or_is_being_placed_is_told_nothing_of_it() {
+fn idle_gpu_advice_requires_half_placed_gang() {
     let none = pending();
     let mut at_once = half_placed();
     at_once.status.conditions = vec![condition("Scheduled", false, "Scheduling", "2 of 4 workers have a node", -3)];
@@ -646,17 +651,17 @@ fn a_gang_that_holds_nothing_or_is_being_placed_is_told_nothing_of_it() {
         facts.status.conditions = pending().status.conditions;
     }
     for facts in [none, at_once, old, gone, running()] {
-        let (_, says, advice) = told(&facts);
+        let (_, says, advice) = diagnosed(&facts);
         assert!(!says.contains("idle") && !advice.contains("scheduling.queue"), "{says} {advice}");
     }
 }
 
 #[test]
-fn what_a_starting_job_waits_for() {
+fn starting_job_is_diagnosed_with_image_pull_failure() {
     let words = "worker 1 (pod p, node n): Back-off pulling image \"none\"";
     let facts = job(Some(State::Initializing), &[condition("Running", false, "ImagePull", words, -90)], 90);
-    let (verdict, says, advice) = told(&facts);
-    assert_eq!(verdict, Verdict::Starting);
+    let (verdict, says, advice) = diagnosed(&facts);
+    assert_eq!(verdict, Health::Starting);
     assert_eq!(
         says,
         format!(
@@ -668,7 +673,7 @@ fn what_a_starting_job_waits_for() {
 }
 
 #[test]
-fn between_two_attempts() {
+fn restarting_job_is_diagnosed_between_attempts() {
     let words = "worker 1 (pod p, node n): killed for using more memory";
     let mut facts = job(
         Some(State::Initializing),
@@ -678,8 +683,8 @@ fn between_two_attempts() {
     facts.status.attempt = Some(2);
     facts.status.restart_count = Some(1);
     facts.status.restarts = vec![restart(1, "OOMKilled", "killed for using more memory", Some(137))];
-    let (verdict, says, advice) = told(&facts);
-    assert_eq!(verdict, Verdict::Restarting);
+    let (verdict, says, advice) = diagnosed(&facts);
+    assert_eq!(verdict, Health::Restarting);
     assert!(
         says.starts_with(&format!("bert is restarting: attempt 1 failed 20s ago (OOMKilled): {words}. ")),
         "{says}"
@@ -691,15 +696,15 @@ fn between_two_attempts() {
     assert!(advice.contains("resources.limits.memory"), "{advice}");
     // What holds the next attempt up is said first.
     facts.status.conditions.push(condition("Scheduled", false, "QuotaExceeded", "exceeded quota: small", -10));
-    let (_, says, advice) = told(&facts);
+    let (_, says, advice) = diagnosed(&facts);
     assert!(says.contains("The next attempt is waiting (QuotaExceeded): exceeded quota: small."), "{says}");
     assert!(advice.starts_with("Have the ResourceQuota"), "{advice}");
 }
 
 #[test]
-fn a_job_that_runs_well() {
-    let (verdict, says, advice) = told(&running());
-    assert_eq!((verdict, advice.as_str()), (Verdict::Running, ""));
+fn healthy_running_job_needs_no_advice() {
+    let (verdict, says, advice) = diagnosed(&running());
+    assert_eq!((verdict, advice.as_str()), (Health::Running, ""));
     assert_eq!(
         says,
         "bert has been Running for 12m. The program reported progress 5s ago: 45%, epoch 9 of 20, step 450 of 1000. About \
@@ -707,16 +712,16 @@ fn a_job_that_runs_well() {
     );
     let mut silent = running();
     silent.status.last_progress_time = None;
-    assert_eq!(told(&silent).0, Verdict::Running, "a program that reports nothing is not slow for that");
-    assert!(told(&silent).1.contains("its pace is unknown"));
+    assert_eq!(diagnosed(&silent).0, Health::Running, "a program that reports nothing is not slow for that");
+    assert!(diagnosed(&silent).1.contains("its pace is unknown"));
 }
 
 #[test]
-fn a_job_that_is_slow() {
+fn slow_or_stuck_job_is_diagnosed_with_advice() {
     let mut stuck = running();
     stuck.status.last_progress_time = Some(Time(at(-660)));
-    let (verdict, says, advice) = told(&stuck);
-    assert_eq!(verdict, Verdict::Slow);
+    let (verdict, says, advice) = diagnosed(&stuck);
+    assert_eq!(verdict, Health::Slow);
     assert!(
         says.starts_with(
             "bert has been Running for 12m, but is slow or stuck. The program last reported progress 11m ago"
@@ -730,66 +735,66 @@ fn a_job_that_is_slow() {
     let mut done = running();
     done.status.progress = Some("100%".into());
     done.status.last_progress_time = Some(Time(at(-180)));
-    let (verdict, says, advice) = told(&done);
-    assert_eq!(verdict, Verdict::Slow);
+    let (verdict, says, advice) = diagnosed(&done);
+    assert_eq!(verdict, Health::Slow);
     assert!(says.contains("All steps were done 3m ago, and the program has not exited."), "{says}");
     assert!(advice.contains("kubectl trainingjob stacks bert -n team"), "{advice}");
     done.status.last_progress_time = Some(Time(at(-60)));
-    assert_eq!(told(&done).0, Verdict::Running, "it may save its model");
+    assert_eq!(diagnosed(&done).0, Health::Running, "it may save its model");
 
     // What an earlier attempt reported says nothing of this one until it has had the time.
     let mut restarted = running();
     restarted.status.last_progress_time = Some(Time(at(-900)));
     restarted.since = Some(at(-300));
-    assert_eq!(told(&restarted).0, Verdict::Running);
+    assert_eq!(diagnosed(&restarted).0, Health::Running);
     restarted.since = Some(at(-899));
-    assert!(told(&restarted).1.contains("last reported progress 15m ago"), "its first words came before Running");
+    assert!(diagnosed(&restarted).1.contains("last reported progress 15m ago"), "its first words came before Running");
     restarted.since = Some(at(-700));
-    assert!(told(&restarted).1.contains("no progress since this attempt started, 11m ago"));
+    assert!(diagnosed(&restarted).1.contains("no progress since this attempt started, 11m ago"));
 
     let mut idle = running();
     idle.status.metrics.as_mut().unwrap().gpu_utilization = Some(12.0);
-    let (verdict, says, advice) = told(&idle);
-    assert_eq!(verdict, Verdict::Slow);
+    let (verdict, says, advice) = diagnosed(&idle);
+    assert_eq!(verdict, Health::Slow);
     assert!(says.contains("GPU utilization was 12 %"), "{says}");
     assert!(advice.contains("data loader"), "{advice}");
     assert!(on_screen(&idle).contains("\nSlow         GPU utilization was 12 %"), "{}", on_screen(&idle));
     idle.since = Some(at(-60));
-    assert_eq!(told(&idle).0, Verdict::Running, "it warms up");
+    assert_eq!(diagnosed(&idle).0, Health::Running, "it warms up");
     idle.since = Some(at(-754));
     idle.spec.gpus_per_worker = Some(0);
-    assert_eq!(told(&idle).0, Verdict::Running, "it has no GPUs");
+    assert_eq!(diagnosed(&idle).0, Health::Running, "it has no GPUs");
 }
 
 #[test]
-fn a_job_below_its_stated_throughput_is_slow() {
+fn job_below_min_throughput_is_slow() {
     let mut slow = running();
     slow.status.metrics.as_mut().unwrap().throughput = Some(4.0);
     slow.spec.monitoring.min_throughput = Some(4.0);
-    assert_eq!(told(&slow).0, Verdict::Running, "it is as fast as it should be");
+    assert_eq!(diagnosed(&slow).0, Health::Running, "it is as fast as it should be");
     slow.spec.monitoring.min_throughput = Some(5.0);
-    let (verdict, says, advice) = told(&slow);
-    assert_eq!(verdict, Verdict::Slow);
+    let (verdict, says, advice) = diagnosed(&slow);
+    assert_eq!(verdict, Health::Slow);
     assert!(says.contains("Throughput was 4 when last reported, below monitoring.minThroughput 5."), "{says}");
     assert!(advice.contains(r#"-p '{"spec":{"monitoring":{"minThroughput":4}}}'"#), "{advice}");
 }
 
 #[test]
-fn what_the_operator_found_about_a_running_job() {
+fn conditions_of_running_job_are_diagnosed() {
     let with = |found: Condition| {
         let mut facts = running();
         facts.status.conditions.push(found);
-        told(&facts)
+        diagnosed(&facts)
     };
     let (verdict, says, advice) = with(condition("LossFinite", false, "NaNLoss", "step 40 loss nan", -90));
-    assert_eq!(verdict, Verdict::Slow);
+    assert_eq!(verdict, Health::Slow);
     assert!(says.starts_with(
         "bert has been Running for 12m, but is not learning. The loss has been NaN or infinite for 1m30s: step 40"
     ));
     assert!(advice.starts_with("Lower the learning rate"), "{advice}");
     let flat = "the loss has not been lower than 0.4 at step 900 for 3600 s (monitoring.plateauSeconds is 3600)";
     let (verdict, says, advice) = with(condition("LossImproving", false, "LossPlateau", flat, -9));
-    assert_eq!(verdict, Verdict::Slow);
+    assert_eq!(verdict, Health::Slow);
     assert!(
         says.starts_with(
             "bert has been Running for 12m, but is not learning. The loss no longer improves: the loss has"
@@ -798,10 +803,10 @@ fn what_the_operator_found_about_a_running_job() {
     );
     assert!(advice.contains("raise monitoring.plateauSeconds: kubectl edit tj bert -n team"), "{advice}");
     let (verdict, says, _) = with(condition("ProgressStalled", true, "NoProgress", "nothing for 10 minutes", -9));
-    assert_eq!(verdict, Verdict::Slow);
+    assert_eq!(verdict, Health::Slow);
     assert!(says.contains("Progress has stalled: nothing for 10 minutes."), "{says}");
     let (verdict, says, advice) = with(condition("AgentReady", false, "Unreachable", "no answer", -60));
-    assert_eq!(verdict, Verdict::Running, "what is not heard may well go on");
+    assert_eq!(verdict, Health::Running, "what is not heard may well go on");
     assert!(says.contains("The agent has not answered for 1m: no answer.") && !advice.is_empty(), "{says}");
     let (_, says, _) = with(condition("Stopping", true, "EarlyStopped", "eval_loss 0.4", -3));
     assert!(
@@ -811,12 +816,12 @@ fn what_the_operator_found_about_a_running_job() {
 }
 
 #[test]
-fn a_printed_line_decides_nothing_by_its_words() {
+fn program_output_in_message_does_not_affect_diagnosis() {
     let mut facts = running();
     let line = "the loss is not a number: progress 3%, loss nan";
     facts.status.conditions.push(condition("LossFinite", false, "NaNLoss", line, -90));
-    let (verdict, says, advice) = told(&facts);
-    assert_eq!(verdict, Verdict::Slow);
+    let (verdict, says, advice) = diagnosed(&facts);
+    assert_eq!(verdict, Health::Slow);
     assert!(
         says.contains("The loss has been NaN or infinite for 1m30s: the loss is not a number: progress 3%"),
         "{says}"
@@ -825,23 +830,23 @@ fn a_printed_line_decides_nothing_by_its_words() {
     assert!(!advice.contains("If the program hangs"), "{advice}");
 
     facts.status.conditions.push(condition("AgentReady", false, "Unreachable", "no answer", -60));
-    let (verdict, says, _) = told(&facts);
-    assert_eq!(verdict, Verdict::Slow, "that the agent is silent takes back no loss");
+    let (verdict, says, _) = diagnosed(&facts);
+    assert_eq!(verdict, Health::Slow, "that the agent is silent takes back no loss");
     assert!(says.contains("The loss has been NaN or infinite for 1m30s"), "{says}");
 }
 
 #[test]
-fn why_a_job_failed() {
-    insta::assert_snapshot!(why::render(&Diagnosis::of(&failed()), plain()));
+fn why_explains_failed_job() {
+    insta::assert_snapshot!(why::render(&Diagnosis::from_facts(&failed()), plain()));
 }
 
 #[test]
-fn an_exit_code_that_tells_of_a_signal_is_explained() {
+fn exit_code_of_a_signal_is_explained() {
     let mut facts = failed();
     facts.status.failure_message = Some("worker 1 (pod p, node n): ended by SIGSEGV".into());
     facts.status.restarts[3].exit_code = Some(139);
     facts.status.restarts[3].reason = Reason::Signal;
-    assert!(told(&facts).1.contains("The exit code was 139 (128 + signal 11)."));
+    assert!(diagnosed(&facts).1.contains("The exit code was 139 (128 + signal 11)."));
 }
 
 /// A job whose attempts ended by these reasons, each with its worker, its node and the words of that worker.
@@ -857,18 +862,18 @@ fn failed_by(ends: &[(&str, u32, &str, &str)]) -> Facts {
 }
 
 #[test]
-fn a_node_that_fails_workers_is_named() {
+fn node_that_repeatedly_fails_workers_is_named() {
     let ends = [
         ("Signal", 1, "gpu-17", "ended by SIGSEGV"),
         ("PythonException", 3, "gpu-17", "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"),
         ("UnexpectedAdmissionError", 1, "gpu-17", "Allocate failed due to no healthy devices present"),
     ];
-    let (_, says, advice) = told(&failed_by(&ends));
+    let (_, says, advice) = diagnosed(&failed_by(&ends));
     assert!(says.contains("The first failure was on node gpu-17 every time."), "{says}");
     assert!(advice.contains("kubectl cordon gpu-17"), "{advice}");
     // What the program did in between speaks neither for nor against the node.
     let key = ("PythonException", 0, "gpu-4", ", rank 0: KeyError: 'labels' at train.py:88");
-    let (_, says, advice) = told(&failed_by(&[ends[0], key, ends[1]]));
+    let (_, says, advice) = diagnosed(&failed_by(&[ends[0], key, ends[1]]));
     assert!(
         says.contains("Of the last 3 failures, 2 are of a kind that nodes cause, all of them on node gpu-17."),
         "{says}"
@@ -877,7 +882,7 @@ fn a_node_that_fails_workers_is_named() {
 }
 
 #[test]
-fn no_node_is_blamed_for_what_programs_do() {
+fn node_is_not_blamed_for_program_failures() {
     let harmless = [
         // The worker is always placed on the same node, and its program is always wrong.
         ("PythonException", "KeyError: 'labels' at train.py:88"),
@@ -890,7 +895,7 @@ fn no_node_is_blamed_for_what_programs_do() {
         ("NaNLoss", "its loss is NaN"),
     ];
     for (reason, words) in harmless {
-        let (_, says, advice) = told(&failed_by(&[(reason, 1, "gpu-17", words), (reason, 1, "gpu-17", words)]));
+        let (_, says, advice) = diagnosed(&failed_by(&[(reason, 1, "gpu-17", words), (reason, 1, "gpu-17", words)]));
         assert!(!says.contains("on node gpu-17") && !advice.contains("cordon"), "{reason}: {words}: {says} {advice}");
     }
     // A worker that also fails on other nodes brings the failure along.
@@ -902,17 +907,17 @@ fn no_node_is_blamed_for_what_programs_do() {
         vec![crash(1, "gpu-17"), crash(2, "gpu-18")],
         vec![crash(1, "gpu-17")],
     ] {
-        let advice = told(&failed_by(&ends)).2;
+        let advice = diagnosed(&failed_by(&ends)).2;
         assert!(!advice.contains("cordon"), "{ends:?}: {advice}");
     }
 }
 
 #[test]
-fn a_spec_that_cannot_run_has_no_attempts() {
+fn invalid_spec_is_diagnosed_without_attempts() {
     let mut facts = job(Some(State::Failed), &[], 5);
     facts.status.failure_reason = Some("InvalidSpec".into());
     facts.status.failure_message = Some("spec.resources.limits.cpu: 1x is no quantity".into());
-    let (_, says, advice) = told(&facts);
+    let (_, says, advice) = diagnosed(&facts);
     assert_eq!(
         says,
         "bert failed 5s ago, before anything ran: InvalidSpec. spec.resources.limits.cpu: 1x is no quantity."
@@ -921,53 +926,53 @@ fn a_spec_that_cannot_run_has_no_attempts() {
 }
 
 #[test]
-fn suspended_completed_and_deleted_jobs() {
+fn suspended_completed_and_deleted_jobs_are_diagnosed() {
     let mut facts = job(Some(State::Suspended), &[], 600);
     facts.spec.suspend = true;
-    let (verdict, says, advice) = told(&facts);
-    assert_eq!(verdict, Verdict::Suspended);
+    let (verdict, says, advice) = diagnosed(&facts);
+    assert_eq!(verdict, Health::Suspended);
     assert!(says.starts_with("bert has been Suspended for 10m: no worker is running"), "{says}");
     assert!(advice.contains("kubectl trainingjob resume bert -n team"), "{advice}");
 
     let succeeded = condition("Succeeded", true, "Completed", "every worker exited with code 0", -60);
     let mut facts = job(Some(State::Completed), &[succeeded], 60);
     facts.status.duration = Some("2h0m0s".into());
-    let (verdict, says, advice) = told(&facts);
-    assert_eq!((verdict, advice.as_str()), (Verdict::Completed, ""));
+    let (verdict, says, advice) = diagnosed(&facts);
+    assert_eq!((verdict, advice.as_str()), (Health::Completed, ""));
     assert_eq!(says, "bert completed 1m ago, after 2h0m0s. Completed: every worker exited with code 0.");
 
     facts.deleting = Some(at(-3));
-    assert_eq!(told(&facts).0, Verdict::Deleting);
+    assert_eq!(diagnosed(&facts).0, Health::Deleting);
 }
 
 #[test]
-fn what_is_not_known_is_said() {
+fn diagnosis_reports_unread_and_unobserved_facts() {
     let mut facts = pending();
     facts.generation = Some(2);
     facts.unread = vec!["you may not list pods in namespace team".into()];
-    let says = told(&facts).1;
+    let says = diagnosed(&facts).1;
     assert!(says.contains("not yet observed the last change of the spec"), "{says}");
     assert!(says.contains("Not read: you may not list pods"), "{says}");
 }
 
 /// What `why` says of a trial, and of a job that is a search.
 #[test]
-fn a_trial_belongs_to_a_search() {
+fn diagnosis_links_trial_to_its_search() {
     let mut facts = running();
     facts.trial_of = Some(TrialOf { tuning_job: "lr".into(), trial: "7".into() });
-    let (_, says, advice) = told(&facts);
+    let (_, says, advice) = diagnosed(&facts);
     assert!(says.contains("bert is trial 7 of the search lr (TuningJob)."), "{says}");
     assert!(advice.contains("kubectl trainingjob tune lr -n team"), "{advice}");
     let held = "its search, TuningJob lr, is suspended; resume the search to continue";
     let mut held = job(Some(State::Suspended), &[condition("Suspended", true, "Suspended", held, -9)], 9);
     held.trial_of.clone_from(&facts.trial_of);
-    let (_, says, advice) = told(&held);
+    let (_, says, advice) = diagnosed(&held);
     assert!(says.contains("TuningJob lr, is suspended") && !says.contains("about to start"), "{says}");
     assert!(advice.contains("kubectl trainingjob resume tuningjob/lr -n team"), "{advice}");
     let mut short = job(Some(State::Running), &[], 9);
     let config = serde_json::json!({ "maxTrials": 2, "metric": { "name": "loss", "goal": "minimize" } });
     short.spec.hyper_parameter_tuning_config = Some(serde_json::from_value(config).unwrap());
-    let (_, says, advice) = told(&short);
+    let (_, says, advice) = diagnosed(&short);
     assert!(says.contains("runs the search of the TuningJob bert"), "{says}");
     assert!(advice.contains("kubectl trainingjob why tuningjob/bert -n team"), "{advice}");
 }
@@ -976,7 +981,7 @@ fn a_trial_belongs_to_a_search() {
 
 /// The reasons of docs/operate.md, and what is to be done about them there and here.
 #[test]
-fn there_is_advice_for_every_reason_of_the_documentation() {
+fn every_documented_reason_has_advice() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate.md")).unwrap();
     let section = |title: &str| {
         let (_, rest) = page.split_once(&format!("\n## {title}\n")).unwrap_or_else(|| panic!("no section {title}"));
@@ -1023,7 +1028,7 @@ fn there_is_advice_for_every_reason_of_the_documentation() {
 const BERT: Names<'static> = Names { namespace: "team", job: "bert", pod: None, node: None };
 
 #[test]
-fn advice_names_the_job_and_knows_what_can_change() {
+fn advice_fills_in_names_and_has_no_placeholders() {
     let placeholder =
         regex::Regex::new(r"\b(NAME|NAMESPACE|NEW|POD|NODE|CONTAINER|JOB|DIR|UID)\b|<[a-z-]+>|[{}]").unwrap();
     let known = Names { pod: Some("bert-training-0-x"), node: Some("gpu-1"), ..BERT };
@@ -1050,17 +1055,17 @@ fn advice_names_the_job_and_knows_what_can_change() {
     let unknown: Vec<_> = NEEDS_ANOTHER_SPEC.iter().filter(|reason| advice(reason, BERT).is_none()).collect();
     assert!(unknown.is_empty(), "there is no advice on {unknown:?}");
     let facts = job(Some(State::Initializing), &[condition("Running", false, "ImagePull", "no such image", -90)], 90);
-    let (_, _, advice) = told(&facts);
+    let (_, _, advice) = diagnosed(&facts);
     assert!(advice.contains("kubectl trainingjob resubmit bert -n team --set"), "{advice}");
 }
 
 #[test]
-fn attempts_that_repeat_a_failure_are_no_stall() {
+fn repeated_failure_is_not_diagnosed_as_hang() {
     let mut facts = failed();
     let repeated = RepeatedFailure { times: RepeatedFailure::ENOUGH, ..RepeatedFailure::default() };
     let history = RestartHistory { repeated: Some(repeated), ..RestartHistory::default() };
     facts.status.restart_history = Some(history);
-    let (_, _, advice) = told(&facts);
+    let (_, _, advice) = diagnosed(&facts);
     assert!(
         advice.starts_with("Three attempts failed for the same reason") && !advice.contains("The program hangs"),
         "{advice}"
@@ -1071,57 +1076,57 @@ fn attempts_that_repeat_a_failure_are_no_stall() {
 // ---- top
 
 #[test]
-fn all_jobs_in_a_table() {
+fn top_lists_all_jobs_in_a_table() {
     let mut other = pending();
     other.name = "gpt".into();
-    let mut rows = [Row::of(&failed()), Row::of(&other), Row::of(&running())];
+    let mut rows = [Row::from_facts(&failed()), Row::from_facts(&other), Row::from_facts(&running())];
     rows[0].name = "old".into();
     sort(&mut rows);
-    let wide = Look { width: Some(130), ..Look::default() };
+    let wide = DisplayOptions { width: Some(130), ..DisplayOptions::default() };
     insta::assert_snapshot!(top::render(&rows, true, wide));
 }
 
 #[test]
-fn a_long_name_gives_way_to_the_rest() {
-    let mut row = Row::of(&running());
+fn long_job_name_is_shortened_in_table() {
+    let mut row = Row::from_facts(&running());
     row.name = "a-very-long-name-of-a-job-that-nobody-wants-to-type".into();
-    let look = Look { width: Some(80), ..Look::default() };
+    let look = DisplayOptions { width: Some(80), ..DisplayOptions::default() };
     let text = top::render(&[row], false, look);
     assert!(text.contains("a-very-lo") && text.contains('…') && text.contains("15m"), "{text}");
 }
 
 // ---- logs
 
-fn worker_place(index: u32) -> Place {
-    Place { role: RoleName::WORKER, index }
+fn worker_place(index: u32) -> ReplicaId {
+    ReplicaId { role: RoleName::WORKER, index }
 }
 
 #[test]
-fn lines_of_logs() {
+fn log_lines_are_parsed_and_formatted() {
     let source = Source { pod: "x-training-3-abcde".into(), uid: "u".into(), attempt: 2, place: worker_place(3) };
-    let line = Line::of(b"2026-11-21T17:00:00.123456789Z epoch 1 \xff\n");
+    let line = LogLine::parse(b"2026-11-21T17:00:00.123456789Z epoch 1 \xff\n");
     assert_eq!(line.time, Some("2026-11-21T17:00:00.123456789Z".parse().unwrap()));
-    let form = Form { namespace: "team".into(), job: "x".into(), digits: 2, ..Form::default() };
+    let form = LogFormat { namespace: "team".into(), job: "x".into(), digits: 2, ..LogFormat::default() };
     assert_eq!(form.render(&source, &line), b"[ 3] epoch 1 \xff\n");
-    let timed = Form { timestamps: true, ..form.clone() };
+    let timed = LogFormat { timestamps: true, ..form.clone() };
     assert_eq!(timed.render(&source, &line), b"[ 3] 2026-11-21T17:00:00.123Z epoch 1 \xff\n");
-    let look = Look { colour: true, terminal: true, ..Look::default() };
-    let coloured = Form { look, ..form.clone() };
-    let bar = Line::of(b"2026-11-21T17:00:00Z 10%\r 20%\r 30%\r\n");
+    let look = DisplayOptions { colour: true, terminal: true, ..DisplayOptions::default() };
+    let coloured = LogFormat { look, ..form.clone() };
+    let bar = LogLine::parse(b"2026-11-21T17:00:00Z 10%\r 20%\r 30%\r\n");
     assert_eq!(coloured.render(&source, &bar), b"\x1b[35m[ 3]\x1b[0m  30%\n");
-    let of_role = Source { place: Place { role: RoleName::literal("ps"), index: 3 }, ..source.clone() };
-    let with_roles = Form { roles: 6, digits: 1, ..form.clone() };
+    let of_role = Source { place: ReplicaId { role: RoleName::literal("ps"), index: 3 }, ..source.clone() };
+    let with_roles = LogFormat { roles: 6, digits: 1, ..form.clone() };
     assert_eq!(with_roles.render(&of_role, &line), b"[    ps 3] epoch 1 \xff\n");
     assert_eq!(with_roles.render(&source, &line), b"[worker 3] epoch 1 \xff\n");
-    let json = Form { json: true, ..form.clone() };
+    let json = LogFormat { json: true, ..form.clone() };
     let object: serde_json::Value = serde_json::from_slice(&json.render(&of_role, &line)).unwrap();
     assert_eq!((&object["worker"], &object["role"]), (&3.into(), &"ps".into()));
     let object: serde_json::Value = serde_json::from_slice(&json.render(&source, &line)).unwrap();
     assert_eq!((&object["worker"], &object["rank"]), (&3.into(), &serde_json::Value::Null));
     assert_eq!(object["attempt"], 2);
     assert_eq!(object["line"], "epoch 1 \u{fffd}");
-    assert_eq!(Line::of(b"no time here"), Line { time: None, text: b"no time here".to_vec() });
-    assert_eq!(Line::of(b"2026-11-21T17:00:00Z \n").text, b"");
+    assert_eq!(LogLine::parse(b"no time here"), LogLine { time: None, text: b"no time here".to_vec() });
+    assert_eq!(LogLine::parse(b"2026-11-21T17:00:00Z \n").text, b"");
     assert_eq!(form.kept(Some(1), Some(worker_place(3)), None, "a\nb"), b"[ 3] a\n[ 3] b\n");
     assert_eq!(form.kept(None, None, None, "spec.image: no"), b"spec.image: no\n");
 }
@@ -1132,9 +1137,9 @@ fn lines_of_logs() {
 #[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
 async fn restarting(
     request: http::Request<kube::client::Body>,
-    told: std::sync::Arc<(tokio::sync::Notify, Mutex<Vec<String>>)>,
+    reported: std::sync::Arc<(tokio::sync::Notify, Mutex<Vec<String>>)>,
 ) -> Result<http::Response<kube::client::Body>, std::convert::Infallible> {
-    let (notify, asked) = &*told;
+    let (notify, asked) = &*reported;
     let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
     let is_first = {
         let mut asked = asked.lock().unwrap();
@@ -1208,14 +1213,14 @@ async fn restarting(
 }
 
 #[tokio::test]
-async fn logs_go_on_through_restarts() {
-    let told = std::sync::Arc::new((tokio::sync::Notify::new(), Mutex::new(Vec::new())));
-    let asked = told.clone();
-    let service = tower::service_fn(move |request| restarting(request, told.clone()));
-    let cluster = cluster::Cluster::of(kube::Client::new(service, "team"), "team");
-    let wanted = super::logs::Wanted { follow: true, ..Default::default() };
+async fn logs_follow_through_restarts() {
+    let reported = std::sync::Arc::new((tokio::sync::Notify::new(), Mutex::new(Vec::new())));
+    let asked = reported.clone();
+    let service = tower::service_fn(move |request| restarting(request, reported.clone()));
+    let cluster = cluster::Cluster::with_client(kube::Client::new(service, "team"), "team");
+    let wanted = super::logs::LogQuery { follow: true, ..Default::default() };
     let mut out = Vec::new();
-    let all = super::logs::run(&cluster, "x", wanted, Look::default(), &mut out);
+    let all = super::logs::run(&cluster, "x", wanted, DisplayOptions::default(), &mut out);
     let done = tokio::time::timeout(std::time::Duration::from_secs(60), all).await;
     let asked = asked.1.lock().unwrap().join("\n");
     done.unwrap_or_else(|_| panic!("it does not end; it asked for\n{asked}")).unwrap();
@@ -1227,7 +1232,7 @@ async fn logs_go_on_through_restarts() {
 }
 
 #[test]
-fn the_worker_that_caused_it() {
+fn culprit_is_latest_restart_matching_failure_reason() {
     let restarts = [restart(1, "OOMKilled", "m", None), restart(2, "ExitCode", "m", None)];
     assert_eq!(culprit(&restarts, None).unwrap().attempt, 2);
     assert_eq!(culprit(&restarts, Some("ExitCode")).unwrap().attempt, 2);
@@ -1238,7 +1243,7 @@ fn the_worker_that_caused_it() {
 // ---- small things
 
 #[test]
-fn numbers_and_times() {
+fn numbers_and_durations_are_formatted() {
     let numbers = [0.0, 0.123_456, 1.0, 0.5, 91.0, 1234.5, 123_456.0, 1e-5, 2.5e9, -0.031_25];
     let texts = ["0", "0.1235", "1", "0.5", "91", "1234", "123456", "1.00e-5", "2.50e9", "-0.03125"];
     assert_eq!(numbers.map(number), texts);
@@ -1253,7 +1258,7 @@ fn numbers_and_times() {
 }
 
 #[test]
-fn near_names() {
+fn similar_names_are_suggested() {
     let names: BTreeSet<String> = ["bert", "bert-large", "gpt", "llama"].map(str::to_owned).into();
     assert_eq!(cluster::near("bret", &names), ["bert"]);
     assert_eq!(cluster::near("bert-lagre", &names), ["bert-large", "bert"]);
@@ -1261,19 +1266,19 @@ fn near_names() {
 }
 
 #[test]
-fn styles_are_quiet_without_colour() {
+fn styles_are_plain_without_colour() {
     assert_eq!(Style::Bad.paint("x", false), "x");
     assert_eq!(Style::Bad.paint("x", true), "\x1b[31mx\x1b[0m");
     assert_eq!(Style::Plain.paint("x", true), "x");
 }
 
 #[test]
-fn the_command_line_is_sound() {
+fn command_line_definition_is_valid() {
     Args::command().debug_assert();
 }
 
 #[test]
-fn completions() {
+fn shell_completion_suggests_commands_and_values() {
     let command = Args::command();
     let complete = |words: &[&str]| candidates(&command, &words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
     let names = |wanted: Completed| match wanted {

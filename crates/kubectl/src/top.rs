@@ -1,7 +1,7 @@
 //! All jobs in a table.
 
 use super::facts::Facts;
-use super::screen::{Look, Screen, Style, count, number, span};
+use super::screen::{DisplayOptions, Screen, Style, count, number, span};
 use super::why::{Diagnosis, style};
 use api::State;
 use serde::Serialize;
@@ -62,8 +62,8 @@ pub struct Row {
 impl Row {
     /// Returns the row of a job.
     #[must_use]
-    pub fn of(facts: &Facts) -> Self {
-        let (status, diagnosis) = (&facts.status, Diagnosis::of(facts));
+    pub fn from_facts(facts: &Facts) -> Self {
+        let (status, diagnosis) = (&facts.status, Diagnosis::from_facts(facts));
         let metrics = status.metrics.clone().unwrap_or_default();
         let running = status.state == Some(State::Running);
         Self {
@@ -173,7 +173,7 @@ pub fn sort(rows: &mut [Row]) {
 /// Renders the jobs as `kubectl trainingjob top` shows them, with the namespace if there are several.
 #[must_use]
 #[expect(clippy::cast_possible_wrap, reason = "numbers of jobs and pods")]
-pub fn render(rows: &[Row], all_namespaces: bool, look: Look) -> String {
+pub fn render(rows: &[Row], all_namespaces: bool, look: DisplayOptions) -> String {
     const HEADINGS: [&str; 14] = [
         "NAMESPACE",
         "NAME",

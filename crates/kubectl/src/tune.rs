@@ -2,8 +2,8 @@
 
 use super::advice;
 use super::convert::yaml;
-use super::screen::{Look, Screen, Style, age, bar, count, number, span};
-use super::why::{Diagnosis, Verdict};
+use super::screen::{DisplayOptions, Screen, Style, age, bar, count, number, span};
+use super::why::{Diagnosis, Health};
 use api::{TrainingJob, TrialState, TrialStatus, TuningGoal, TuningJob, TuningJobStatus, TuningMethod, TuningState};
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
@@ -26,7 +26,7 @@ const COLUMNS: [&str; 10] =
 
 /// Order of the trials.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sort {
+pub enum TrialOrder {
     /// By number.
     #[default]
     Number,
@@ -175,7 +175,7 @@ pub struct Failures {
 impl Search {
     /// Reads a TuningJob.
     #[must_use]
-    pub fn of(job: &TuningJob, time: Timestamp) -> Self {
+    pub fn from_job(job: &TuningJob, time: Timestamp) -> Self {
         let (tuning, status) = (&job.spec.tuning, job.status.clone().unwrap_or_default());
         let study = Study::new(job).ok();
         let most = study.as_ref().map_or(tuning.max_trials, Study::most_trials);
@@ -236,8 +236,8 @@ impl Search {
     }
 
     /// Sorts the trials in this order. Trials without a value are last.
-    pub fn sort(&mut self, sort: Sort) {
-        if sort == Sort::Number {
+    pub fn sort(&mut self, sort: TrialOrder) {
+        if sort == TrialOrder::Number {
             return;
         }
         let goal = self.goal;
@@ -264,19 +264,19 @@ impl Search {
         let (name, namespace) = (&self.name, &self.namespace);
         let been = self.since.map_or_else(String::new, |since| format!(" for {}", age(since, self.time)));
         let (verdict, first) = match self.state {
-            None => (Verdict::Unnoticed, format!("No operator has processed TuningJob {name} yet.")),
-            Some(TuningState::Pending) => (Verdict::Pending, format!("TuningJob {name} has not been accepted{been}.")),
-            Some(TuningState::Running) => (Verdict::Running, format!("TuningJob {name} has been Running{been}.")),
-            Some(TuningState::Suspended) => (Verdict::Suspended, format!("TuningJob {name} has been Suspended{been}.")),
-            Some(TuningState::Completed) => (Verdict::Completed, format!("TuningJob {name} has been Completed{been}.")),
-            Some(TuningState::Failed) => (Verdict::Failed, format!("TuningJob {name} has been Failed{been}.")),
+            None => (Health::Unnoticed, format!("No operator has processed TuningJob {name} yet.")),
+            Some(TuningState::Pending) => (Health::Pending, format!("TuningJob {name} has not been accepted{been}.")),
+            Some(TuningState::Running) => (Health::Running, format!("TuningJob {name} has been Running{been}.")),
+            Some(TuningState::Suspended) => (Health::Suspended, format!("TuningJob {name} has been Suspended{been}.")),
+            Some(TuningState::Completed) => (Health::Completed, format!("TuningJob {name} has been Completed{been}.")),
+            Some(TuningState::Failed) => (Health::Failed, format!("TuningJob {name} has been Failed{been}.")),
             Some(TuningState::Unknown) => (
-                Verdict::Pending,
+                Health::Pending,
                 format!("TuningJob {name} is in a state that this version of the plugin does not know."),
             ),
         };
-        let is_blocked = verdict == Verdict::Running && self.reason.as_deref() != Some("Running");
-        let verdict = if is_blocked { Verdict::Slow } else { verdict };
+        let is_blocked = verdict == Health::Running && self.reason.as_deref() != Some("Running");
+        let verdict = if is_blocked { Health::Slow } else { verdict };
         let mut says = vec![first];
         if let Some(message) = &self.message {
             let reason = self.reason.as_deref().unwrap_or_default();
@@ -301,28 +301,28 @@ impl Search {
         let mut what = Vec::new();
         let reason = self.reason.as_deref().unwrap_or_default();
         match (verdict, reason) {
-            (Verdict::Unnoticed, _) => what.push(format!(
+            (Health::Unnoticed, _) => what.push(format!(
                 "Check that the operator runs (kubectl get pods -n trainingjob-system), knows TuningJobs, and watches \
                  namespace {namespace}."
             )),
-            (Verdict::Pending, "InvalidSpec") => what.push(format!(
+            (Health::Pending, "InvalidSpec") => what.push(format!(
                 "Correct the fields that the message names, delete the TuningJob (kubectl delete tuj {name} -n {namespace}) \
                  and apply it again."
             )),
-            (Verdict::Suspended, _) if self.has_spec_suspend => {
+            (Health::Suspended, _) if self.has_spec_suspend => {
                 what.push(format!("To resume the search: kubectl trainingjob resume tuningjob/{name} -n {namespace}"));
             }
-            (Verdict::Suspended, _) => what.push(format!(
+            (Health::Suspended, _) => what.push(format!(
                 "The TrainingJob {name}, which owns the search, is suspended. To resume it: kubectl trainingjob resume {name} \
                  -n {namespace}"
             )),
-            (Verdict::Completed, "GpuHoursUsed") | (Verdict::Pending | Verdict::Slow, _) => {
+            (Health::Completed, "GpuHoursUsed") | (Health::Pending | Health::Slow, _) => {
                 what.extend(advice::advice(reason, names));
             }
-            (Verdict::Failed, _) => what.extend(advice::advice("TrialsFailed", names)),
+            (Health::Failed, _) => what.extend(advice::advice("TrialsFailed", names)),
             _ => {}
         }
-        if let Some(failures) = self.failures.first().filter(|_| verdict != Verdict::Pending) {
+        if let Some(failures) = self.failures.first().filter(|_| verdict != Health::Pending) {
             what.push(format!("To see why a trial failed: kubectl trainingjob why {} -n {namespace}", failures.job));
         }
         if self.state.is_some_and(TuningState::is_finished) && self.best.is_some() {
@@ -422,7 +422,7 @@ fn seconds_left(search: &Search) -> Option<i64> {
 
 /// Renders the search as `kubectl trainingjob tune` shows it.
 #[must_use]
-pub fn render(search: &Search, look: Look) -> String {
+pub fn render(search: &Search, look: DisplayOptions) -> String {
     let mut screen = Screen::new(look);
     screen.line(&[(Style::Bold, &search.name), (Style::Dim, &format!("  in namespace {}", search.namespace))]);
     heading(&mut screen, search);
@@ -486,7 +486,7 @@ fn heading(screen: &mut Screen, search: &Search) {
     }
 }
 
-fn best_and_curve(screen: &mut Screen, search: &Search, look: Look) {
+fn best_and_curve(screen: &mut Screen, search: &Search, look: DisplayOptions) {
     let Some(best) = search.best_row() else { return };
     let step = best.step.map(|step| format!(" at step {step}")).unwrap_or_default();
     let value = best.value.map(number).unwrap_or_default();
@@ -652,7 +652,7 @@ impl Best {
     ///
     /// # Errors
     /// If it has none yet.
-    pub fn of(search: &Search) -> anyhow::Result<Self> {
+    pub fn from_search(search: &Search) -> anyhow::Result<Self> {
         let Some(trial) = search.best_row() else {
             anyhow::bail!(
                 "{} has no best trial: {} of {} have ended, {} of them with a result; to see them: kubectl trainingjob tune {} \
@@ -677,7 +677,7 @@ impl Best {
 
     /// Renders the best trial as `kubectl trainingjob best` shows it.
     #[must_use]
-    pub fn render(&self, look: Look) -> String {
+    pub fn render(&self, look: DisplayOptions) -> String {
         let mut screen = Screen::new(look);
         let (name, namespace, row) = (&self.name, &self.namespace, &self.trial);
         screen.line(&[(Style::Bold, name), (Style::Dim, &format!("  in namespace {namespace}"))]);
@@ -711,7 +711,7 @@ impl Best {
 /// # Errors
 /// If the search has no best trial, or can't be read.
 pub fn manifest(job: &TuningJob, time: Timestamp) -> anyhow::Result<String> {
-    let best = Best::of(&Search::of(job, time))?;
+    let best = Best::from_search(&Search::from_job(job, time))?;
     let study = Study::new(job).map_err(|why| anyhow::anyhow!("TuningJob {} can't be read: {why}", best.name))?;
     let found = trials::best_job(&study, job);
     let found = found

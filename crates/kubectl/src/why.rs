@@ -3,7 +3,7 @@
 use super::advice::{Names, advice, needs_another_spec};
 use super::blame::{Blame, node_to_blame};
 use super::facts::{Facts, TrialOf, WorkerState};
-use super::screen::{Look, Screen, Style, age, count, number, span};
+use super::screen::{DisplayOptions, Screen, Style, age, count, number, span};
 use api::{AttemptEnd, Condition, Reason, RestartPolicy, State};
 use jiff::Timestamp;
 use protocol::attempt::RepeatedFailure;
@@ -29,7 +29,7 @@ const REPEATED: &str = "Three attempts failed for the same reason at the same st
 
 /// The state of a job, for a user.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Health {
     /// No operator has noticed it.
     Unnoticed,
     /// It waits for nodes, quota or an object.
@@ -59,7 +59,7 @@ pub enum Verdict {
 #[serde(rename_all = "camelCase")]
 pub struct Diagnosis {
     /// The state of the job, in one word.
-    pub verdict: Verdict,
+    pub verdict: Health,
     /// The reason of the status that decides, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -75,11 +75,11 @@ pub struct Diagnosis {
 impl Diagnosis {
     /// Judges these facts.
     #[must_use]
-    pub fn of(facts: &Facts) -> Self {
-        let mut it = Self { verdict: Verdict::Pending, reason: None, message: None, says: vec![], advice: vec![] };
+    pub fn from_facts(facts: &Facts) -> Self {
+        let mut it = Self { verdict: Health::Pending, reason: None, message: None, says: vec![], advice: vec![] };
         match (facts.deleting, facts.status.state) {
             (Some(since), _) => {
-                it.verdict = Verdict::Deleting;
+                it.verdict = Health::Deleting;
                 it.say(format!("{} is being deleted (requested {} ago).", facts.name, age(since, facts.time)));
                 it.advise(format!(
                     "Wait for the grace period of its pods. If the TrainingJob stays, check its finalizers, of which this \
@@ -132,13 +132,13 @@ impl Diagnosis {
     }
 
     fn advise_on(&mut self, facts: &Facts, reason: &str) {
-        let Some(advice) = advice(reason, Names::of(facts, reason)) else { return };
+        let Some(advice) = advice(reason, Names::for_reason(facts, reason)) else { return };
         if self.advice.contains(&advice) {
             return;
         }
         self.advise(advice);
         // A failed job gets this advice whatever the reason.
-        if needs_another_spec(reason) && self.verdict != Verdict::Failed {
+        if needs_another_spec(reason) && self.verdict != Health::Failed {
             self.advise_on_spec(facts);
         }
     }
@@ -168,9 +168,9 @@ impl Diagnosis {
     }
 
     fn unnoticed(&mut self, facts: &Facts) {
-        self.verdict = Verdict::Unnoticed;
+        self.verdict = Health::Unnoticed;
         let seconds = facts.created.map_or(0, |then| facts.time.duration_since(then).as_secs());
-        if let Some(accepted) = facts.is("Accepted", false) {
+        if let Some(accepted) = facts.condition_is("Accepted", false) {
             self.decided_by(accepted);
             self.say(format!("The operator cannot process {}: {}", facts.name, sentence(&accepted.message)));
             return self.advise_on_reason(facts);
@@ -187,15 +187,15 @@ impl Diagnosis {
     }
 
     fn pending(&mut self, facts: &Facts) {
-        self.verdict = Verdict::Pending;
+        self.verdict = Health::Pending;
         self.say(format!("{}.", has_been(facts, "Pending")));
         // It waits for its template.
-        if let Some(accepted) = facts.is("Accepted", false) {
+        if let Some(accepted) = facts.condition_is("Accepted", false) {
             self.decided_by(accepted);
             self.say(sentence(&accepted.message));
             return self.advise_on_reason(facts);
         }
-        match facts.is("Scheduled", false) {
+        match facts.condition_is("Scheduled", false) {
             Some(scheduled) => self.waits_by(facts, scheduled),
             None => self.say("The condition Scheduled gives no reason yet.".into()),
         }
@@ -217,7 +217,7 @@ impl Diagnosis {
 
     /// Says how to change a job that requests GPUs only because that is the default.
     fn needless_gpus(&mut self, facts: &Facts) {
-        let is_missing = facts.is("Scheduled", false).is_some_and(|scheduled| lacks_gpus(&scheduled.message));
+        let is_missing = facts.condition_is("Scheduled", false).is_some_and(|scheduled| lacks_gpus(&scheduled.message));
         if is_missing && facts.spec.gpus_per_worker() > 0 {
             self.advise(format!(
                 "If the program needs no GPU, write gpusPerWorker: 0 (run: --gpus 0), because the default is 1. To change \
@@ -245,8 +245,8 @@ impl Diagnosis {
     }
 
     fn starting(&mut self, facts: &Facts) {
-        if let Some(restarting) = facts.is("Restarting", true) {
-            self.verdict = Verdict::Restarting;
+        if let Some(restarting) = facts.condition_is("Restarting", true) {
+            self.verdict = Health::Restarting;
             self.decided_by(restarting);
             let (last, attempt) = (facts.status.restarts.last(), facts.status.attempt.unwrap_or(1));
             let ended = last.map_or(attempt - 1, |last| last.attempt);
@@ -258,7 +258,7 @@ impl Diagnosis {
                 facts.name,
                 sentence(&restarting.message)
             ));
-            if let Some(scheduled) = facts.is("Scheduled", false).filter(|c| c.reason != "Scheduling") {
+            if let Some(scheduled) = facts.condition_is("Scheduled", false).filter(|c| c.reason != "Scheduling") {
                 self.say(format!(
                     "The next attempt is waiting ({}): {}",
                     scheduled.reason,
@@ -266,7 +266,7 @@ impl Diagnosis {
                 ));
                 self.advise_on(facts, &scheduled.reason);
                 self.half_placed(facts);
-            } else if let Some(running) = facts.is("Running", false).filter(|c| is_start(c, restarting)) {
+            } else if let Some(running) = facts.condition_is("Running", false).filter(|c| is_start(c, restarting)) {
                 // The next attempt in the same pods has no number before it begins.
                 let attempt = attempt.max(ended + 1);
                 self.say(format!("Attempt {attempt} is starting ({}): {}", running.reason, sentence(&running.message)));
@@ -281,10 +281,10 @@ impl Diagnosis {
             self.advise_on_reason(facts);
             return;
         }
-        self.verdict = Verdict::Starting;
+        self.verdict = Health::Starting;
         let been = has_been(facts, "Initializing");
         self.say(format!("{been}: every worker has a node, but not every program is running yet."));
-        if let Some(running) = facts.is("Running", false) {
+        if let Some(running) = facts.condition_is("Running", false) {
             self.waits_by(facts, running);
         }
         self.restarted(facts);
@@ -293,7 +293,7 @@ impl Diagnosis {
 
     /// The programs have succeeded, and what they wrote has yet to be published.
     fn publishing(&mut self, facts: &Facts, condition: &Condition) {
-        self.verdict = Verdict::Publishing;
+        self.verdict = Health::Publishing;
         self.say(format!("The programs of {} have succeeded, and their result is not published yet.", facts.name));
         self.waits_by(facts, condition);
         self.advise_on_reason(facts);
@@ -330,7 +330,7 @@ impl Diagnosis {
     }
 
     fn running(&mut self, facts: &Facts) {
-        if let Some(unpublished) = facts.is("ResultPublished", false) {
+        if let Some(unpublished) = facts.condition_is("ResultPublished", false) {
             return self.publishing(facts, unpublished);
         }
         let status = &facts.status;
@@ -361,27 +361,27 @@ impl Diagnosis {
             }
             None => self.say("The program has reported no progress, so its pace is unknown.".into()),
         }
-        if let Some(nan) = facts.is("LossFinite", false) {
+        if let Some(nan) = facts.condition_is("LossFinite", false) {
             self.decided_by(nan);
             let since = age(nan.last_transition_time.0, facts.time);
             why_slow.push(format!("The loss has been NaN or infinite for {since}: {}", sentence(&nan.message)));
             self.advise_on_reason(facts);
         }
-        if let Some(flat) = facts.is("LossImproving", false) {
+        if let Some(flat) = facts.condition_is("LossImproving", false) {
             why_slow.push(format!("The loss no longer improves: {}", sentence(&flat.message)));
             self.advise_on(facts, &flat.reason);
         }
-        if let Some(silent) = facts.is("AgentReady", false) {
+        if let Some(silent) = facts.condition_is("AgentReady", false) {
             // A job may make progress although its agent does not answer.
             no_progress = None;
             let since = age(silent.last_transition_time.0, facts.time);
             self.say(format!("The agent has not answered for {since}: {}", sentence(&silent.message)));
             self.advise_on(facts, &silent.reason);
         } else if no_progress.is_none() && why_slow.is_empty() {
-            let stalled = facts.is("ProgressStalled", true);
+            let stalled = facts.condition_is("ProgressStalled", true);
             no_progress = stalled.map(|stalled| format!("Progress has stalled: {}", sentence(&stalled.message)));
         }
-        if let Some(enough) = facts.is("Stopping", true) {
+        if let Some(enough) = facts.condition_is("Stopping", true) {
             let (reason, message) = (&enough.reason, sentence(&enough.message));
             self.say(format!("The success policy is met ({reason}), and the workers are stopping: {message}"));
         }
@@ -400,8 +400,8 @@ impl Diagnosis {
             ));
         }
         let why_slow: Vec<_> = no_progress.into_iter().chain(why_slow).collect();
-        self.verdict = if why_slow.is_empty() { Verdict::Running } else { Verdict::Slow };
-        let learns = ["LossFinite", "LossImproving"].iter().all(|type_| facts.is(type_, false).is_none());
+        self.verdict = if why_slow.is_empty() { Health::Running } else { Health::Slow };
+        let learns = ["LossFinite", "LossImproving"].iter().all(|type_| facts.condition_is(type_, false).is_none());
         let how = match (why_slow.is_empty(), learns) {
             (true, _) => "",
             (false, true) => ", but is slow or stuck",
@@ -431,9 +431,9 @@ impl Diagnosis {
     }
 
     fn suspended(&mut self, facts: &Facts) {
-        self.verdict = Verdict::Suspended;
+        self.verdict = Health::Suspended;
         self.say(format!("{}: no worker is running, and claims stay.", has_been(facts, "Suspended")));
-        let held = facts.trial_of.as_ref().and_then(|of| Some((of, facts.is("Suspended", true)?)));
+        let held = facts.trial_of.as_ref().and_then(|of| Some((of, facts.condition_is("Suspended", true)?)));
         if let Some((of, held)) = held.filter(|_| !facts.spec.suspend) {
             self.say(sentence(&held.message));
             self.advise(format!(
@@ -453,7 +453,7 @@ impl Diagnosis {
         let version = env!("CARGO_PKG_VERSION");
         self.say(format!("{} is in a state that version {version} of this plugin does not know.", facts.name));
         self.advise("Upgrade the plugin: a newer operator has set the state.");
-        if let Some(refused) = facts.is("Accepted", false) {
+        if let Some(refused) = facts.condition_is("Accepted", false) {
             self.decided_by(refused);
             self.say(sentence(&format!("{}: {}", refused.reason, refused.message)));
             self.advise_on_reason(facts);
@@ -461,22 +461,22 @@ impl Diagnosis {
     }
 
     fn completed(&mut self, facts: &Facts) {
-        self.verdict = Verdict::Completed;
+        self.verdict = Health::Completed;
         let ago = facts.since.map(|then| format!(" {} ago", age(then, facts.time))).unwrap_or_default();
         let took = facts.status.duration.as_ref().map(|took| format!(", after {took}")).unwrap_or_default();
         self.say(format!("{} completed{ago}{took}.", facts.name));
-        if let Some(succeeded) = facts.is("Succeeded", true) {
+        if let Some(succeeded) = facts.condition_is("Succeeded", true) {
             self.decided_by(succeeded);
             self.say(sentence(&format!("{}: {}", succeeded.reason, succeeded.message)));
         }
-        if let Some(published) = facts.is("ResultPublished", true) {
+        if let Some(published) = facts.condition_is("ResultPublished", true) {
             self.say(sentence(&published.message));
         }
         self.restarted(facts);
     }
 
     fn failed(&mut self, facts: &Facts) {
-        self.verdict = Verdict::Failed;
+        self.verdict = Health::Failed;
         let status = &facts.status;
         self.reason = status.failure_reason.as_ref().map(ToString::to_string);
         self.message.clone_from(&status.failure_message);
@@ -538,11 +538,11 @@ impl Diagnosis {
                 self.say(format!("Checkpoint {path} has yet to be copied."));
             }
         }
-        if let Some(bad) = facts.is("CheckpointsDurable", false).filter(|_| !facts.is_finished()) {
+        if let Some(bad) = facts.condition_is("CheckpointsDurable", false).filter(|_| !facts.is_finished()) {
             self.say(sentence(&bad.message));
             self.advise_on(facts, &bad.reason);
         }
-        if let Some(bad) = facts.is("CheckpointsHealthy", false) {
+        if let Some(bad) = facts.condition_is("CheckpointsHealthy", false) {
             let since = age(bad.last_transition_time.0, facts.time);
             self.say(format!("Checkpoint problem for {since} ({}): {}", bad.reason, sentence(&bad.message)));
             self.advise_on(facts, &bad.reason);
@@ -613,7 +613,7 @@ impl Diagnosis {
         // The condition itself mentions the GPUs.
         let is_said = gpus > 0
             && facts
-                .is("Scheduled", false)
+                .condition_is("Scheduled", false)
                 .is_some_and(|c| ["Unschedulable", "SchedulingGated"].contains(&c.reason.as_str()));
         if !is_said {
             self.say(format!(
@@ -636,7 +636,7 @@ impl Diagnosis {
 
 /// Renders the diagnosis for a terminal.
 #[must_use]
-pub fn render(diagnosis: &Diagnosis, look: Look) -> String {
+pub fn render(diagnosis: &Diagnosis, look: DisplayOptions) -> String {
     let mut screen = Screen::new(look);
     for (n, says) in diagnosis.says.iter().enumerate() {
         // The first sentence is the verdict.
@@ -654,12 +654,12 @@ pub fn render(diagnosis: &Diagnosis, look: Look) -> String {
 
 /// Returns the style of a verdict.
 #[must_use]
-pub fn style(verdict: Verdict) -> Style {
+pub fn style(verdict: Health) -> Style {
     match verdict {
-        Verdict::Running | Verdict::Completed => Style::Good,
-        Verdict::Failed | Verdict::Unnoticed => Style::Bad,
-        Verdict::Suspended | Verdict::Deleting => Style::Dim,
-        Verdict::Pending | Verdict::Starting | Verdict::Restarting | Verdict::Slow | Verdict::Publishing => Style::Busy,
+        Health::Running | Health::Completed => Style::Good,
+        Health::Failed | Health::Unnoticed => Style::Bad,
+        Health::Suspended | Health::Deleting => Style::Dim,
+        Health::Pending | Health::Starting | Health::Restarting | Health::Slow | Health::Publishing => Style::Busy,
     }
 }
 

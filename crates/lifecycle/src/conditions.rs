@@ -23,7 +23,7 @@ pub fn whole_second(time: Timestamp) -> Timestamp {
 }
 
 /// A change of a condition.
-pub(super) struct Told {
+pub(super) struct ConditionChange {
     pub(super) type_: ConditionType,
     change: Change,
     pub(super) reason: Reason,
@@ -39,17 +39,17 @@ enum Change {
     Close,
 }
 
-impl Told {
-    pub(super) fn is(type_: ConditionType, status: bool, reason: Reason, message: &str) -> Self {
-        Told { type_, change: Change::Is(status), reason, message: message.to_owned() }
+impl ConditionChange {
+    pub(super) fn set(type_: ConditionType, status: bool, reason: Reason, message: &str) -> Self {
+        ConditionChange { type_, change: Change::Is(status), reason, message: message.to_owned() }
     }
 
     pub(super) fn clear(type_: ConditionType, reason: Reason) -> Self {
-        Told { type_, change: Change::Clear, reason, message: String::new() }
+        ConditionChange { type_, change: Change::Clear, reason, message: String::new() }
     }
 
     pub(super) fn close(type_: ConditionType, reason: Reason) -> Self {
-        Told { type_, change: Change::Close, reason, message: String::new() }
+        ConditionChange { type_, change: Change::Close, reason, message: String::new() }
     }
 
     /// Applies the change to the conditions.

@@ -32,7 +32,7 @@ pub(super) fn counted(view: View<'_>) -> TrainingJobStatus {
 /// What a job waits for or why it failed, from the deciding condition.
 fn waits_for(record: &TrainingJobStatus) -> Option<Reason> {
     let is_false =
-        |type_| condition_is(&record.conditions, type_, false).map(|told| Reason::from(told.reason.as_str()));
+        |type_| condition_is(&record.conditions, type_, false).map(|reported| Reason::from(reported.reason.as_str()));
     match record.state? {
         State::Failed => record.failure_reason.clone(),
         State::Pending | State::Initializing => {

@@ -1,19 +1,19 @@
 //! One decision on a job: the observations become a status and the actions to take.
 
-use super::conditions::Told;
+use super::conditions::ConditionChange;
 use super::count::counted;
+use super::decision::{Decision, Input};
 use super::effects::{Effects, effects};
 use super::events::events;
 use super::goodput;
 use super::phase::{Phase, phase};
 use super::record::take_in;
 use super::status::status;
-use super::verdict::{Input, Verdict};
 use super::view::{View, has_begun, incarnation};
 use api::{ConditionType, HandledRestart, State, TrainingJobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::{Children, ObservedJob};
-use plan::{Ended, Plan, Role};
+use plan::{Plan, RestoredEnd, Role};
 use std::collections::BTreeSet;
 
 /// The most phases in one decision: a failed job starts again, an attempt has ended, and the next one starts.
@@ -21,8 +21,8 @@ const PHASES: usize = 3;
 
 /// Decides the state of a job and the actions to take.
 #[must_use]
-pub fn decide(input: &Input<'_>) -> Verdict {
-    let (mut done, mut told) = (Effects::default(), Vec::new());
+pub fn decide(input: &Input<'_>) -> Decision {
+    let (mut done, mut reported) = (Effects::default(), Vec::new());
     let mut before = input.status.clone();
     before.observed_generation = input.generation;
     // A job of an older operator names no image. Any agent can report its checkpoints.
@@ -38,7 +38,7 @@ pub fn decide(input: &Input<'_>) -> Verdict {
         let after = goodput::with_time(&before, status(&view, &phase), input.now);
         was_over &= matches!(phase, Phase::Over);
         done = done.and(effects(&view, &phase, &after));
-        told.extend(events(&view, &phase, &before, &after));
+        reported.extend(events(&view, &phase, &before, &after));
         before = after;
         if !phase.leads_on() {
             break;
@@ -46,11 +46,11 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     }
     let status = if was_over { before } else { counted(View::new(input, before)) };
     let Effects { actions, read_events_of, requeue } = done;
-    Verdict { status, actions, events: told, read_events_of: read_events_of.into_iter().collect(), requeue }
+    Decision { status, actions, events: reported, read_events_of: read_events_of.into_iter().collect(), requeue }
 }
 
 /// The record of a job that had ended before it was restored from a backup.
-fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &Ended) -> TrainingJobStatus {
+fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &RestoredEnd) -> TrainingJobStatus {
     let mut record = TrainingJobStatus {
         state: Some(ended.state),
         completion_time: Some(Time(ended.time)),
@@ -69,8 +69,8 @@ fn restored(input: &Input<'_>, record: TrainingJobStatus, ended: &Ended) -> Trai
         }
         _ => ConditionType::Succeeded,
     };
-    let told = Told::is(type_, true, ended.reason.clone(), &ended.message);
-    told.write(&mut record.conditions, input.generation, ended.time);
+    let reported = ConditionChange::set(type_, true, ended.reason.clone(), &ended.message);
+    reported.write(&mut record.conditions, input.generation, ended.time);
     record
 }
 

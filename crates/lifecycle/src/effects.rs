@@ -1,10 +1,10 @@
 //! The effects of a phase: actions, wake-ups, and Events to read.
 
+use super::decision::Action;
 use super::ending::late_in;
 use super::lost::release;
 use super::phase::{Phase, Publication, Silence};
 use super::upkeep;
-use super::verdict::Action;
 use super::view::{View, seconds};
 use api::{State, TrainingJobStatus};
 use jiff::SignedDuration;
@@ -33,7 +33,7 @@ pub(super) struct Effects {
 }
 
 impl Effects {
-    pub(super) fn of(actions: impl IntoIterator<Item = Action>) -> Self {
+    pub(super) fn from_actions(actions: impl IntoIterator<Item = Action>) -> Self {
         Effects { actions: actions.into_iter().collect(), ..Effects::default() }
     }
 
@@ -57,7 +57,7 @@ impl Effects {
 /// Deletes these Jobs, unless they are being deleted already.
 fn deletions<'j>(jobs: impl IntoIterator<Item = &'j ObservedJob>) -> Effects {
     let jobs = jobs.into_iter().filter(|job| !job.deleting);
-    Effects::of(jobs.map(|job| Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() }))
+    Effects::from_actions(jobs.map(|job| Action::DeleteJob { name: job.name.clone(), uid: job.uid.clone() }))
 }
 
 /// The effects for a job in this phase, with its new status.
@@ -65,7 +65,7 @@ pub(super) fn effects(view: &View<'_>, phase: &Phase<'_>, status: &TrainingJobSt
     let done = match phase {
         Phase::Over => return view.clean_up(status),
         Phase::StartingAgain { .. } => {
-            return Effects::of(view.input.children.upkeep.as_ref().and_then(upkeep::deletion));
+            return Effects::from_actions(view.input.children.upkeep.as_ref().and_then(upkeep::deletion));
         }
         Phase::Refused { .. } => Effects::default(),
         _ => {
@@ -106,12 +106,12 @@ impl View<'_> {
             // The Job of a result that could not be published stays for its log.
             job.task == Upkeep::Publish.as_str() && self.record.result.is_some()
         });
-        let done = self.end_gang().and(copying.effects).and(Effects::of(done_job.and_then(upkeep::deletion)));
+        let done = self.end_gang().and(copying.effects).and(Effects::from_actions(done_job.and_then(upkeep::deletion)));
         let is_only_here = self.unpublished_since().is_some() || upkeep::words_on_uncopied(self, status).is_some();
         match self.ttl_left() {
             // Its ConfigMap and its claim may go with it.
             Some(..=0) if copying.is_under_way || is_only_here => done.waking(Some(60)),
-            Some(..=0) => done.and(Effects::of([Action::DeleteOwner])),
+            Some(..=0) => done.and(Effects::from_actions([Action::DeleteOwner])),
             left => done.waking(left),
         }
     }
@@ -119,7 +119,7 @@ impl View<'_> {
     /// Ends the rest of a gang whose programs have ended.
     fn end_gang(&self) -> Effects {
         let unfinished = self.any_jobs().filter(|job| !job.complete && job.failed.is_none());
-        unfinished.map(|job| self.end_job(job)).fold(Effects::of(self.news_of_end()), Effects::and)
+        unfinished.map(|job| self.end_job(job)).fold(Effects::from_actions(self.news_of_end()), Effects::and)
     }
 
     /// Ends the rest of a finished job's Job. The other containers in the pods have a moment to end by themselves,
@@ -132,9 +132,10 @@ impl View<'_> {
         let is_due = !job.deleting && (has_failed || (lives && left <= 0));
         let end = is_due.then(|| Action::EndJob { name: job.name.clone(), uid: job.uid.clone() });
         if has_failed {
-            return Effects::of(end);
+            return Effects::from_actions(end);
         }
-        Effects::of(self.complete_without(job).into_iter().chain(end)).waking(Some(left).filter(|left| *left > 0))
+        Effects::from_actions(self.complete_without(job).into_iter().chain(end))
+            .waking(Some(left).filter(|left| *left > 0))
     }
 
     /// The effects for a gang whose Jobs exist, whatever its phase.
@@ -142,13 +143,13 @@ impl View<'_> {
         if self.gang_job().is_none() || self.is_losing_job() {
             return Effects::default();
         }
-        let done = Effects::of([Action::Ensure]);
+        let done = Effects::from_actions([Action::Ensure]);
         let is_whole = self.failed_job().is_none();
         let done = if is_whole { done.and(self.follow_queue()).and(self.follow_size()) } else { done };
         // A pod that goes while the gang does not need it must not count as a failure of the Job.
         let is_kept = self.queued().is_none() && self.shrunk().is_none();
         let goes = |pod: &&ObservedPod| is_kept && pod.is_alive() && pod.tracked && pod.deletion.is_some();
-        done.and(Effects::of(self.members().1.into_iter().filter(goes).map(|pod| release(pod, false))))
+        done.and(Effects::from_actions(self.members().1.into_iter().filter(goes).map(|pod| release(pod, false))))
     }
 
     /// The effects of this phase.
@@ -160,11 +161,11 @@ impl View<'_> {
             // A job that was suspended while it ran has the same objects as one that was suspended from the start.
             Phase::Suspended => {
                 let kept = self.leaves_queue().into_iter().chain([Action::Ensure]);
-                jobs().and(upkeep::copying(self).effects).and(Effects::of(kept))
+                jobs().and(upkeep::copying(self).effects).and(Effects::from_actions(kept))
             }
             // Pods of programs that have succeeded stay for their logs.
             Phase::Failed { judged: None, .. } if !self.has_succeeded() => deletions(self.any_jobs()),
-            Phase::Completed { published: Some((job, _)), .. } => Effects::of(upkeep::deletion(job)),
+            Phase::Completed { published: Some((job, _)), .. } => Effects::from_actions(upkeep::deletion(job)),
             Phase::Publishing { work } => {
                 let ended = self.end_gang();
                 match work {
@@ -176,14 +177,14 @@ impl View<'_> {
             Phase::Ending { end: Some(end), follows } => Effects::default().waking(self.ends_in(end, *follows)),
             Phase::Queued { job } if self.current.attempt > job.first_attempt => jobs(),
             Phase::Replacing => {
-                let going = self.leaving().into_iter().filter(|pod| !pod.gone && pod.tracked);
-                Effects::of(going.map(|pod| release(pod, false))).waking(late_in(self, &self.all_pods))
+                let going = self.leaving_pods().into_iter().filter(|pod| !pod.gone && pod.tracked);
+                Effects::from_actions(going.map(|pod| release(pod, false))).waking(late_in(self, &self.all_pods))
             }
             Phase::AwaitingOldPods { .. } => Effects::default().waking(self.old_pods_late_in()),
             Phase::BackingOff { seconds } => Effects::default().waking(Some(*seconds)),
             Phase::Preparing(preparation) => upkeep::prepare(self, preparation),
             Phase::GivingUpRoles if self.half_made().next().is_some() => jobs(),
-            Phase::Creating => Effects::of([Action::Ensure, Action::CreateJobs(self.current, self.past())])
+            Phase::Creating => Effects::from_actions([Action::Ensure, Action::CreateJobs(self.current, self.past())])
                 .waking(self.roles_given_up_in().filter(|left| *left > 0)),
             _ if phase.is_of_gang() => self.of_gang(phase),
             _ => Effects::default(),
@@ -211,22 +212,22 @@ impl View<'_> {
             Phase::Unreachable { silence: Silence::ProgramsRun, .. } => Effects::default(),
             Phase::Unreachable { silence, .. } => {
                 let lost = if let Silence::Lost(lost) = silence { lost.as_slice() } else { &[] };
-                Effects::of(lost.iter().map(|pod| release(pod, true))).waking(self.next_lost_in())
+                Effects::from_actions(lost.iter().map(|pod| release(pod, true))).waking(self.next_lost_in())
             }
             Phase::Gathering { .. } => {
                 Effects::default().waking(self.words_on_mesh_in()).waking(self.stopped_in().filter(|left| *left > 0))
             }
-            Phase::Running => Effects::of(self.news_of_start()).waking(self.formed_in()),
+            Phase::Running => Effects::from_actions(self.news_of_start()).waking(self.formed_in()),
             _ => Effects::default(),
         };
-        let late = if self.leaving().is_empty() { None } else { late_in(self, &self.all_pods) };
+        let late = if self.leaving_pods().is_empty() { None } else { late_in(self, &self.all_pods) };
         done.and(self.keep_group()).waking(late)
     }
 
     /// Without its PodGroup no pod of the gang gets a node, and some schedulers don't report that. The PodGroup is not
     /// watched, so it is checked when a worker has had no node for long, at growing intervals.
     fn keep_group(&self) -> Effects {
-        let staying = self.staying();
+        let staying = self.staying_pods();
         let missing = self.missing(&staying);
         let Some(job) = self.awaited_job(&missing).filter(|_| self.input.plan.gang.group.is_some()) else {
             return Effects::default();
@@ -241,13 +242,13 @@ impl View<'_> {
         match waits {
             Some(left) if left > 0 && !is_blocked => Effects::default().waking(waits),
             None if !is_blocked => Effects::default(),
-            _ => Effects::of([Action::EnsureGroup]).waking(Some(LOOK_AT_GROUP_AFTER)),
+            _ => Effects::from_actions([Action::EnsureGroup]).waking(Some(LOOK_AT_GROUP_AFTER)),
         }
     }
 
     /// Reads the Events of one object, because only these say what keeps it from starting.
     fn read_events(&self, phase: &Phase<'_>) -> Effects {
-        let staying = self.staying();
+        let staying = self.staying_pods();
         let of = match phase {
             Phase::Unscheduled { .. } => {
                 let missing = self.missing(&staying);

@@ -4,8 +4,8 @@
 //! the first of them by index, in the number that is decided here. The agents of the others wait. The ConfigMap takes
 //! the decision to the agent of worker 0, which ends the attempt in order and begins the next one with that number.
 
+use super::decision::Action;
 use super::effects::Effects;
-use super::verdict::Action;
 use super::view::{View, number_of, worker};
 use super::waiting;
 use api::{ElasticStatus, Reason};
@@ -51,7 +51,7 @@ pub(super) fn decided(view: &View<'_>) -> (Option<ElasticStatus>, Option<String>
     let waits = wanted.as_ref().is_some_and(|wanted| !wanted.at_once);
     let left = if waits { i64::from(elastic.wait_seconds) - view.since(since) } else { 0 };
     match wanted.filter(|_| left <= 0) {
-        Some(Wanted { size, why, .. }) => {
+        Some(BetterSize { size, why, .. }) => {
             let largest = known.largest.max(size);
             let changed = Some(Time(view.now()));
             let from = number_of(known.workers.into(), "worker");
@@ -83,18 +83,18 @@ impl<'a> View<'a> {
     }
 
     /// A better size.
-    fn wanted_size(&self, elastic: &Elastic, size: u16) -> Option<Wanted> {
+    fn wanted_size(&self, elastic: &Elastic, size: u16) -> Option<BetterSize> {
         let (desired, room) = (self.input.plan.gang.workers().replicas, self.room());
         let all = number_of(desired.into(), "worker");
         if desired < size {
-            return Some(Wanted { size: desired, at_once: true, why: format!("numWorkers is {desired}") });
+            return Some(BetterSize { size: desired, at_once: true, why: format!("numWorkers is {desired}") });
         }
         if room.there >= desired && size < desired {
-            return Some(Wanted { size: desired, at_once: true, why: format!("all {all} are there") });
+            return Some(BetterSize { size: desired, at_once: true, why: format!("all {all} are there") });
         }
         if room.there > size {
             let why = format!("{} of {all} have been there for {} s", room.there, elastic.wait_seconds);
-            return Some(Wanted { size: room.there, at_once: false, why });
+            return Some(BetterSize { size: room.there, at_once: false, why });
         }
         let is_short = room.placed < size && room.placed >= elastic.min;
         is_short.then(|| {
@@ -102,11 +102,11 @@ impl<'a> View<'a> {
                 "only {} of {all} have found room for {} s (elastic.waitSeconds); it grows when there is more",
                 room.placed, elastic.wait_seconds
             );
-            Wanted { size: room.placed, at_once: false, why }
+            BetterSize { size: room.placed, at_once: false, why }
         })
     }
 
-    fn room(&self) -> Room {
+    fn room(&self) -> PlacedWorkers {
         let desired = self.input.plan.gang.workers().replicas;
         // A pod continues to run if only its kubelet is silent.
         let runs_on = self.programs_run();
@@ -119,7 +119,7 @@ impl<'a> View<'a> {
         let is_placed = |index| is(index, |pod| pod.node.is_some());
         // The number of first workers that pass the test.
         let first = |is: &dyn Fn(u16) -> bool| (0..desired).find(|index| !is(*index)).unwrap_or(desired);
-        Room {
+        PlacedWorkers {
             placed: (0..desired).map(|index| u16::from(is_placed(index))).sum(),
             first: first(&is_placed),
             there: first(&|index| is(index, ObservedPod::runs)),
@@ -144,18 +144,18 @@ impl<'a> View<'a> {
         let needed = if is_more && !is_idle { self.surplus_is_needed_for(pods) } else { None };
         let scales = there.is_some_and(|there| there < pods.into()) || (is_more && needed.is_none());
         let scale = scales.then(|| Action::ScaleJob { name: job.name.clone(), uid: job.uid.clone(), pods });
-        let effects = Effects::of(scale).waking(left.filter(|left| *left > 0)).waking(needed);
+        let effects = Effects::from_actions(scale).waking(left.filter(|left| *left > 0)).waking(needed);
         if elastic.workers != size {
             return effects.waking(Some(1)); // the next pass has the ConfigMap
         }
         let changed = status.changed.as_ref().map(|time| time.0);
         let knows = |pod: &ObservedPod| match pod.gang_size {
-            Some(told) => told == size,
+            Some(reported) => reported == size,
             None => changed.is_none_or(|changed| pod.created.is_some_and(|created| created > changed)),
         };
         let hasten = |pod: &&ObservedPod| Action::NudgePod { name: pod.name.clone(), uid: pod.uid.clone(), size };
         let first = self.pods.iter().find(|pod| pod.index == 0 && pod.runs() && !knows(pod));
-        effects.and(Effects::of(first.map(hasten)))
+        effects.and(Effects::from_actions(first.map(hasten)))
     }
 
     /// Seconds for which workers beyond this number are still needed. An attempt runs with them, or may begin with
@@ -214,7 +214,7 @@ impl<'a> View<'a> {
 }
 
 /// A better size for the gang.
-struct Wanted {
+struct BetterSize {
     size: u16,
     /// It need not last for a while first.
     at_once: bool,
@@ -222,7 +222,7 @@ struct Wanted {
 }
 
 /// The room that the workers have found.
-struct Room {
+struct PlacedWorkers {
     /// Workers with a node.
     placed: u16,
     /// Number of leading workers, by index, that all have a node.

@@ -57,9 +57,10 @@ impl<'a> View<'a> {
         let Some(known) = self.kept() else { return AttemptEnd { time: Some(time), ran_seconds, ..cause } };
         // The recorded end stands, with two exceptions. An earlier failure (or the same one, better known) was found,
         // or its pod still exists and was judged again among all the others.
-        let place = known.place();
-        let same = place == cause.place();
-        let is_at_hand = |pod: &&ObservedPod| (pod.failed() || pod.disruption.is_some()) && Some(pod.place()) == place;
+        let place = known.replica_id();
+        let same = place == cause.replica_id();
+        let is_at_hand =
+            |pod: &&ObservedPod| (pod.failed() || pod.disruption.is_some()) && Some(pod.replica_id()) == place;
         let is_earlier = known.disruption || known.time.is_some_and(|known| known <= time);
         let stands = !same && is_earlier && !self.all_pods.iter().copied().any(|pod| is_at_hand(&pod));
         // The deletion of pods is a consequence of what happened to them before, and of what an agent reported.
@@ -74,7 +75,7 @@ impl<'a> View<'a> {
 
     /// Whether the leader reported an eviction for a pod that was only asked to stop, by all that the pod itself says.
     fn is_guess(&self, known: &AttemptEnd) -> bool {
-        let mut pods = self.pods.iter().filter(|pod| Some(pod.place()) == known.place());
+        let mut pods = self.pods.iter().filter(|pod| Some(pod.replica_id()) == known.replica_id());
         let is_only_deleted =
             |pod: &ObservedPod| pod.deletion.is_some() && pod.disruption.is_none() && pod.pod_reason.is_none();
         known.reason == Reason::Evicted && pods.any(|pod| is_only_deleted(pod))
@@ -132,7 +133,7 @@ impl<'a> View<'a> {
     /// Whether a worker or the Job has failed.
     fn fails(&self) -> bool {
         // An eviction marks a pod first, and then deletes it.
-        let is_marked = |pod: &ObservedPod| pod.disruption.is_some() && pod.deletion.is_none() && self.takes_in();
+        let is_marked = |pod: &ObservedPod| pod.disruption.is_some() && pod.deletion.is_none() && self.can_readmit();
         let is_moved = |pod: &ObservedPod| pod.disruption.is_some() && !is_marked(pod) && !pod.succeeded();
         let fails = |pod: &ObservedPod| pod.failed() || is_moved(pod);
         let (members, _) = self.members();
@@ -143,7 +144,7 @@ impl<'a> View<'a> {
     /// whole gang has ended.
     pub(super) fn failing(&self) -> Option<Phase<'a>> {
         self.gang_job()?;
-        let fails = if self.leaving().is_empty() {
+        let fails = if self.leaving_pods().is_empty() {
             self.fails()
         } else {
             self.kept().is_some_and(|end| !self.may_restart(end))
@@ -176,7 +177,7 @@ impl<'a> View<'a> {
 
     /// The pods whose end is that of the attempt. Replaced pods have been judged.
     fn ending_pods(&self) -> Vec<&'a ObservedPod> {
-        if self.takes_in() { self.pods.clone() } else { self.all_pods.clone() }
+        if self.can_readmit() { self.pods.clone() } else { self.all_pods.clone() }
     }
 
     /// Another gang must not begin while anything of this one may run. The wait for the last gang is shorter.
@@ -222,8 +223,8 @@ impl<'a> View<'a> {
         self.all_pods
             .iter()
             .filter(|old| old.gone && !old.succeeded() && self.was_wanted(old) && !self.is_judged(old))
-            .any(|old| self.all_pods.iter().any(|p| p.place() == old.place() && p.uid != old.uid))
-            && !self.takes_in()
+            .any(|old| self.all_pods.iter().any(|p| p.replica_id() == old.replica_id() && p.uid != old.uid))
+            && !self.can_readmit()
     }
 
     /// This Job failed and no pod of it is left to say why. A pod whose program failed would still exist. So something
@@ -240,7 +241,7 @@ impl<'a> View<'a> {
     }
 
     /// What keeps these pods from ending, once they are late.
-    pub(super) fn late(&self, pods: &[&ObservedPod]) -> Option<String> {
+    pub(super) fn overdue_message(&self, pods: &[&ObservedPod]) -> Option<String> {
         waiting::for_end(pods, self.now())
     }
 }

@@ -1,8 +1,8 @@
 //! The Events of a reconciliation: the changes of the job's status.
 
 use super::conditions::{condition, condition_is};
+use super::decision::Event;
 use super::phase::{Phase, Silence};
-use super::verdict::Event;
 use super::view::{View, incarnation, number_in};
 use api::ConditionType as C;
 use api::{CheckpointStatus, Reason, State, TrainingJobStatus};
@@ -16,12 +16,12 @@ pub(super) fn events(
     old: &TrainingJobStatus,
     new: &TrainingJobStatus,
 ) -> Vec<Event> {
-    let look = Look { view, phase, old, new, attempt: incarnation(new).attempt };
+    let look = Transition { view, phase, old, new, attempt: incarnation(new).attempt };
     [look.of_reports(), look.of_attempts(), look.of_gang(), look.of_life()].concat()
 }
 
 /// One reconciliation of a job: its view, its phase, and its status before and after.
-struct Look<'l, 'a> {
+struct Transition<'l, 'a> {
     view: &'l View<'a>,
     phase: &'l Phase<'a>,
     old: &'l TrainingJobStatus,
@@ -38,7 +38,7 @@ fn warning(reason: &'static str, note: impl Into<String>) -> Event {
     Event { warning: true, reason, note: note.into() }
 }
 
-impl Look<'_, '_> {
+impl Transition<'_, '_> {
     /// The condition, if it has changed to this status.
     fn becomes(&self, type_: C, status: bool) -> Option<&Condition> {
         let was = condition_is(&self.old.conditions, type_, status).is_some();
@@ -59,7 +59,7 @@ impl Look<'_, '_> {
             (unheard, "AgentUnreachable"),
             (stalled, "ProgressStalled"),
         ];
-        let reports = reports.into_iter().filter_map(|(told, reason)| Some(warning(reason, &*told?.message)));
+        let reports = reports.into_iter().filter_map(|(reported, reason)| Some(warning(reason, &*reported?.message)));
         reports.chain(checkpoint_events(self.view, self.old, self.new)).chain(self.checkpoint_problem()).collect()
     }
 
@@ -139,7 +139,7 @@ impl Look<'_, '_> {
             let warning = sizes.is_some_and(|(new, old)| new.workers < old.workers);
             Event { warning, reason: "Resized", note: resized.clone() }
         }));
-        let has_losses = !view.leaving().is_empty();
+        let has_losses = !view.leaving_pods().is_empty();
         if let Phase::Unreachable { silence, .. } = phase {
             let known = if has_losses { view.kept().map(|end| end.reason.clone()) } else { view.reason_of(C::Running) };
             let running = condition(&self.new.conditions, C::Running).filter(|_| known != Some(Reason::NodeLost));

@@ -3,13 +3,13 @@
 use super::ending::disruption_of_gang;
 use super::phase::Phase;
 use super::view::View;
-use super::waiting::{self, Why};
+use super::waiting::{self, WaitReason};
 use super::{fetch, progress};
 use api::{ConditionType, Reason};
 use observe::{ObservedJob, ObservedPod};
 use plan::{Completion, Role};
 use protocol::gang::{GangPhase, GangStatus};
-use protocol::role::Place;
+use protocol::role::ReplicaId;
 
 /// Seconds for which a new gang may wait for its members before that is reported.
 const FORMED_WITHIN: i64 = 10;
@@ -23,7 +23,7 @@ impl<'a> View<'a> {
     /// Whether the outcome no longer depends on how the gang does: it has succeeded, or is to stop.
     pub(super) fn is_settled(&self) -> bool {
         self.has_succeeded()
-            || self.was(ConditionType::Stopping) == Some(true)
+            || self.condition_status(ConditionType::Stopping) == Some(true)
             || self.is_suspending()
             || self.past_deadline().is_some()
     }
@@ -55,25 +55,25 @@ impl<'a> View<'a> {
     }
 
     /// Places of the gang that need a pod and have none.
-    pub(super) fn missing(&self, pods: &[&ObservedPod]) -> Vec<Place> {
+    pub(super) fn missing(&self, pods: &[&ObservedPod]) -> Vec<ReplicaId> {
         let mut provided = self.done_among(pods);
-        provided.extend(pods.iter().map(|pod| pod.place()));
+        provided.extend(pods.iter().map(|pod| pod.replica_id()));
         let places = |role: &Role| {
             let name = role.name;
-            (0..role.pods(self.size()).into()).map(move |index| Place { role: name, index })
+            (0..role.pods(self.size()).into()).map(move |index| ReplicaId { role: name, index })
         };
         let roles = self.input.plan.gang.roles.iter();
         roles.flat_map(places).filter(|place| !provided.contains(place)).collect()
     }
 
     /// The Job of the first place without a pod, otherwise the workers' Job.
-    pub(super) fn awaited_job(&self, missing: &[Place]) -> Option<&'a ObservedJob> {
+    pub(super) fn awaited_job(&self, missing: &[ReplicaId]) -> Option<&'a ObservedJob> {
         missing.first().and_then(|place| self.input.children.job(place.role)).or_else(|| self.gang_job())
     }
 
     pub(super) fn unscheduled(&self) -> Option<Phase<'a>> {
         self.gang_job()?;
-        let pods = self.staying();
+        let pods = self.staying_pods();
         let missing = self.missing(&pods);
         let job = self.awaited_job(&missing)?;
         let of_job = self.input.children.event.as_ref().filter(|event| event.about == job.uid);
@@ -82,7 +82,7 @@ impl<'a> View<'a> {
     }
 
     fn all_run(&self) -> bool {
-        self.staying().iter().all(|pod| pod.runs() || pod.succeeded())
+        self.staying_pods().iter().all(|pod| pod.runs() || pod.succeeded())
     }
 
     /// The pods run but their programs don't: the agents stop an attempt, or wait for all members.
@@ -100,7 +100,7 @@ impl<'a> View<'a> {
         };
         let reason = if is_stopping { Reason::Stopping } else { Reason::Starting };
         let message = format!("{waits_for}{}", self.words_on_mesh().filter(|_| !is_stopping).unwrap_or_default());
-        Some(Phase::Gathering { why: Why { reason, message } })
+        Some(Phase::Gathering { why: WaitReason { reason, message } })
     }
 
     /// Seconds until a new gang should have formed. Programs find each other within moments.
@@ -164,8 +164,8 @@ impl<'a> View<'a> {
 
     pub(super) fn starting(&self) -> Option<Phase<'a>> {
         self.gang_job().filter(|_| !self.all_run())?;
-        let fetching = fetch::message_of_worker(self).map(|message| Why { reason: Reason::Fetching, message });
-        let for_start = || waiting::for_start(&self.staying(), self.input.children.event.as_ref());
+        let fetching = fetch::message_of_worker(self).map(|message| WaitReason { reason: Reason::Fetching, message });
+        let for_start = || waiting::for_start(&self.staying_pods(), self.input.children.event.as_ref());
         Some(Phase::Starting { why: fetching.unwrap_or_else(for_start) })
     }
 
@@ -194,7 +194,7 @@ impl<'a> View<'a> {
             if self.input.plan.gang.elastic.is_some() {
                 // Only the agents know which size it was. They exit with 0 when all programs have, and the first
                 // worker's agent exits last.
-                return self.done.contains(&Place::FIRST_WORKER);
+                return self.done.contains(&ReplicaId::FIRST_WORKER);
             }
             self.input.plan.gang.deciding().all(|place| self.done.contains(&place))
         };
@@ -206,8 +206,8 @@ impl<'a> View<'a> {
     /// The watch of Jobs may be ahead of the watch of pods.
     fn awaits_last_reading(&self) -> bool {
         let is_to_come = |pod: &ObservedPod| {
-            let is_first = pod.incarnation == self.current.number && pod.place() == Place::FIRST_WORKER;
-            is_first && pod.runs() && !pod.gone && self.done.contains(&pod.place())
+            let is_first = pod.incarnation == self.current.number && pod.replica_id() == ReplicaId::FIRST_WORKER;
+            is_first && pod.runs() && !pod.gone && self.done.contains(&pod.replica_id())
         };
         let has_objective = self.input.plan.monitoring.objective.is_some();
         has_objective && self.input.children.pods.values().any(|pod| is_to_come(pod))

@@ -5,7 +5,7 @@ use protocol::attempt::RestartHistory;
 
 /// The recorded history. An operator older than the history has recorded only counts.
 #[must_use]
-pub fn of(record: &TrainingJobStatus) -> RestartHistory {
+pub fn restart_history(record: &TrainingJobStatus) -> RestartHistory {
     let count = |count: Option<u32>| count.filter(|count| *count > 0);
     let counted = || match (count(record.restart_count), count(record.disruption_count).unwrap_or(0)) {
         (None, _) => RestartHistory::default(),
@@ -31,5 +31,5 @@ pub(super) fn with(record: TrainingJobStatus, history: RestartHistory) -> Traini
 
 /// The record with this history, if it includes more ends.
 pub(super) fn with_newer(record: TrainingJobStatus, history: &RestartHistory) -> TrainingJobStatus {
-    if history.is_newer_than(&of(&record)) { with(record, history.clone()) } else { record }
+    if history.is_newer_than(&restart_history(&record)) { with(record, history.clone()) } else { record }
 }

@@ -22,6 +22,7 @@ mod checkpoints;
 mod conditions;
 mod count;
 mod decide;
+mod decision;
 mod effects;
 mod elastic;
 mod ending;
@@ -42,17 +43,16 @@ mod spec_change;
 mod start;
 mod status;
 mod upkeep;
-mod verdict;
 mod view;
 mod waiting;
 
 pub use conditions::{condition, condition_is, set_condition, whole_second};
 pub use decide::{decide, misses_job, misses_pods};
+pub use decision::{Action, Decision, Event, GangState, Input};
 pub use failure::first_cause;
 pub use goodput::goodput;
-pub use history::of as restart_history;
+pub use history::restart_history;
 pub use publishing::publishes;
-pub use verdict::{Action, Event, GangState, Input, Verdict};
 pub use view::incarnation;
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 //! a worker without a pod, and creates one without the back-off of 10, 20, 40 s that it has after failures. If the
 //! operator is too late for that, or hears no leader, the Job fails and the next incarnation follows.
 
+use super::decision::{Action, Input};
 use super::effects::Effects;
 use super::phase::{Phase, Silence};
-use super::verdict::{Action, Input};
 use super::view::View;
 use api::{AttemptEnd, Reason};
 use failure::{WorkerFacts, first_cause};
@@ -26,7 +26,7 @@ const ENDS_BY_ITSELF: i64 = 30;
 impl<'a> View<'a> {
     /// Whether the rest of the gang takes in new pods. If no pod of a gang was left, its new pods start from the
     /// beginning and do not know of earlier attempts.
-    pub(super) fn takes_in(&self) -> bool {
+    pub(super) fn can_readmit(&self) -> bool {
         if self.gang.is_none_or(|gang| gang.phase == GangPhase::Over) {
             return false;
         }
@@ -37,11 +37,11 @@ impl<'a> View<'a> {
     }
 
     /// The workers whose pods are going or gone while others stay, if the gang takes in new pods for them.
-    pub(super) fn leaving(&self) -> Vec<&'a ObservedPod> {
+    pub(super) fn leaving_pods(&self) -> Vec<&'a ObservedPod> {
         // A pod beyond the size of its role is no loss, for example after another client has enlarged the Job.
         let role = |pod: &ObservedPod| self.input.plan.gang.role(pod.role);
         let is_one = |pod: &ObservedPod| role(pod).is_some_and(|role| pod.index < role.pods(self.size()).into());
-        let is_wanted = |pod: &ObservedPod| is_one(pod) && !self.done.contains(&pod.place());
+        let is_wanted = |pod: &ObservedPod| is_one(pod) && !self.done.contains(&pod.replica_id());
         let goes = |pod: &&ObservedPod| is_wanted(pod) && (pod.gone || pod.deletion.is_some());
         let (going, staying): (Vec<_>, Vec<_>) = self.members().0.into_iter().partition(goes);
         if going.is_empty() {
@@ -50,31 +50,31 @@ impl<'a> View<'a> {
         // When a Job fails, all its pods go after the one by which it failed, and no others are made.
         let job_fails = self.gang_job().is_none() || self.failed_job().is_some();
         let fails = job_fails || staying.iter().any(|pod| pod.failed());
-        if fails || !staying.iter().any(|pod| pod.runs()) || !self.takes_in() { Vec::new() } else { going }
+        if fails || !staying.iter().any(|pod| pod.runs()) || !self.can_readmit() { Vec::new() } else { going }
     }
 
     /// How the attempt ends because of the lost workers.
     pub(super) fn end_by_leaving(&self) -> Option<AttemptEnd> {
         // A worker that was asked to stop ends as requested. For the leader that is no failure, whatever the cause.
-        let cause = first_cause(self.leaving()).map(|cause| AttemptEnd { disruption: true, ..cause });
+        let cause = first_cause(self.leaving_pods()).map(|cause| AttemptEnd { disruption: true, ..cause });
         self.end_by_loss(&cause?)
     }
 
     /// The end caused by a lost worker, unless the leader has judged the attempt for another reason.
     fn end_by_loss(&self, cause: &AttemptEnd) -> Option<AttemptEnd> {
-        let is_known = |end: &AttemptEnd| end.disruption && end.place() == cause.place();
+        let is_known = |end: &AttemptEnd| end.disruption && end.replica_id() == cause.replica_id();
         (!self.is_between_attempts() || self.kept().is_some_and(is_known)).then(|| self.end_by(cause))
     }
 
     /// Pods of lost workers that have yet to go.
     pub(super) fn replacing(&self) -> Option<Phase<'a>> {
         self.gang_job()?;
-        self.leaving().iter().any(|pod| !pod.gone).then_some(Phase::Replacing)
+        self.leaving_pods().iter().any(|pod| !pod.gone).then_some(Phase::Replacing)
     }
 
     /// The members that stay, without the lost ones.
-    pub(super) fn staying(&self) -> Vec<&'a ObservedPod> {
-        let going = self.leaving();
+    pub(super) fn staying_pods(&self) -> Vec<&'a ObservedPod> {
+        let going = self.leaving_pods();
         let (mut members, _) = self.members();
         members.retain(|pod| !going.iter().any(|gone| gone.uid == pod.uid));
         members
@@ -84,8 +84,8 @@ impl<'a> View<'a> {
     pub(super) fn unreachable(&self) -> Option<Phase<'a>> {
         self.gang_job()?;
         let is_silent = |p: &&ObservedPod| p.is_alive() && !p.succeeded() && p.unreachable.is_some();
-        let silent: Vec<_> = self.staying().into_iter().filter(is_silent).collect();
-        let first = silent.iter().copied().min_by_key(|pod| pod.place())?;
+        let silent: Vec<_> = self.staying_pods().into_iter().filter(is_silent).collect();
+        let first = silent.iter().copied().min_by_key(|pod| pod.replica_id())?;
         if self.programs_run() {
             return Some(Phase::Unreachable { first, silence: Silence::ProgramsRun });
         }
@@ -103,7 +103,8 @@ impl<'a> View<'a> {
 
     /// Seconds until the next worker on an unreachable node is given up.
     pub(super) fn next_lost_in(&self) -> Option<i64> {
-        let silent = self.staying().into_iter().filter(|p| p.is_alive() && !p.succeeded() && p.unreachable.is_some());
+        let silent =
+            self.staying_pods().into_iter().filter(|p| p.is_alive() && !p.succeeded() && p.unreachable.is_some());
         silent.filter_map(|pod| self.lost_at(pod)).filter(|at| *at > self.now()).min().and_then(|at| self.until(at))
     }
 
@@ -133,12 +134,12 @@ impl<'a> View<'a> {
         let lost = pods().filter(|pod| pod.deletion.is_some()).filter_map(|pod| Some((pod, self.lost_at(pod)?)));
         let lost = lost.map(|(pod, at)| match self.until(at) {
             Some(left) => Effects::default().waking(Some(left)),
-            None if pod.index >= most || !self.programs_run() => Effects::of([release(pod, true)]),
+            None if pod.index >= most || !self.programs_run() => Effects::from_actions([release(pod, true)]),
             None => Effects::default(),
         });
         let given_up = self.given_up().map(|(pod, _, left)| match left {
             1.. => Effects::default().waking(Some(left)),
-            _ => Effects::of([release(pod, true)]),
+            _ => Effects::from_actions([release(pod, true)]),
         });
         lost.chain(given_up).fold(Effects::default(), Effects::and)
     }
@@ -172,7 +173,7 @@ impl<'a> View<'a> {
         let is_seen = |other: &ObservedPod| {
             let has_run = other.started().is_some() || other.ended.is_some();
             let runs_with_it = other.index < least || pod.index >= most;
-            let is_other = other.incarnation == pod.incarnation && other.place() != pod.place();
+            let is_other = other.incarnation == pod.incarnation && other.replica_id() != pod.replica_id();
             is_other && runs_with_it && other.unreachable.is_none() && has_run
         };
         let more = i64::from(self.input.plan.policy.failure.node_lost_seconds) - NOTICED_AFTER;

@@ -4,7 +4,7 @@
 //! `effects.rs` into actions.
 
 use super::view::View;
-use super::waiting::Why;
+use super::waiting::WaitReason;
 use api::{AttemptEnd, Reason};
 use observe::{ObservedJob, ObservedPod, ObservedUpkeep};
 use plan::Upkeep;
@@ -58,13 +58,13 @@ pub(super) enum Phase<'a> {
     /// Workers are lost, and their pods have yet to go before others take their places.
     Replacing,
     /// Not every worker has a node.
-    Unscheduled { why: Why },
+    Unscheduled { why: WaitReason },
     /// Nodes of workers do not answer. `first` is the worker that is named.
     Unreachable { first: &'a ObservedPod, silence: Silence<'a> },
     /// The agents stop an attempt, or wait for all members.
-    Gathering { why: Why },
+    Gathering { why: WaitReason },
     /// Every worker has a node, and images, volumes or programs are starting.
-    Starting { why: Why },
+    Starting { why: WaitReason },
     /// Every worker's program runs, or has exited with code 0.
     Running,
 
@@ -109,7 +109,7 @@ pub(super) enum Preparation<'a> {
     /// The result is published.
     Published(Published<'a>),
     /// It failed for this reason, and is retried.
-    TriedAgain(&'a ObservedUpkeep, Why),
+    TriedAgain(&'a ObservedUpkeep, WaitReason),
     /// An upkeep Job with another task, or one from before a request, has to go first.
     AfterOther(&'a ObservedUpkeep),
     /// The workers start once this upkeep Job is gone.

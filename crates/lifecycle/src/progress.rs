@@ -9,7 +9,7 @@ use plan::Success;
 use protocol::agent_status::AgentStatus as Agent;
 use protocol::metric_history::{MetricHistory, NumberedReading};
 use protocol::progress::{ACCURACY, LEARNING_RATE, LOSS, Reading, THROUGHPUT};
-use protocol::report::Reached;
+use protocol::report::LastProgress;
 use std::collections::BTreeMap;
 
 /// Share by which a loss must be lower than the best one to count as an improvement.
@@ -22,7 +22,7 @@ pub fn fold(mut status: TrainingJobStatus, answer: &AgentAnswer) -> TrainingJobS
     let agent: &Agent = &answer.status;
     let progress = &agent.progress;
     let value = |reading: Option<Reading>| reading.map(|reading| reading.value);
-    let reached = Reached {
+    let reached = LastProgress {
         epoch: value(progress.epoch),
         epochs: value(progress.epochs),
         step: value(progress.step),
@@ -47,7 +47,7 @@ pub fn fold(mut status: TrainingJobStatus, answer: &AgentAnswer) -> TrainingJobS
 }
 
 /// Adds the final progress of a program that has ended, which the last query may have missed.
-pub fn fold_end(mut status: TrainingJobStatus, reached: &Reached) -> TrainingJobStatus {
+pub fn fold_end(mut status: TrainingJobStatus, reached: &LastProgress) -> TrainingJobStatus {
     status.estimated_seconds_remaining = None;
     let known = status.last_progress_time.as_ref().map(|time| time.0);
     if reached.time.is_none_or(|time| known.is_some_and(|known| whole_second(time) < known)) {
@@ -72,7 +72,7 @@ pub fn end(mut status: TrainingJobStatus) -> TrainingJobStatus {
     status
 }
 
-fn count(status: &mut TrainingJobStatus, reached: &Reached) {
+fn count(status: &mut TrainingJobStatus, reached: &LastProgress) {
     // An epoch of 2.4 is within the third one: 2 are done.
     let known = |field: &mut Option<i64>, value: Option<f64>| *field = value.and_then(whole).or(*field);
     known(&mut status.current_epoch, reached.epoch);
@@ -237,7 +237,7 @@ mod tests {
         Timestamp::from_second(1_000_000 + second).unwrap()
     }
 
-    fn told(agent: Agent) -> AgentAnswer {
+    fn answer(agent: Agent) -> AgentAnswer {
         let report = Report { attempt: 1, ..agent.report.clone() };
         let status = Arc::new(Agent { report, ..agent });
         AgentAnswer { status, time: at(9), failing_since: None, remaining: Some(77) }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_loss_is_that_of_an_attempt() {
+    fn best_loss_is_tracked_per_attempt() {
         let best =
             |known: Option<BestLoss>, attempt, value| best_loss(known, attempt, Some(1), reading(value).as_ref());
         let value = |best: &Option<BestLoss>| best.as_ref().map(|best| (best.attempt, best.value));
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_reported_is_absent() {
-        let status = fold(TrainingJobStatus::default(), &told(Agent::default()));
+    fn unreported_progress_is_absent_from_status() {
+        let status = fold(TrainingJobStatus::default(), &answer(Agent::default()));
         let expected = TrainingJobStatus { estimated_seconds_remaining: Some(77), ..TrainingJobStatus::default() };
         assert_eq!(status, expected);
     }
 
     #[test]
-    fn what_is_reported_stands_in_the_status() {
+    fn reported_progress_is_written_to_status() {
         let metrics = [(LOSS, 0.123_456_789), (ACCURACY, f64::NAN), ("eval_loss", 2.0)];
         let progress = Progress {
             epoch: reading(2.4),
@@ -296,7 +296,7 @@ mod tests {
             ..Progress::default()
         };
         let agent = Agent { percent: Some(24.9), progress, ..Agent::default() };
-        let mut status = fold(TrainingJobStatus::default(), &told(agent));
+        let mut status = fold(TrainingJobStatus::default(), &answer(agent));
         assert_eq!(status.progress.as_deref(), Some("24%"), "not before it is done");
         assert_eq!((status.current_epoch, status.total_epochs), (Some(2), Some(10)));
         assert_eq!((status.current_step, status.total_steps), (Some(240), Some(1000)));
@@ -308,26 +308,27 @@ mod tests {
         for n in 0..300 {
             let metrics = [(format!("m{n}"), reading(1.0).unwrap())].into();
             let agent = Agent { progress: Progress { metrics, ..Progress::default() }, ..Agent::default() };
-            status = fold(status, &told(agent));
+            status = fold(status, &answer(agent));
         }
         let custom = status.metrics.clone().unwrap().custom_metrics;
         assert_eq!((custom.len(), custom["eval_loss"]), (MAX_METRICS, 2.0));
 
         // The final report adds progress and removes none.
-        let reached = Reached { step: Some(1000.0), percent: Some(100.0), time: Some(at(20)), ..Reached::default() };
+        let reached =
+            LastProgress { step: Some(1000.0), percent: Some(100.0), time: Some(at(20)), ..LastProgress::default() };
         status = fold_end(status, &reached);
         assert_eq!((status.progress.as_deref(), status.current_step), (Some("100%"), Some(1000)));
         assert_eq!((status.current_epoch, status.estimated_seconds_remaining), (Some(2), None));
-        status = fold_end(status, &Reached { step: Some(1.0), time: Some(at(3)), ..Reached::default() });
+        status = fold_end(status, &LastProgress { step: Some(1.0), time: Some(at(3)), ..LastProgress::default() });
         assert_eq!(status.current_step, Some(1000), "older words");
     }
 
     #[test]
-    fn targets() {
+    fn target_accuracy_and_loss_are_detected() {
         let policy = |accuracy, loss| Success { target_accuracy: accuracy, target_loss: loss, ..Success::default() };
         let readings = |name: &str, values: &[f64]| {
             let readings: Vec<_> = (1..).zip(values).map(|(n, value)| (n, *value, Some(10.0 * n as f64))).collect();
-            told(Agent { histories: [(name.to_owned(), watched(&readings))].into(), ..Agent::default() })
+            answer(Agent { histories: [(name.to_owned(), watched(&readings))].into(), ..Agent::default() })
         };
         let status = TrainingJobStatus::default();
         // A peak between two queries counts.
@@ -339,7 +340,7 @@ mod tests {
         // A program that prints "95.5%".
         let recent = [NumberedReading { n: 1, value: 0.955, step: None, is_percentage: true }].into();
         let history = MetricHistory { count: 1, recent };
-        let percent = told(Agent { histories: [(ACCURACY.to_owned(), history)].into(), ..Agent::default() });
+        let percent = answer(Agent { histories: [(ACCURACY.to_owned(), history)].into(), ..Agent::default() });
         let (_, message) = success(&policy(Some(95.0), None), &status, &percent).unwrap();
         assert_eq!(message, "accuracy 95.5% reached successPolicy.targetAccuracy 95");
         assert!(success(&policy(Some(0.95), None), &status, &percent).is_some());
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn evaluations_without_a_better_one_are_counted() {
+    fn evaluations_since_best_are_counted() {
         let policy = |mode, min_delta| EarlyStopping { metric: Some("m".into()), mode, patience: 2, min_delta };
         let count = |mode, min_delta, values: &[f64]| {
             let readings: Vec<_> = (1..).zip(values).map(|(n, value)| (n, *value, None)).collect();
@@ -369,7 +370,7 @@ mod tests {
 
     /// No repeated query, no other operator and no restart of the gang counts an evaluation twice or forgets one.
     #[test]
-    fn best_and_counter_survive() {
+    fn early_stopping_state_survives_restarts() {
         let policy = EarlyStopping { metric: None, mode: Mode::Min, patience: 9, min_delta: 0.0 };
         let see = |known: Option<&EarlyStoppingStatus>, attempt, name: &str, readings: &[(u64, f64, Option<f64>)]| {
             evaluate(&policy, known, attempt, None, &[(name.to_owned(), watched(readings))].into()).unwrap()

@@ -4,7 +4,7 @@ use super::conditions::condition_is;
 use super::phase::{Phase, Preparation, Publication};
 use super::upkeep::AGAIN;
 use super::view::View;
-use super::waiting::Why;
+use super::waiting::WaitReason;
 use api::{Condition, ConditionType, PublicationProgress, Reason, ResultStatus, State, TrainingJobStatus};
 use jiff::Timestamp;
 use observe::ChildKey;
@@ -96,20 +96,20 @@ impl<'a> View<'a> {
 
     /// The phase of a job whose programs have succeeded.
     pub(super) fn done(&self, reason: Reason, message: String) -> Phase<'a> {
-        let is_told = self.unpublished_since().is_some();
-        if !is_told && (self.publishing().is_none() || self.record.result.is_some()) {
+        let is_reported = self.unpublished_since().is_some();
+        if !is_reported && (self.publishing().is_none() || self.record.result.is_some()) {
             return Phase::Completed { reason, message, published: None };
         }
         // The next reconciliation has the last metrics in its status. Besides, the volume may be one that only one node
         // can mount.
         let lives = self.input.children.pods.values().any(|pod| pod.is_alive());
-        if !is_told || lives || self.input.refused.is_some() {
+        if !is_reported || lives || self.input.refused.is_some() {
             return Phase::Publishing { work: Publication::NotBegun };
         }
         match self.work_of_upkeep(Upkeep::Publish) {
             Ok(Preparation::Published(published)) => Phase::Completed { reason, message, published: Some(published) },
             Ok(work) => Phase::Publishing { work: Publication::Job(work) },
-            Err(Why { reason, message }) => {
+            Err(WaitReason { reason, message }) => {
                 let until = Some(Box::new(Phase::Publishing { work: Publication::Job(Preparation::Bad) }));
                 Phase::Failed { until, reason, message, judged: None }
             }
@@ -117,10 +117,10 @@ impl<'a> View<'a> {
     }
 
     /// What the publication of the result waits for. `None` if the present message stays.
-    pub(super) fn words_on_publication(&self, work: &Publication<'_>) -> Option<Why> {
+    pub(super) fn words_on_publication(&self, work: &Publication<'_>) -> Option<WaitReason> {
         let uri = self.publishing().map_or("spec.output", |publishing| &publishing.uri);
         let job = names::upkeep_name(&self.input.plan.identity.name);
-        let under_way = |message: String| Some(Why { reason: Reason::Publishing, message });
+        let under_way = |message: String| Some(WaitReason { reason: Reason::Publishing, message });
         match work {
             Publication::NotBegun => match self.input.refused {
                 Some(why) => under_way(format!("the result is published when the spec is corrected: {why}")),
@@ -128,13 +128,13 @@ impl<'a> View<'a> {
             },
             Publication::Job(Preparation::TriedAgain(_, why)) => {
                 let message = format!("{}; it is tried again within {} minutes", why.message, AGAIN / 60);
-                Some(Why { reason: why.reason.clone(), message })
+                Some(WaitReason { reason: why.reason.clone(), message })
             }
             Publication::Job(Preparation::Bad | Preparation::AfterOther(_)) => None,
             Publication::Job(_) => match self.input.children.blocked.get(&ChildKey::UPKEEP) {
                 Some(blocked) => {
                     let message = format!("Job {job}, which publishes the result, can't be made: {}", blocked.message);
-                    Some(Why { reason: blocked.reason.clone(), message })
+                    Some(WaitReason { reason: blocked.reason.clone(), message })
                 }
                 None => under_way(self.words_on_progress(uri).unwrap_or_else(|| {
                     format!(

@@ -1,8 +1,8 @@
 //! A gang of several roles in a queue of Kueue. One Workload covers all its Jobs. The operator suspends and resumes
 //! them as Kueue does with a single Job, and a suspended Job has the same consequences in both cases.
 
+use super::decision::{Action, GangState};
 use super::effects::Effects;
-use super::verdict::{Action, GangState};
 use super::view::View;
 use api::State;
 use observe::{ObservedJob, ObservedWorkload};
@@ -37,19 +37,23 @@ impl<'a> View<'a> {
         match self.workload() {
             _ if self.input.plan.gang.queue.is_none() => Effects::default(),
             None if self.may_be_admitted() => Effects::default(),
-            None if self.input.children.workloads_unlisted => Effects::of([Action::EnsureWorkload]),
-            None => Effects::of([Action::EnsureWorkload].into_iter().chain(hold())),
+            None if self.input.children.workloads_unlisted => Effects::from_actions([Action::EnsureWorkload]),
+            None => Effects::from_actions([Action::EnsureWorkload].into_iter().chain(hold())),
             Some(workload) if workload.admitted => {
                 let held = self.jobs.iter().filter(|job| job.suspend && !job.deleting);
                 let name = |job: &ObservedJob| (job.name.clone(), job.uid.clone(), job.role);
-                Effects::of(held.map(|job| name(job)).map(|(name, uid, role)| Action::UnsuspendJob { name, uid, role }))
+                Effects::from_actions(held.map(|job| name(job)).map(|(name, uid, role)| Action::UnsuspendJob {
+                    name,
+                    uid,
+                    role,
+                }))
             }
             Some(workload) => {
                 // The reserved quota is given back when no pod uses it any more.
                 let mut pods = self.input.children.pods.values();
                 let is_used = self.running_jobs().next().is_some() || pods.any(|pod| pod.is_alive() && !pod.gone);
                 let gives_back = workload.evicted && workload.reserved && !is_used;
-                Effects::of(hold().chain(gives_back.then_some(Action::UpdateWorkload(GangState::Left))))
+                Effects::from_actions(hold().chain(gives_back.then_some(Action::UpdateWorkload(GangState::Left))))
             }
         }
     }

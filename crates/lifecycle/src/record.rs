@@ -2,7 +2,7 @@
 //! and a requested restart.
 
 use super::conditions::whole_second;
-use super::verdict::Input;
+use super::decision::Input;
 use super::view::{View, incarnation};
 use super::{checkpoints, elastic, ending, fetch, history, progress, publishing, restart_request};
 use api::{AttemptEnd, CodeStatus, DataStatus, ObjectiveStatus, Reason, State, TrainingJobStatus};
@@ -17,7 +17,7 @@ use protocol::code::DIGEST;
 use protocol::gang::{KILLED, MAX_RESTARTS};
 use protocol::inputs::FetchedContent;
 use protocol::progress::LOSS;
-use protocol::role::Place;
+use protocol::role::ReplicaId;
 use std::ops::Range;
 
 /// The view of a job with this previous status.
@@ -120,7 +120,7 @@ fn with_attempts(
             && let Some(entry) = record.restarts.iter().find(|entry| entry.attempt == end.attempt).cloned()
         {
             // What the leader has not counted itself.
-            let mut added = history::of(&record);
+            let mut added = history::restart_history(&record);
             decide(&view.input.plan.policy.failure.restart, &mut added, &entry);
             record = history::with_newer(record, &added);
         }
@@ -136,20 +136,20 @@ fn with_attempts(
 
 /// How an attempt ended according to the leader, completed by what its pod shows.
 fn reported(view: &View<'_>, end: &AttemptEnd) -> AttemptEnd {
-    let pod = end.place().and_then(|place| view.pods.iter().find(|pod| pod.place() == place));
-    let told = AttemptEnd {
+    let pod = end.replica_id().and_then(|place| view.pods.iter().find(|pod| pod.replica_id() == place));
+    let stated = AttemptEnd {
         reason: word(&end.reason),
         pod: pod.map(|pod| pod.name.clone()),
         node: pod.and_then(|pod| pod.node.clone()),
         time: end.time.map(whole_second),
         ..end.clone()
     };
-    let told = match pod.and_then(|pod| out_of_memory(pod, end)) {
+    let stated = match pod.and_then(|pod| out_of_memory(pod, end)) {
         // By then the leader has decided what follows.
-        Some(AttemptEnd { reason, message, exit_code, .. }) => AttemptEnd { reason, message, exit_code, ..told },
-        None => told,
+        Some(AttemptEnd { reason, message, exit_code, .. }) => AttemptEnd { reason, message, exit_code, ..stated },
+        None => stated,
     };
-    AttemptEnd { time: Some(view.by_our_clock(told.time.unwrap_or(view.now()))), ..told }
+    AttemptEnd { time: Some(view.by_our_clock(stated.time.unwrap_or(view.now()))), ..stated }
 }
 
 /// What the leader can't know: only the pod's status says that the kernel sent SIGKILL for lack of memory.
@@ -207,24 +207,24 @@ fn with_objective(view: &View<'_>, known: Option<ObjectiveStatus>) -> Option<Obj
     let Some(rule) = &view.input.plan.monitoring.objective else { return known };
     let known = known.filter(|known| known.metric == rule.metric);
     let mut objective = known.unwrap_or_else(|| ObjectiveStatus { metric: rule.metric.clone(), ..Default::default() });
-    let reports = |place: Place| {
-        let pods = view.input.children.pods.values().filter(move |pod| pod.place() == place);
-        let mut told: Vec<_> =
+    let reports = |place: ReplicaId| {
+        let pods = view.input.children.pods.values().filter(move |pod| pod.replica_id() == place);
+        let mut stated: Vec<_> =
             pods.filter_map(|pod| Some((pod.incarnation, pod.created, pod.report()?.objective.as_ref()?))).collect();
-        told.sort_by_key(|&(incarnation, created, _)| (incarnation, created));
-        told.into_iter().map(|(.., told)| told)
+        stated.sort_by_key(|&(incarnation, created, _)| (incarnation, created));
+        stated.into_iter().map(|(.., stated)| stated)
     };
-    let of_first: Vec<_> = reports(Place::FIRST_WORKER).collect();
+    let of_first: Vec<_> = reports(ReplicaId::FIRST_WORKER).collect();
     let answer = view.input.agent.and_then(|agent| agent.status.objective.as_ref());
-    of_first.iter().copied().chain(answer).for_each(|told| objective.merge(rule, told));
+    of_first.iter().copied().chain(answer).for_each(|stated| objective.merge(rule, stated));
     // If the first worker has no readings, another member may have them.
     if let Some(other) = view.input.plan.gang.other_reporter() {
         let is_alone = objective.count == 0 && (!of_first.is_empty() || !other.role.is_worker());
-        for told in reports(other) {
+        for stated in reports(other) {
             let is_known =
-                told.agents.iter().any(|agent| objective.agents.iter().any(|known| known.since == agent.since));
+                stated.agents.iter().any(|agent| objective.agents.iter().any(|known| known.since == agent.since));
             if is_alone || is_known {
-                objective.merge(rule, told);
+                objective.merge(rule, stated);
             }
         }
     }
@@ -298,7 +298,7 @@ pub(super) fn started_again(view: &View<'_>, request: String) -> TrainingJobStat
     (record.duration, record.goodput) = (None, None);
     if view.unpublished_since().is_some() {
         // The programs have succeeded: no attempt follows.
-        record.asked_restart = Some(restart_request::heeded(view, request, view.current.attempt));
+        record.asked_restart = Some(restart_request::handled_restart(view, request, view.current.attempt));
         record.state = Some(State::Running);
         return record;
     }
@@ -311,8 +311,8 @@ pub(super) fn started_again(view: &View<'_>, request: String) -> TrainingJobStat
     }
     let next: Incarnation = view.current.next();
     (record.incarnation, record.attempt) = (Some(next.number), Some(next.attempt));
-    record.asked_restart = Some(restart_request::heeded(view, request, next.attempt));
-    let RestartHistory { step, .. } = history::of(&record);
+    record.asked_restart = Some(restart_request::handled_restart(view, request, next.attempt));
+    let RestartHistory { step, .. } = history::restart_history(&record);
     let judged = next.attempt.saturating_sub(1);
     record = history::with(record, RestartHistory { judged, step, ..RestartHistory::default() });
     record.state = Some(State::Pending);

@@ -1,7 +1,7 @@
 //! The agents' reports on the programs, as conditions.
 
 use super::checkpoints;
-use super::conditions::{Told, condition, condition_is};
+use super::conditions::{ConditionChange, condition, condition_is};
 use super::view::{View, seconds};
 use api::{ConditionType, Reason, State};
 use jiff::SignedDuration;
@@ -16,11 +16,12 @@ const STALLED: SignedDuration = SignedDuration::from_mins(10);
 
 impl<'a> View<'a> {
     /// Conditions that follow from the agents' reports, whatever the phase.
-    pub(super) fn reported_conditions(&self) -> Vec<Told> {
+    pub(super) fn reported_conditions(&self) -> Vec<ConditionChange> {
         let agent = self.agent_of_attempt();
-        let of_agent = |read: fn(&Self, &'a AgentAnswer) -> Option<Told>| agent.and_then(|agent| read(self, agent));
+        let of_agent =
+            |read: fn(&Self, &'a AgentAnswer) -> Option<ConditionChange>| agent.and_then(|agent| read(self, agent));
         let report = self.checkpoint_report();
-        let told = [
+        let reported = [
             of_agent(Self::finite_loss),
             of_agent(Self::improving_loss),
             of_agent(Self::silence),
@@ -28,19 +29,22 @@ impl<'a> View<'a> {
             self.never_heard(),
             report.and_then(|report| checkpoints::health(&self.record.conditions, &report)),
         ];
-        told.into_iter().flatten().collect()
+        reported.into_iter().flatten().collect()
     }
 
-    fn finite_loss(&self, agent: &AgentAnswer) -> Option<Told> {
-        let was = self.was(ConditionType::LossFinite);
+    fn finite_loss(&self, agent: &AgentAnswer) -> Option<ConditionChange> {
+        let was = self.condition_status(ConditionType::LossFinite);
         let loss = agent.status.progress.metric(LOSS);
         match (loss_line(agent)?, loss.is_none_or(f64::is_finite)) {
-            (_, true) if was == Some(false) => {
-                Some(Told::is(ConditionType::LossFinite, true, Reason::Recovered, "the loss is a number again"))
-            }
+            (_, true) if was == Some(false) => Some(ConditionChange::set(
+                ConditionType::LossFinite,
+                true,
+                Reason::Recovered,
+                "the loss is a number again",
+            )),
             (line, false) if was != Some(false) => {
                 let message = format!("the loss is not a number: {line}");
-                Some(Told::is(ConditionType::LossFinite, false, Reason::NanLoss, &message))
+                Some(ConditionChange::set(ConditionType::LossFinite, false, Reason::NanLoss, &message))
             }
             _ => None,
         }
@@ -48,7 +52,7 @@ impl<'a> View<'a> {
 
     /// A loss that was reported at later steps for this long, and never was lower than the best one. A wait within an
     /// attempt, for example in a queue, does not count.
-    fn improving_loss(&self, agent: &AgentAnswer) -> Option<Told> {
+    fn improving_loss(&self, agent: &AgentAnswer) -> Option<ConditionChange> {
         let (best, reading) = (self.record.best_loss.as_ref()?, agent.status.progress.metrics.get(LOSS)?);
         let runs_since =
             condition_is(&self.record.conditions, ConditionType::Running, true).map(|c| c.last_transition_time.0);
@@ -65,18 +69,18 @@ impl<'a> View<'a> {
                     best.value,
                     limit.unwrap_or_default()
                 );
-                Some(Told::is(ConditionType::LossImproving, false, Reason::LossPlateau, &message))
+                Some(ConditionChange::set(ConditionType::LossImproving, false, Reason::LossPlateau, &message))
             }
             Some(was) if limit.is_none() || best.time.0 >= was.last_transition_time.0 => {
                 let message = format!("the best loss of this attempt is {}", best.value);
-                Some(Told::is(ConditionType::LossImproving, true, Reason::Recovered, &message))
+                Some(ConditionChange::set(ConditionType::LossImproving, true, Reason::Recovered, &message))
             }
             _ => None,
         }
     }
 
     /// The last values stay, and the condition says that they are old.
-    fn silence(&self, agent: &AgentAnswer) -> Option<Told> {
+    fn silence(&self, agent: &AgentAnswer) -> Option<ConditionChange> {
         match agent.failing_since {
             Some(since) if self.now().duration_since(since) >= AgentPolls::SILENT => {
                 let message = match self.input.agent_refusal {
@@ -85,10 +89,10 @@ impl<'a> View<'a> {
                         format!("the agent has not answered since {since:.0}; progress and metrics are from before")
                     }
                 };
-                Some(Told::is(ConditionType::AgentReady, false, Reason::Unreachable, &message))
+                Some(ConditionChange::set(ConditionType::AgentReady, false, Reason::Unreachable, &message))
             }
-            None if self.was(ConditionType::AgentReady) == Some(false) => {
-                Some(Told::is(ConditionType::AgentReady, true, Reason::Answers, "the agent answers"))
+            None if self.condition_status(ConditionType::AgentReady) == Some(false) => {
+                Some(ConditionChange::set(ConditionType::AgentReady, true, Reason::Answers, "the agent answers"))
             }
             _ => None,
         }
@@ -96,7 +100,7 @@ impl<'a> View<'a> {
 
     /// An agent that runs but can't be queried at all, usually because of a NetworkPolicy, or whose answers are always
     /// rejected.
-    fn never_heard(&self) -> Option<Told> {
+    fn never_heard(&self) -> Option<ConditionChange> {
         let is_silent = |since: &_| self.now().duration_since(*since) >= AgentPolls::SILENT;
         let since = self.input.agent_silent_since.filter(is_silent)?;
         if self.record.state != Some(State::Running) || self.input.agent.is_some() {
@@ -115,11 +119,11 @@ impl<'a> View<'a> {
                  are seen{judged}; let the operator's pods reach that port (a NetworkPolicy may forbid it)"
             ),
         };
-        Some(Told::is(ConditionType::AgentReady, false, Reason::NeverAnswered, &message))
+        Some(ConditionChange::set(ConditionType::AgentReady, false, Reason::NeverAnswered, &message))
     }
 
     /// A program that has reported progress and now reports nothing. It may hang, or do something slow.
-    fn stall(&self, agent: &AgentAnswer) -> Option<Told> {
+    fn stall(&self, agent: &AgentAnswer) -> Option<ConditionChange> {
         let runs = self.record.state == Some(State::Running);
         if let Some(stall) = agent.status.stall.as_ref().filter(|_| runs && agent.failing_since.is_none()) {
             return Some(suspected(agent, stall));
@@ -128,18 +132,21 @@ impl<'a> View<'a> {
         if runs && self.now().duration_since(last) >= STALLED && agent.failing_since.is_none() {
             let at = self.record.progress.as_ref().map(|progress| format!(" (at {progress})")).unwrap_or_default();
             let message = format!("the program has reported nothing since {last:.0}{at}: see its log, or its stacks");
-            return Some(Told::is(ConditionType::ProgressStalled, true, Reason::NoProgress, &message));
+            return Some(ConditionChange::set(ConditionType::ProgressStalled, true, Reason::NoProgress, &message));
         }
         let was =
             condition(&self.record.conditions, ConditionType::ProgressStalled).is_some_and(|c| c.status == "True");
-        was.then(|| Told::is(ConditionType::ProgressStalled, false, Reason::Progresses, "the program reports again"))
+        was.then(|| {
+            ConditionChange::set(ConditionType::ProgressStalled, false, Reason::Progresses, "the program reports again")
+        })
     }
 
     /// Seconds until a reporting program has been silent for too long.
     pub(super) fn stalls_in(&self) -> Option<i64> {
         let agent = self.agent_of_attempt()?;
         let runs = self.record.state == Some(State::Running);
-        let (last, is_stalled) = (agent.status.progress.last()?.time, self.was(ConditionType::ProgressStalled));
+        let (last, is_stalled) =
+            (agent.status.progress.last()?.time, self.condition_status(ConditionType::ProgressStalled));
         let is_seen = runs && agent.status.stall.is_some() && agent.failing_since.is_none();
         let silent = self.now().duration_since(last);
         let is_due = silent >= STALLED && agent.failing_since.is_none();
@@ -148,13 +155,13 @@ impl<'a> View<'a> {
 }
 
 /// The agent knows more: whether processes compute, print or are stopped.
-fn suspected(agent: &AgentAnswer, stall: &Stall) -> Told {
+fn suspected(agent: &AgentAnswer, stall: &Stall) -> ConditionChange {
     let role = agent.status.role.as_deref().unwrap_or("worker");
     let worker = agent.status.worker.map(|worker| format!("{role} {worker}"));
     let who: Vec<_> = worker.into_iter().chain(stall.rank.map(|rank| format!("rank {rank}"))).collect();
     let who = if who.is_empty() { String::new() } else { who.join(", ") + ": " };
     let reason = if stall.hangs { Reason::Hang } else { Reason::NoProgress };
-    Told::is(ConditionType::ProgressStalled, true, reason, &format!("{who}{}", stall.message))
+    ConditionChange::set(ConditionType::ProgressStalled, true, reason, &format!("{who}{}", stall.message))
 }
 
 /// The line that first showed a NaN or infinite loss.

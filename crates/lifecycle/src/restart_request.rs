@@ -14,7 +14,7 @@ impl View<'_> {
 }
 
 /// The record of an accepted request. `attempt` is the first one that follows from it.
-pub(super) fn heeded(view: &View<'_>, request: String, attempt: u32) -> HandledRestart {
+pub(super) fn handled_restart(view: &View<'_>, request: String, attempt: u32) -> HandledRestart {
     HandledRestart { request, time: Time(view.now()), attempt }
 }
 
@@ -30,5 +30,5 @@ pub(super) fn accepted(view: &View<'_>, record: TrainingJobStatus) -> TrainingJo
         None if !view.is_settled() && view.has_lost_job() => return record,
         _ => current,
     };
-    TrainingJobStatus { asked_restart: Some(heeded(view, request, attempt)), ..record }
+    TrainingJobStatus { asked_restart: Some(handled_restart(view, request, attempt)), ..record }
 }

@@ -4,7 +4,7 @@ use super::conditions::condition_is;
 use super::phase::{Phase, Preparation};
 use super::status;
 use super::view::View;
-use super::waiting::{self, Why};
+use super::waiting::{self, WaitReason};
 use api::{ConditionType, Reason, State, TrainingJobStatus};
 use failure::restart::{Next, decide};
 use jiff::{SignedDuration, Timestamp};
@@ -29,7 +29,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn is_suspending(&self) -> bool {
-        let is_over = self.has_succeeded() || self.was(ConditionType::Stopping) == Some(true);
+        let is_over = self.has_succeeded() || self.condition_status(ConditionType::Stopping) == Some(true);
         self.wants_suspension() && !is_over
     }
 
@@ -53,7 +53,9 @@ impl<'a> View<'a> {
         let left = self.left_before(self.after_suspension());
         let stopping = || "the workers are stopping, with their grace period".to_owned();
         Some(match (job, left) {
-            (Some(_), _) => Phase::Suspending { message: self.late(&self.all_pods).unwrap_or_else(stopping) },
+            (Some(_), _) => {
+                Phase::Suspending { message: self.overdue_message(&self.all_pods).unwrap_or_else(stopping) }
+            }
             (None, Some(message)) => Phase::Suspending { message },
             (None, None) => Phase::Suspended,
         })
@@ -119,7 +121,7 @@ impl<'a> View<'a> {
     pub(super) fn awaiting_old_jobs(&self) -> Option<Phase<'a>> {
         let old = self.old_job()?;
         let pods = super::view::pods_of(self.input.children, old.incarnation);
-        Some(Phase::AwaitingOldPods { why: self.late(&pods) })
+        Some(Phase::AwaitingOldPods { why: self.overdue_message(&pods) })
     }
 
     /// Seconds until pods of an older Job should have ended.
@@ -138,7 +140,7 @@ impl<'a> View<'a> {
         let pods = || self.input.children.pods.values();
         // A pod that was not asked to end is named before the others.
         let left = pods().filter(|pod| pod.incarnation < number && pod.is_alive());
-        let pod = left.min_by_key(|pod| (pod.deletion.is_some(), pod.incarnation, pod.place()))?;
+        let pod = left.min_by_key(|pod| (pod.deletion.is_some(), pod.incarnation, pod.replica_id()))?;
         let mut of_number = pods().filter(|other| other.incarnation == pod.incarnation);
         // Pods may have had several attempts.
         let of = match number - pod.incarnation {
@@ -222,18 +224,18 @@ impl<'a> View<'a> {
     }
 
     /// What a job in this phase waits for before it can start, and since when.
-    fn awaited(&self, phase: &Phase<'a>) -> Option<(Why, Option<Timestamp>)> {
+    fn awaited(&self, phase: &Phase<'a>) -> Option<(WaitReason, Option<Timestamp>)> {
         let since = |job: &ObservedJob| job.created.max(job.resumed);
         match phase {
             Phase::Unscheduled { why } => {
-                let job = self.awaited_job(&self.missing(&self.staying()))?;
+                let job = self.awaited_job(&self.missing(&self.staying_pods()))?;
                 Some((why.clone(), since(job)))
             }
             Phase::Gathering { why } if why.reason == Reason::Starting && self.agent_answers() => {
                 Some((why.clone(), since(self.gang_job()?)))
             }
             // A program that is started again has run, so its pod is no reason to give the job up.
-            Phase::Starting { why } if self.staying().iter().all(|pod| pod.killed.is_none()) => {
+            Phase::Starting { why } if self.staying_pods().iter().all(|pod| pod.killed.is_none()) => {
                 Some((why.clone(), since(self.gang_job()?)))
             }
             // The size of the data and the speed of the store have no limits.
@@ -247,7 +249,7 @@ impl<'a> View<'a> {
                 let scheduled = condition_is(&conditions, ConditionType::Scheduled, false)?;
                 let reason = Reason::from(scheduled.reason.as_str());
                 let message = scheduled.message.clone();
-                Some((Why { reason, message }, Some(scheduled.last_transition_time.0)))
+                Some((WaitReason { reason, message }, Some(scheduled.last_transition_time.0)))
             }
             _ => None,
         }
@@ -267,7 +269,7 @@ impl<'a> View<'a> {
     fn prepared_by(&self, task: Upkeep) -> Phase<'a> {
         match self.work_of_upkeep(task) {
             Ok(preparation) => Phase::Preparing(preparation),
-            Err(Why { reason, message }) => {
+            Err(WaitReason { reason, message }) => {
                 // The log of the Job says more, so the Job stays as long as the TrainingJob.
                 let until = Some(Box::new(Phase::Preparing(Preparation::Bad)));
                 Phase::Failed { until, reason, message, judged: None }
@@ -276,7 +278,7 @@ impl<'a> View<'a> {
     }
 
     /// The state of the upkeep Job with this task. An error makes the job fail.
-    pub(super) fn work_of_upkeep(&self, task: Upkeep) -> Result<Preparation<'a>, Why> {
+    pub(super) fn work_of_upkeep(&self, task: Upkeep) -> Result<Preparation<'a>, WaitReason> {
         let Some(job) = self.input.children.upkeep.as_ref() else { return Ok(Preparation::Missing(task)) };
         if job.task != task.as_str() || self.precedes_request(job) {
             return Ok(Preparation::AfterOther(job));
@@ -298,7 +300,11 @@ impl<'a> View<'a> {
         }
     }
 
-    fn not_done(task: Upkeep, job: &'a ObservedUpkeep, error: Option<&LaunchError>) -> Result<Preparation<'a>, Why> {
+    fn not_done(
+        task: Upkeep,
+        job: &'a ObservedUpkeep,
+        error: Option<&LaunchError>,
+    ) -> Result<Preparation<'a>, WaitReason> {
         let (bad, kind, retried, what) = match task {
             Upkeep::Fetch => (
                 Reason::FetchFailed,
@@ -323,9 +329,9 @@ impl<'a> View<'a> {
         let unknown = || format!("{what}: see the log of Job {}", job.name);
         let message = error.map_or_else(unknown, |error| error.message.clone());
         if error.is_some_and(|error| error.kind == kind) {
-            return Err(Why { reason: bad, message });
+            return Err(WaitReason { reason: bad, message });
         }
-        Ok(Preparation::TriedAgain(job, Why { reason: retried, message }))
+        Ok(Preparation::TriedAgain(job, WaitReason { reason: retried, message }))
     }
 
     /// Another upkeep Job would write to the volume beside the workers, and may hold a volume that only one node can
@@ -371,7 +377,7 @@ impl<'a> View<'a> {
     }
 
     /// Why no node is found yet, unless that was reported already.
-    pub(super) fn first_words(&self, status: &TrainingJobStatus) -> Option<Why> {
+    pub(super) fn first_words(&self, status: &TrainingJobStatus) -> Option<WaitReason> {
         let is_said = condition_is(&status.conditions, ConditionType::Scheduled, false)
             .is_some_and(|condition| condition.reason == Reason::Scheduling.as_str());
         (!is_said && self.input.children.job(RoleName::WORKER).is_none()).then(waiting::scheduling)

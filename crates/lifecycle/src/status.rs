@@ -1,12 +1,12 @@
 //! The status that follows from a phase. Only this module writes the state, the conditions and the records of ends.
 
-use super::conditions::{Told, condition, condition_is};
+use super::conditions::{ConditionChange, condition, condition_is};
 use super::elastic::EVERY_WORKER_HAS_A_NODE;
 use super::ending::file;
 use super::phase::{Phase, Preparation, Publication, Silence};
 use super::publishing::words_on_result;
 use super::view::{View, number_in, seconds};
-use super::waiting::Why;
+use super::waiting::WaitReason;
 use super::{checkpoints, fetch, history, progress, record, upkeep};
 use api::{AttemptEnd, ConditionType, Reason, State, TrainingJobStatus};
 use jiff::SignedDuration;
@@ -23,7 +23,7 @@ pub(super) fn status(view: &View<'_>, phase: &Phase<'_>) -> TrainingJobStatus {
         Phase::Over => writing.over(),
         Phase::StartingAgain { .. } | Phase::Changed => writing.phase(phase),
         _ => {
-            writing.tell_all(&view.reported_conditions());
+            writing.apply(&view.reported_conditions());
             writing.accepted(phase);
             writing.phase(phase);
         }
@@ -58,20 +58,20 @@ use ConditionType as C;
 
 impl Writing<'_, '_> {
     fn set(&mut self, type_: ConditionType, status: bool, reason: impl Into<Reason>, message: &str) {
-        self.tell_all(&[Told::is(type_, status, reason.into(), message)]);
+        self.apply(&[ConditionChange::set(type_, status, reason.into(), message)]);
     }
 
-    fn tell_all(&mut self, told: &[Told]) {
+    fn apply(&mut self, reported: &[ConditionChange]) {
         let input = self.view.input;
-        told.iter().for_each(|told| told.write(&mut self.status.conditions, input.generation, input.now));
+        reported.iter().for_each(|reported| reported.write(&mut self.status.conditions, input.generation, input.now));
     }
 
     fn clear<const N: usize>(&mut self, types: [ConditionType; N], reason: &Reason) {
-        self.tell_all(&types.map(|type_| Told::clear(type_, reason.clone())));
+        self.apply(&types.map(|type_| ConditionChange::clear(type_, reason.clone())));
     }
 
     fn close<const N: usize>(&mut self, types: [ConditionType; N], reason: &Reason) {
-        self.tell_all(&types.map(|type_| Told::close(type_, reason.clone())));
+        self.apply(&types.map(|type_| ConditionChange::close(type_, reason.clone())));
     }
 
     /// Moves to another incarnation, of which nothing is counted yet.
@@ -127,7 +127,7 @@ impl Writing<'_, '_> {
             Phase::StoppingEarly { reason, message, .. } => {
                 self.set(C::Stopping, true, reason.clone(), message);
                 let stopping = "the job is good enough: its workers are stopping, with their grace period".to_owned();
-                let late = self.view.late(&self.view.all_pods).unwrap_or(stopping);
+                let late = self.view.overdue_message(&self.view.all_pods).unwrap_or(stopping);
                 self.set(C::Running, true, Reason::Stopping, &late);
             }
             Phase::Suspending { message } => {
@@ -160,7 +160,7 @@ impl Writing<'_, '_> {
             }
             Phase::LosingJob { end: Some(end), follows } => self.ending(end, *follows, None),
             Phase::Ending { end: Some(end), follows } => {
-                self.ending(end, *follows, self.view.late(&self.view.all_pods));
+                self.ending(end, *follows, self.view.overdue_message(&self.view.all_pods));
             }
             Phase::Over | Phase::LosingJob { end: None, .. } | Phase::Ending { end: None, .. } => {}
             Phase::Queued { job } => {
@@ -218,7 +218,7 @@ impl Writing<'_, '_> {
     /// The job has ended earlier. Only its checkpoints may still be copied.
     fn over(&mut self) {
         if let Some(request) = self.view.requested_restart() {
-            let heeded = super::restart_request::heeded(self.view, request, self.view.current.attempt);
+            let heeded = super::restart_request::handled_restart(self.view, request, self.view.current.attempt);
             self.status.asked_restart = Some(heeded);
         }
         let is_copying = self.copying();
@@ -249,7 +249,7 @@ impl Writing<'_, '_> {
         let copying = upkeep::copying(self.view);
         if let Some(report) = &copying.report {
             let health = checkpoints::health(&self.status.conditions, report);
-            self.tell_all(&health.into_iter().collect::<Vec<_>>());
+            self.apply(&health.into_iter().collect::<Vec<_>>());
         }
         self.status.checkpoint = copying.checkpoint;
         if let Some(message) = &copying.blocked {
@@ -283,7 +283,7 @@ impl Writing<'_, '_> {
         self.set(C::Running, false, Reason::Publishing, PROGRAMS_HAVE_ENDED);
         self.close([C::Restarting, C::ProgressStalled], &Reason::Publishing);
         self.clear([C::Suspended], &Reason::Publishing);
-        if let Some(Why { reason, message }) = self.view.words_on_publication(work) {
+        if let Some(WaitReason { reason, message }) = self.view.words_on_publication(work) {
             self.set(C::ResultPublished, false, reason, &message);
         }
     }
@@ -366,18 +366,18 @@ impl Writing<'_, '_> {
 
     /// Reports lost workers, if there are any.
     fn lost(&mut self) {
-        let going = self.view.leaving();
-        let Some(first) = going.iter().min_by_key(|pod| pod.place()) else { return };
+        let going = self.view.leaving_pods();
+        let Some(first) = going.iter().min_by_key(|pod| pod.replica_id()) else { return };
         self.status.state = Some(State::Initializing);
         let end = self.view.kept().map(|end| (end.reason.clone(), end.to_string()));
-        let is_told = end.is_some();
+        let is_reported = end.is_some();
         let replaced = || (Reason::Starting, format!("{}: another pod takes its place", first.describe()));
         let (reason, mut message) = end.unwrap_or_else(replaced);
-        if let Some(late) = self.view.late(&self.view.all_pods) {
+        if let Some(late) = self.view.overdue_message(&self.view.all_pods) {
             message = format!("{message}; {late}");
         }
         self.set(C::Running, false, reason.clone(), &message);
-        if is_told {
+        if is_reported {
             self.set(C::Restarting, true, reason, &message);
         }
     }
@@ -393,8 +393,8 @@ impl Writing<'_, '_> {
         match phase {
             Phase::Unscheduled { why } => {
                 let restarts = condition_is(&self.status.conditions, C::Restarting, true).is_some();
-                let quiet =
-                    why.reason == Reason::Scheduling && (after_restart(&self.status) || (view.takes_in() && restarts));
+                let quiet = why.reason == Reason::Scheduling
+                    && (after_restart(&self.status) || (view.can_readmit() && restarts));
                 self.status.state = Some(if quiet { State::Initializing } else { State::Pending });
                 self.set(C::Scheduled, false, why.reason.clone(), &why.message);
                 self.clear([C::Running], &Reason::Waiting);
@@ -455,7 +455,7 @@ impl Writing<'_, '_> {
         if let Some((key, blocked)) = self.view.input.children.blocked.iter().next() {
             let message = format!("{}: {}", key.kind.as_str(), blocked.message);
             self.set(C::Scheduled, false, blocked.reason.clone(), &message);
-        } else if let Some(Why { reason, message }) = self.view.first_words(&self.status) {
+        } else if let Some(WaitReason { reason, message }) = self.view.first_words(&self.status) {
             self.set(C::Scheduled, false, reason, &message);
         }
     }

@@ -2,12 +2,13 @@
 
 use super::*;
 use api::{AttemptEnd, Reason, RestartPolicy, State, SuccessPolicy, TrainingJob, TrainingJobSpec, TrainingJobStatus};
-use first_cause::{BAD, LOST, stopped, told};
+use first_cause::{BAD, LOST, failed_worker, stopped};
 use jiff::Timestamp;
 use observe::{
-    AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, ObjectEvent, ObservedJob, ObservedPod, Waiting,
+    AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, ObjectEvent, ObservedJob, ObservedPod,
+    WaitingState,
 };
-use plan::{self, Incarnation, Runtime};
+use plan::{self, Incarnation, OperatorInfo};
 use proptest::prelude::*;
 use protocol::agent_status::AgentStatus;
 use protocol::gang::GangPast;
@@ -20,7 +21,6 @@ use std::num::NonZeroU16;
 use text::error_pattern::{ErrorMatch, ErrorPattern};
 
 mod agents;
-mod asked;
 mod changed;
 mod checkpoints;
 mod data;
@@ -35,6 +35,7 @@ mod lost;
 mod objective;
 mod publishing;
 mod queue;
+mod restart_request;
 mod roles;
 mod rules;
 mod search;
@@ -59,7 +60,7 @@ const FAILED_ONCE: [u32; 2] = [1, 0];
 const DISRUPTED_ONCE: [u32; 2] = [0, 1];
 
 /// Whether the second incarnation is created, after the first one had this number of failures and disruptions.
-fn makes_second(verdict: &Verdict, [failures, disruptions]: [u32; 2]) -> bool {
+fn makes_second(verdict: &Decision, [failures, disruptions]: [u32; 2]) -> bool {
     verdict.actions.iter().any(|action| match action {
         Action::CreateJobs(Incarnation { number: 2, attempt: 2 }, GangPast { restarts, .. }) => {
             (restarts.failures, restarts.disruptions) == (failures, disruptions)
@@ -172,11 +173,11 @@ impl World {
         let ended = self.ended.clone().map(|value| (plan::labels::ENDED.to_owned(), value));
         job.metadata.annotations = Some(asked.into_iter().chain(from).chain(ended).collect());
         job.status = Some(self.status.clone());
-        let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
+        let runtime = OperatorInfo { agent_image: "agent".into(), ..OperatorInfo::default() };
         plan::resolve(&job, &runtime).plan
     }
 
-    fn step(&mut self) -> Verdict {
+    fn step(&mut self) -> Decision {
         let verdict = decide(&Input {
             plan: &self.plan(),
             generation: Some(self.generation),
@@ -213,7 +214,7 @@ impl World {
     }
 
     /// Worker 1 exits with 1 at `second`, and the Job controller removes worker 0.
-    fn fail(&mut self, attempt: u32, second: i64) -> Verdict {
+    fn fail(&mut self, attempt: u32, second: i64) -> Decision {
         self.second = second;
         let cleaned = ObservedPod { deletion: Some(at(second + 1)), gone: true, ..running(0, attempt) };
         let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job(attempt) };
@@ -226,12 +227,12 @@ impl World {
     }
 }
 
-fn reasons(verdict: &Verdict) -> Vec<&str> {
+fn reasons(verdict: &Decision) -> Vec<&str> {
     verdict.events.iter().map(|e| e.reason).collect()
 }
 
 #[test]
-fn a_job_goes_through_its_states_each_when_it_is_true() {
+fn job_passes_through_states_in_order() {
     let mut world = World::new();
     let first = world.step();
     assert_eq!(world.status.state, Some(State::Pending));
@@ -274,7 +275,7 @@ fn a_job_goes_through_its_states_each_when_it_is_true() {
 }
 
 #[test]
-fn a_gang_that_runs_when_it_is_next_looked_at_tells_that_alone() {
+fn gang_first_seen_running_emits_only_started_event() {
     let mut world = World::new();
     world.step();
     world.see(Some(job(1)), [running(0, 1), running(1, 1)]);
@@ -284,7 +285,7 @@ fn a_gang_that_runs_when_it_is_next_looked_at_tells_that_alone() {
 
 /// The status records such a wait only in the state and a condition.
 #[test]
-fn a_job_that_waited_for_its_template_is_created_all_the_same() {
+fn job_that_waited_for_template_still_emits_created_event() {
     let mut world = World::new();
     world.status.state = Some(State::Pending);
     assert_eq!(reasons(&world.step()), ["Created"]);
@@ -292,19 +293,19 @@ fn a_job_that_waited_for_its_template_is_created_all_the_same() {
 }
 
 #[test]
-fn what_was_decided_once_is_not_decided_again() {
+fn repeated_step_decides_nothing_new() {
     let mut world = World::to_running();
     let again = world.step();
     assert_eq!((again.status, again.actions, again.events), (world.status.clone(), vec![Action::Ensure], vec![]));
 }
 
 #[test]
-fn the_scheduler_is_quoted() {
+fn scheduled_condition_quotes_the_scheduler() {
     let mut world = World::new();
     world.step();
     let words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.";
     let wait = |index| ObservedPod {
-        unschedulable: Some(Box::new(Waiting { reason: "Unschedulable".into(), message: words.into() })),
+        unschedulable: Some(Box::new(WaitingState { reason: "Unschedulable".into(), message: words.into() })),
         ..pod(index, 1)
     };
     world.see(Some(job(1)), [wait(0), wait(1)]);
@@ -316,7 +317,7 @@ fn the_scheduler_is_quoted() {
 }
 
 #[test]
-fn refused_pods_are_looked_up_and_named() {
+fn refused_pods_are_explained_from_job_events() {
     let mut world = World::new();
     world.step();
     world.see(Some(job(1)), []);
@@ -333,17 +334,17 @@ fn refused_pods_are_looked_up_and_named() {
         reason: "PodSecurity".into(),
         message: "violates PodSecurity".into(),
     });
-    let told = world.step();
-    assert!(told.read_events_of.is_empty(), "it was just looked up");
+    let reported = world.step();
+    assert!(reported.read_events_of.is_empty(), "it was just looked up");
     assert_eq!(world.condition("Scheduled").1, "PodSecurity");
     assert_eq!(world.condition("Scheduled").2, "2 of 2 workers have no pod: violates PodSecurity");
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_named() {
+fn image_pull_failure_is_reported_with_worker() {
     let mut world = World::new();
     world.step();
-    let waiting = Some(Box::new(Waiting { reason: "ErrImagePull".into(), message: "not found".into() }));
+    let waiting = Some(Box::new(WaitingState { reason: "ErrImagePull".into(), message: "not found".into() }));
     world.see(Some(job(1)), [running(0, 1), ObservedPod { waiting, ..placed(1, 1) }]);
     world.step();
     assert_eq!(world.status.state, Some(State::Initializing));
@@ -354,7 +355,7 @@ fn an_image_that_cannot_be_pulled_is_named() {
 }
 
 #[test]
-fn an_init_container_that_does_not_end_is_named() {
+fn unfinished_init_container_is_named() {
     let mut world = World::new();
     world.step();
     let running_init = Some("slow-disk".into());
@@ -365,7 +366,7 @@ fn an_init_container_that_does_not_end_is_named() {
 }
 
 #[test]
-fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
+fn failed_worker_restarts_gang_after_cause_is_recorded() {
     let mut world = World::to_running();
     let verdict = world.fail(1, 20);
     assert_eq!(world.status.attempt, Some(2));
@@ -394,7 +395,7 @@ fn a_failed_worker_restarts_the_gang_after_its_cause_is_kept() {
 }
 
 #[test]
-fn back_off_doubles_and_a_disruption_waits_not_at_all() {
+fn back_off_doubles_up_to_60_seconds() {
     let mut world = World::to_running();
     let mut waits = Vec::new();
     world.spec.failure_policy.backoff_limit = Some(9);
@@ -407,7 +408,7 @@ fn back_off_doubles_and_a_disruption_waits_not_at_all() {
 }
 
 #[test]
-fn the_budget_counts_gangs_and_then_the_first_cause_is_the_reason() {
+fn exhausted_budget_fails_job_with_first_cause() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(2);
     for attempt in 1..=2 {
@@ -424,7 +425,7 @@ fn the_budget_counts_gangs_and_then_the_first_cause_is_the_reason() {
 }
 
 #[test]
-fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
+fn disruption_of_gone_pod_does_not_spend_budget() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
     let disruption = Disruption {
@@ -446,7 +447,7 @@ fn a_disruption_does_not_count_even_when_its_pod_is_gone() {
 }
 
 #[test]
-fn evidence_outlives_its_pod_and_the_operator() {
+fn recorded_disruption_outlives_pod_and_operator() {
     let mut world = World::to_running();
     let disruption =
         Disruption { reason: "PreemptionByScheduler".into(), message: "preempted".into(), time: Some(at(20)) };
@@ -464,20 +465,20 @@ fn evidence_outlives_its_pod_and_the_operator() {
 
 /// No observer saw what took the pods. A pod whose program has failed would still exist.
 #[test]
-fn a_disruption_that_nobody_saw_does_not_count() {
-    for (reason, told) in [("PodFailurePolicy", "Disrupted"), ("BackoffLimitExceeded", "PodsLost")] {
+fn unobserved_loss_of_pods_counts_as_disruption() {
+    for (reason, reported) in [("PodFailurePolicy", "Disrupted"), ("BackoffLimitExceeded", "PodsLost")] {
         let mut world = World::to_running();
         world.children.pods.clear();
         world.see(Some(ObservedJob { failed: Some((reason.into(), String::new())), ..job(1) }), []);
         world.step();
-        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, Some(1)));
+        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (reported, Some(1)));
     }
 }
 
 /// The Job controller deletes the pods of a Job that has failed. The pod that failed it is the missing one.
 #[test]
-fn a_failed_job_without_one_of_its_pods_lost_that_one() {
-    for (seen, told, disruptions) in [(vec![0], "PodsLost", Some(1)), (vec![0, 1], "PodDeleted", None)] {
+fn missing_pod_of_failed_job_counts_as_lost() {
+    for (seen, reported, disruptions) in [(vec![0], "PodsLost", Some(1)), (vec![0, 1], "PodDeleted", None)] {
         let mut world = World::to_running();
         world.children.pods.clear();
         world.second = 20;
@@ -489,13 +490,13 @@ fn a_failed_job_without_one_of_its_pods_lost_that_one() {
         world.see(Some(failed), seen.iter().copied().map(deleted(true)));
         world.step();
         assert_eq!((world.status.attempt, world.status.restarts.len()), (Some(2), 1), "{seen:?}");
-        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, disruptions));
+        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (reported, disruptions));
     }
 }
 
 /// After a break of the watch, the Job controller has seen a success whose pod is gone since.
 #[test]
-fn a_worker_that_succeeded_unseen_is_no_loss() {
+fn worker_with_unseen_success_is_not_lost() {
     let job = || ObservedJob { completed: [0].into(), ..job(1) };
     let unseen = || ObservedPod { gone: true, ..running(0, 1) };
     let mut world = World::to_running();
@@ -521,7 +522,7 @@ fn a_worker_that_succeeded_unseen_is_no_loss() {
 
 /// For example its node was to be drained, and the program was faster.
 #[test]
-fn a_worker_that_was_to_be_moved_and_succeeded_has_not_failed() {
+fn evicted_worker_that_succeeded_has_not_failed() {
     let mut world = World::new();
     world.step();
     let moved =
@@ -536,7 +537,7 @@ fn a_worker_that_was_to_be_moved_and_succeeded_has_not_failed() {
 
 /// Pods of the second attempt are seen, but still only the first attempt's Jobs.
 #[test]
-fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
+fn stale_job_watch_is_not_a_deleted_job() {
     let mut world = World::to_running();
     assert!(!misses_job(&world.plan(), &world.status, &world.children));
     (world.status.attempt, world.status.incarnation, world.status.workers) = (Some(2), Some(2), None);
@@ -549,7 +550,7 @@ fn a_watch_of_jobs_that_is_behind_is_no_deleted_job() {
 
 /// A pod whose place is done needs no final report, and a pod that was looked for once is gone.
 #[test]
-fn a_failed_job_of_which_a_pod_was_never_seen_is_looked_into_once() {
+fn unseen_pods_of_failed_job_are_looked_up_once() {
     let mut world = World::to_running();
     let misses = |world: &World| misses_pods(&world.status, &world.children).map(|job| job.uid.clone());
     let failed =
@@ -574,7 +575,7 @@ fn a_failed_job_of_which_a_pod_was_never_seen_is_looked_into_once() {
 
 /// An operator that starts may see nothing yet of a running gang.
 #[test]
-fn a_job_that_ran_has_begun_whatever_the_watches_show() {
+fn started_job_is_remembered_when_watches_are_empty() {
     let mut world = World::to_running();
     (world.children.jobs, world.children.pods) = Default::default();
     assert!(misses_job(&world.plan(), &world.status, &world.children));
@@ -588,7 +589,7 @@ fn a_job_that_ran_has_begun_whatever_the_watches_show() {
 
 /// The watch of Jobs may be ahead of the watch of pods.
 #[test]
-fn a_failed_job_waits_for_the_words_of_its_pods() {
+fn failed_job_waits_for_final_reports_of_its_pods() {
     let mut world = World::to_running();
     let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), String::new())), ..job(1) };
     world.see(Some(failed.clone()), [running(0, 1), running(1, 1)]);
@@ -600,7 +601,7 @@ fn a_failed_job_waits_for_the_words_of_its_pods() {
 }
 
 #[test]
-fn a_pod_deleted_by_hand_is_the_cause_and_not_its_peers_complaint() {
+fn manually_deleted_pod_is_the_cause_not_its_peers_error() {
     let mut world = World::to_running();
     let deleted = ObservedPod { deletion: Some(at(19)), ..ended(0, 1, 143, 21) };
     world.second = 22;
@@ -625,10 +626,10 @@ fn a_worker_replaced_inside_its_job_restarts_the_gang() {
 fn a_better_cause_replaces_an_echo_that_was_seen_first() {
     let mut world = World::to_running();
     world.second = 22;
-    world.see(Some(job(1)), [told(0, 300, LOST)]);
+    world.see(Some(job(1)), [failed_worker(0, 300, LOST)]);
     world.step();
     assert_eq!(world.status.restarts[0].worker, Some(0));
-    world.see(Some(job(1)), [stopped(told(1, 900, BAD), 20)]);
+    world.see(Some(job(1)), [stopped(failed_worker(1, 900, BAD), 20)]);
     world.step();
     assert_eq!(world.status.restarts[0].worker, Some(1));
     let message = world.condition("Restarting").2;
@@ -636,7 +637,7 @@ fn a_better_cause_replaces_an_echo_that_was_seen_first() {
 }
 
 #[test]
-fn a_pod_that_does_not_end_is_named_with_the_remedy() {
+fn pod_that_does_not_terminate_is_named_with_remedy() {
     let mut world = World::to_running();
     let disruption =
         Disruption { reason: "DeletionByTaintManager".into(), message: "tainted".into(), time: Some(at(20)) };
@@ -663,7 +664,7 @@ fn a_pod_that_does_not_end_is_named_with_the_remedy() {
 }
 
 #[test]
-fn what_the_events_of_a_job_said_is_not_said_of_its_pods() {
+fn job_event_is_not_attributed_to_its_pods() {
     let mut world = World::new();
     world.step();
     let note = |about: &str| {
@@ -675,12 +676,12 @@ fn what_the_events_of_a_job_said_is_not_said_of_its_pods() {
     assert_eq!(world.condition("Running").1, "Starting");
     world.children.event = note("pod-1-1");
     world.step();
-    let told = ("False", "Storage", "worker 1 (pod x-training-1-abcde, node node-1): no such claim");
-    assert_eq!(world.condition("Running"), told);
+    let reported = ("False", "Storage", "worker 1 (pod x-training-1-abcde, node node-1): no such claim");
+    assert_eq!(world.condition("Running"), reported);
 }
 
 #[test]
-fn out_of_memory_and_a_typo_have_names() {
+fn oom_kill_and_unknown_command_have_reasons() {
     let oom = ObservedPod {
         training: Container::Terminated {
             started: Some(at(5)),
@@ -723,7 +724,7 @@ fn restart_policy_never_means_one_attempt() {
 }
 
 #[test]
-fn suspend_and_resume() {
+fn suspend_stops_gang_and_resume_starts_next_attempt() {
     let mut world = World::to_running();
     world.spec.suspend = true;
     let verdict = world.step();
@@ -747,7 +748,7 @@ fn suspend_and_resume() {
 }
 
 #[test]
-fn a_suspension_that_is_taken_back_while_its_workers_end_leaves_none_running() {
+fn suspension_revoked_during_stop_starts_next_attempt() {
     let mut world = World::to_running();
     world.spec.suspend = true;
     world.step();
@@ -761,7 +762,7 @@ fn a_suspension_that_is_taken_back_while_its_workers_end_leaves_none_running() {
 }
 
 #[test]
-fn created_suspended_has_no_job() {
+fn trainingjob_created_suspended_creates_no_job() {
     let mut world = World::new();
     world.spec.suspend = true;
     assert_eq!(world.step().actions, [Action::Ensure], "as in a job that ran before");
@@ -771,7 +772,7 @@ fn created_suspended_has_no_job() {
 }
 
 #[test]
-fn the_deadline_counts_from_the_first_start_without_the_time_suspended() {
+fn active_deadline_excludes_suspended_time() {
     let mut world = World::to_running();
     world.spec.failure_policy.active_deadline_seconds = Some(100);
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(95)));
@@ -797,7 +798,7 @@ fn ttl_deletes_the_finished_job() {
 
 /// A client that requests checkpoints of a job starts this image, and trusts no ConfigMap.
 #[test]
-fn the_status_names_the_agents_image_also_of_a_job_of_before() {
+fn status_records_agent_image_and_keeps_recorded_one() {
     let mut world = World::new();
     world.step();
     assert_eq!(world.status.agent_image.as_deref(), Some("agent"));
@@ -810,7 +811,7 @@ fn the_status_names_the_agents_image_also_of_a_job_of_before() {
 }
 
 #[test]
-fn a_refused_spec_fails_only_what_does_not_run() {
+fn refused_spec_fails_only_job_that_is_not_running() {
     let mut world = World::new();
     world.refused = Some("spec.resources.limits.cpu: 1x is no quantity".into());
     world.step();
@@ -830,7 +831,7 @@ fn a_refused_spec_fails_only_what_does_not_run() {
 
 /// A mistake in a field that may change, such as a regular expression of `failurePolicy.rules`, ends nothing.
 #[test]
-fn a_spec_that_became_invalid_delays_the_next_attempt_and_ends_no_job() {
+fn spec_turned_invalid_delays_next_attempt_without_failing_job() {
     const WHY: &str = "spec.failurePolicy.rules[0].message: \"(\" is no regular expression";
     let refuse = |world: &mut World| world.refused = Some(WHY.into());
 
@@ -884,7 +885,7 @@ fn a_spec_that_became_invalid_delays_the_next_attempt_and_ends_no_job() {
 
 /// A mutating policy or a control plane of two versions may refuse for a while what it accepted before.
 #[test]
-fn a_job_that_the_api_server_took_before_is_tried_again() {
+fn previously_accepted_job_is_retried_when_found_invalid() {
     let mut world = World::to_running();
     world.fail(1, 60);
     world.see(None, []);
@@ -899,7 +900,7 @@ fn a_job_that_the_api_server_took_before_is_tried_again() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_reported() {
+fn taken_name_is_reported() {
     let mut world = World::new();
     world
         .children
@@ -911,7 +912,7 @@ fn a_name_that_is_taken_is_reported() {
 }
 
 #[test]
-fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
+fn job_invalid_for_api_server_fails_with_its_message() {
     let mut world = World::new();
     world.step();
     let message =
@@ -926,7 +927,7 @@ fn a_job_that_the_api_server_finds_invalid_has_failed_in_its_words() {
 }
 
 #[test]
-fn a_job_deleted_before_it_had_a_pod_comes_back() {
+fn job_deleted_before_first_pod_is_recreated() {
     let mut world = World::new();
     world.step();
     world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
@@ -937,7 +938,7 @@ fn a_job_deleted_before_it_had_a_pod_comes_back() {
 
 /// The pods of the Job end with it. It returns as another attempt, when no pod of this one is left.
 #[test]
-fn a_job_deleted_by_hand_comes_back_as_another_attempt() {
+fn manually_deleted_job_is_recreated_as_next_attempt() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
     world.see(Some(ObservedJob { deleting: true, ..job(1) }), []);
@@ -1004,7 +1005,7 @@ fn a_job_suspended_by_a_queue_manager_has_not_failed() {
 }
 
 #[test]
-fn a_job_made_smaller_than_its_gang_has_not_failed() {
+fn job_scaled_below_gang_size_has_not_failed() {
     let mut world = World::to_running();
     world.second = 20;
     let gone = ObservedPod { deletion: Some(at(20)), gone: true, ..running(1, 1) };
@@ -1017,7 +1018,7 @@ fn a_job_made_smaller_than_its_gang_has_not_failed() {
 }
 
 #[test]
-fn a_failure_outlives_its_job() {
+fn failure_reason_outlives_its_job() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
     world.second = 20;
@@ -1030,7 +1031,7 @@ fn a_failure_outlives_its_job() {
 }
 
 #[test]
-fn a_job_deleted_after_its_workers_ended_well_is_complete() {
+fn job_deleted_after_its_workers_succeeded_is_completed() {
     let mut world = World::to_running();
     world.see(None, [0, 1].map(|index| ObservedPod { gone: true, ..ended(index, 1, 0, 20) }));
     world.step();
@@ -1038,7 +1039,7 @@ fn a_job_deleted_after_its_workers_ended_well_is_complete() {
 }
 
 #[test]
-fn pods_left_without_their_job_are_named() {
+fn orphaned_pods_are_named() {
     let mut world = World::to_running();
     world.see(None, []);
     world.step();
@@ -1082,7 +1083,7 @@ proptest! {
     /// Whatever is seen, in whatever order, the attempt only grows and the end is final. A Job is never created beside
     /// another one nor while suspended. A decision repeated on its own result writes nothing new.
     #[test]
-    fn no_observation_breaks_the_rules(
+    fn no_observation_breaks_invariants(
         steps in proptest::collection::vec(
             (any_job(), proptest::collection::vec(any_pod(), 0..4), gang::any_leader(), any::<bool>(), 0..100i64),
             1..12,

@@ -1,14 +1,14 @@
 //! Work on a job's data while no worker runs, by a short Job with the same agent.
 
 use super::checkpoints;
+use super::decision::Action;
 use super::effects::Effects;
 use super::phase::Preparation;
-use super::verdict::Action;
 use super::view::View;
 use api::{CheckpointStatus, TrainingJobStatus};
 use observe::{ChildKey, ObservedUpkeep};
 use plan::Upkeep;
-use protocol::checkpoints::{Checkpoints, Kept};
+use protocol::checkpoints::{Checkpoints, GoodCheckpoint};
 
 /// Seconds until a failed Job is created again.
 pub(super) const AGAIN: i64 = 600;
@@ -44,7 +44,7 @@ pub(super) fn copying(view: &View<'_>) -> Copying {
     if let Some(mut report) = report {
         // The Job ran no program, so the checkpoint that the last one resumed from stays.
         let resumed = copying.checkpoint.as_ref().and_then(|status| status.resumed_from.clone());
-        report.resumed_from = resumed.map(|path| Kept { path, ..Kept::default() });
+        report.resumed_from = resumed.map(|path| GoodCheckpoint { path, ..GoodCheckpoint::default() });
         copying.checkpoint = checkpoints::with(view.record.clone(), &report).checkpoint;
         copying.report = Some(report);
     } else if ended.is_some_and(|job| job.ended == Some(true))
@@ -57,7 +57,7 @@ pub(super) fn copying(view: &View<'_>) -> Copying {
     copying.is_under_way = match upkeep.map(|job| (job, job.ended)) {
         Some((_, None)) => true,
         Some((job, Some(true))) => {
-            copying.effects = Effects::of(deletion(job));
+            copying.effects = Effects::from_actions(deletion(job));
             pending.is_some()
         }
         Some((job, Some(false))) => {
@@ -67,9 +67,9 @@ pub(super) fn copying(view: &View<'_>) -> Copying {
         None => pending.is_some(),
     };
     if let (Some(_), Some(other)) = (pending, other) {
-        copying.effects = Effects::of(deletion(other));
+        copying.effects = Effects::from_actions(deletion(other));
     } else if let (Some(path), None, false) = (pending, upkeep, lives) {
-        copying.effects = Effects::of([Action::Ensure, Action::CreateUpkeep(Upkeep::Copy)]);
+        copying.effects = Effects::from_actions([Action::Ensure, Action::CreateUpkeep(Upkeep::Copy)]);
         copying.blocked = view.input.children.blocked.get(&ChildKey::UPKEEP).map(|blocked| {
             let job = plan::names::upkeep_name(&plan.identity.name);
             format!("{path} is not copied to checkpoint.backup yet: Job {job} can't be made: {}", blocked.message)
@@ -97,13 +97,13 @@ pub(super) fn words_on_uncopied(view: &View<'_>, status: &TrainingJobStatus) -> 
 /// The actions for the Job that precedes the workers, or publishes their result.
 pub(super) fn prepare(view: &View<'_>, preparation: &Preparation<'_>) -> Effects {
     match preparation {
-        Preparation::Missing(task) => Effects::of([Action::Ensure, Action::CreateUpkeep(*task)]),
+        Preparation::Missing(task) => Effects::from_actions([Action::Ensure, Action::CreateUpkeep(*task)]),
         Preparation::UnderWay(_) | Preparation::Bad => Effects::default(),
         Preparation::Published((job, _))
         | Preparation::Checked(job)
         | Preparation::Fetched(job, _)
         | Preparation::AfterOther(job)
-        | Preparation::GoingOn(job) => Effects::of(deletion(job)),
+        | Preparation::GoingOn(job) => Effects::from_actions(deletion(job)),
         Preparation::TriedAgain(job, _) => try_again(view, job),
     }
 }
@@ -111,7 +111,7 @@ pub(super) fn prepare(view: &View<'_>, preparation: &Preparation<'_>) -> Effects
 /// Creates a failed Job again after a while.
 fn try_again(view: &View<'_>, job: &ObservedUpkeep) -> Effects {
     let left = job.created.map_or(0, |created| AGAIN - view.since(created));
-    if left > 0 { Effects::default().waking(Some(left)) } else { Effects::of(deletion(job)) }
+    if left > 0 { Effects::default().waking(Some(left)) } else { Effects::from_actions(deletion(job)) }
 }
 
 pub(super) fn deletion(job: &ObservedUpkeep) -> Option<Action> {

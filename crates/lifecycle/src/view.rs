@@ -2,14 +2,14 @@
 //! anything.
 
 use super::conditions::condition;
-use super::verdict::Input;
+use super::decision::Input;
 use api::{AttemptEnd, ConditionType, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use observe::{Blocked, ChildKey, ChildKind, Children, ObservedJob, ObservedPod};
 use plan::{Incarnation, Role};
 use protocol::attempt::RestartHistory;
 use protocol::gang::{GangPhase, GangStatus};
-use protocol::role::{Place, RoleName};
+use protocol::role::{ReplicaId, RoleName};
 use std::collections::BTreeSet;
 
 /// The numbers in a status. An older operator wrote only the attempt's number, because both were the same.
@@ -43,7 +43,7 @@ pub(super) struct View<'a> {
     /// The newest of these pods for each place.
     pub(super) pods: Vec<&'a ObservedPod>,
     /// Places whose program has exited with code 0, whether or not their pods still exist.
-    pub(super) done: BTreeSet<Place>,
+    pub(super) done: BTreeSet<ReplicaId>,
     /// The last report of the gang's leader, if its pod is of this incarnation.
     pub(super) gang: Option<&'a GangStatus>,
     /// Why an elastic gang gets another size in this reconciliation.
@@ -150,14 +150,15 @@ impl<'a> View<'a> {
     }
 
     /// The places of these pods that are done, and the places that the Jobs report as done.
-    pub(super) fn done_among(&self, pods: &[&ObservedPod]) -> BTreeSet<Place> {
-        let of_job = |job: &'a ObservedJob| job.completed.iter().map(|index| Place { role: job.role, index: *index });
+    pub(super) fn done_among(&self, pods: &[&ObservedPod]) -> BTreeSet<ReplicaId> {
+        let of_job =
+            |job: &'a ObservedJob| job.completed.iter().map(|index| ReplicaId { role: job.role, index: *index });
         let completed = self.jobs.iter().copied().flat_map(of_job);
-        completed.chain(pods.iter().filter(|pod| pod.succeeded()).map(|pod| pod.place())).collect()
+        completed.chain(pods.iter().filter(|pod| pod.succeeded()).map(|pod| pod.replica_id())).collect()
     }
 
     /// Whether the condition of this type is True; `None` if it does not exist.
-    pub(super) fn was(&self, type_: ConditionType) -> Option<bool> {
+    pub(super) fn condition_status(&self, type_: ConditionType) -> Option<bool> {
         condition(&self.record.conditions, type_).map(|c| c.status == "True")
     }
 
@@ -173,7 +174,7 @@ impl<'a> View<'a> {
 
     /// The sum of all known ends of attempts.
     pub(super) fn history(&self) -> RestartHistory {
-        super::history::of(&self.record)
+        super::history::restart_history(&self.record)
     }
 
     /// The first attempt that counts. A person requesting a restart has examined the attempts before it.
@@ -214,7 +215,7 @@ pub(super) fn pods_of(children: &Children, number: u32) -> Vec<&ObservedPod> {
     // The pod succeeded and vanished while the watch was broken. The Job reports that its place is done.
     let ended_unseen = |pod: &ObservedPod| {
         let job = children.job(pod.role).filter(|job| job.incarnation == number && job.completed.contains(&pod.index));
-        let is_last = || !all().any(|other| other.place() == pod.place() && other.created > pod.created);
+        let is_last = || !all().any(|other| other.replica_id() == pod.replica_id() && other.created > pod.created);
         job.is_some() && is_last()
     };
     let is_lost = |pod: &ObservedPod| pod.gone && !pod.succeeded();
@@ -224,14 +225,14 @@ pub(super) fn pods_of(children: &Children, number: u32) -> Vec<&ObservedPod> {
 /// The newest pod of each place, in the order of their places.
 fn newest<'p>(pods: &[&'p ObservedPod]) -> Vec<&'p ObservedPod> {
     let mut pods = pods.to_vec();
-    pods.sort_by(|a, b| (a.place(), b.created, a.gone, &b.uid).cmp(&(b.place(), a.created, b.gone, &a.uid)));
-    pods.dedup_by_key(|pod| pod.place());
+    pods.sort_by(|a, b| (a.replica_id(), b.created, a.gone, &b.uid).cmp(&(b.replica_id(), a.created, b.gone, &a.uid)));
+    pods.dedup_by_key(|pod| pod.replica_id());
     pods
 }
 
 /// The place of this worker.
-pub(super) fn worker(index: u16) -> Place {
-    Place { role: RoleName::WORKER, index: index.into() }
+pub(super) fn worker(index: u16) -> ReplicaId {
+    ReplicaId { role: RoleName::WORKER, index: index.into() }
 }
 
 pub(super) fn seconds(from: Timestamp, to: Timestamp) -> i64 {

@@ -15,7 +15,7 @@ const PRUNED_BY: [&str; 2] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/"];
 pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
     let volume = &plan.storage.checkpoint.as_ref()?.volume;
     let CheckpointVolume::New { size, storage_class, delete_with_job } = volume else { return None };
-    let mut labels = labels::of(plan);
+    let mut labels = labels::common(plan);
     let mut annotations = super::annotations(plan, []);
     if !delete_with_job {
         // Argo CD deletes an object that has this label of an Application, no owner, and no place in git. An

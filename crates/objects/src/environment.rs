@@ -40,7 +40,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    pub(super) fn of(plan: &Plan, role: &Role) -> Self {
+    pub(super) fn for_role(plan: &Plan, role: &Role) -> Self {
         let mut all = gang(plan, role);
         all.extend(framework::env(plan, role));
         all.extend(job(plan));

@@ -16,7 +16,7 @@ pub(super) fn setup(plan: &Plan) -> String {
     let restart = &plan.policy.failure.restart;
     let elastic = plan.gang.elastic.as_ref();
     let others = plan.gang.roles.iter().filter(|role| !role.name.is_worker());
-    let decides = |role: &Role| (role.name.to_string(), u32::from(role.completion.of(role.replicas)));
+    let decides = |role: &Role| (role.name.to_string(), u32::from(role.completion.required_pods(role.replicas)));
     let is_all = !plan.gang.has_roles() && plan.gang.workers().completion == Completion::EveryReplica;
     let deciding = plan.gang.roles.iter().map(decides).filter(|(_, count)| *count > 0);
     let setup = GangSetup {

@@ -206,7 +206,7 @@ struct Amounts(BTreeMap<String, Amount>);
 
 impl Amounts {
     /// The requests of a container. A limit counts as the request where there is none.
-    fn of(resources: Option<&ResourceRequirements>) -> Self {
+    fn from_resources(resources: Option<&ResourceRequirements>) -> Self {
         let lists = resources.into_iter().flat_map(|resources| [&resources.limits, &resources.requests]);
         let amounts = lists.flatten().flatten();
         Self(amounts.filter_map(|(name, amount)| Some((name.clone(), Amount::parse(&amount.0)?))).collect())
@@ -230,7 +230,7 @@ impl Amounts {
 /// The requests of a pod as a scheduler counts them: those of its containers and of the init containers that keep
 /// running beside them. If another init container needs more before them, that counts instead.
 fn requests(pod: &PodSpec) -> Amounts {
-    let of = |container: &Container| Amounts::of(container.resources.as_ref());
+    let of = |container: &Container| Amounts::from_resources(container.resources.as_ref());
     let (mut beside, mut before) = (Amounts::default(), Amounts::default());
     for container in pod.init_containers.iter().flatten() {
         let goes_on = container.restart_policy.as_deref() == Some("Always");

@@ -39,7 +39,7 @@ pub use isolation::network_policy;
 pub use plan::{labels, names};
 pub use pod::AGENT_PATH;
 pub use tensorboard::{Board, board};
-pub use upkeep::{errand, errand_name, policy_path, upkeep};
+pub use upkeep::{command_job, errand_name, policy_path, upkeep};
 pub use workload::{PodSet, PriorityClassRef, ResourceFlavor, ResourceFlavorSpec, Workload, WorkloadSpec, workload};
 
 use k8s_openapi::api::batch::v1::Job;
@@ -78,7 +78,7 @@ fn metadata(plan: &Plan, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(plan.identity.namespace.clone()),
-        labels: Some(labels::of(plan)),
+        labels: Some(labels::common(plan)),
         annotations: Some(annotations(plan, [(labels::INTENT, plan.identity.intent.clone())])),
         owner_references: Some(vec![plan.identity.owner.clone()]),
         ..ObjectMeta::default()

@@ -38,7 +38,7 @@ pub(super) const NOBODY: i64 = 65532;
 /// any case.
 pub(super) fn template(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast) -> PodTemplateSpec {
     let mut overlay = role.pod.overlay.clone();
-    let environment = Environment::of(plan, role);
+    let environment = Environment::for_role(plan, role);
     let mut template = PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(labels::of_pod(plan, role.name, incarnation)),
@@ -77,7 +77,7 @@ fn annotations(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast, environment: &Environment) -> PodSpec {
-    let mounts = Mounts::of(plan);
+    let mounts = Mounts::for_plan(plan);
     let scheduling = &role.pod.scheduling;
     let args = agent_args(plan, role, incarnation.attempt, past, environment);
     PodSpec {
@@ -89,13 +89,13 @@ fn pod(plan: &Plan, role: &Role, incarnation: Incarnation, past: &GangPast, envi
         init_containers: init_containers(plan),
         containers: vec![training(plan, role, args, environment, &mounts)],
         volumes: Some(volumes(plan, mounts).into_iter().chain(role.pod.volumes.iter().cloned()).collect()),
-        image_pull_secrets: some(&role.pod.image_pull_secrets),
+        image_pull_secrets: non_empty(&role.pod.image_pull_secrets),
         service_account_name: role.pod.service_account_name.clone(),
         priority_class_name: scheduling.priority.clone(),
         scheduler_name: scheduling.scheduler_name.clone(),
         node_selector: (!scheduling.node_selector.is_empty()).then(|| scheduling.node_selector.clone()),
         affinity: scheduling.affinity.clone(),
-        tolerations: some(&scheduling.tolerations),
+        tolerations: non_empty(&scheduling.tolerations),
         ..PodSpec::default()
     }
 }
@@ -166,7 +166,7 @@ fn training(plan: &Plan, role: &Role, args: Vec<String>, environment: &Environme
         args: Some(args),
         ports: plan.monitoring.metrics_port.map(|port| vec![metrics(port)]),
         env: Some(environment.of_container(role)),
-        env_from: some(&env_from(plan, role)),
+        env_from: non_empty(&env_from(plan, role)),
         resources: (role.pod.resources != ResourceRequirements::default()).then(|| role.pod.resources.clone()),
         working_dir: role.pod.working_dir.clone(),
         volume_mounts: Some(mounts.mounts.iter().chain(&role.pod.volume_mounts).cloned().collect()),
@@ -250,7 +250,7 @@ pub(super) struct Mounts {
 }
 
 impl Mounts {
-    fn of(plan: &Plan) -> Self {
+    fn for_plan(plan: &Plan) -> Self {
         let mut it = Self { volumes: Vec::new(), mounts: Vec::new() };
         it.add_agent(plan);
         it.add_config(plan, gang::key_projection(plan));
@@ -571,6 +571,6 @@ fn prefer_together(plan: &Plan, key: &str, affinity: &mut Affinity) {
     });
 }
 
-fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
+fn non_empty<T: Clone>(list: &[T]) -> Option<Vec<T>> {
     (!list.is_empty()).then(|| list.to_vec())
 }

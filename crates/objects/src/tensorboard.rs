@@ -33,7 +33,7 @@ pub struct Board {
 /// The TensorBoard of a plan that has one.
 #[must_use]
 pub fn board(plan: &Plan) -> Option<Board> {
-    let board = plan.monitoring.tensorboard.as_ref()?.beside()?;
+    let board = plan.monitoring.tensorboard.as_ref()?.board_beside_job()?;
     Some(Board { deployment: deployment(plan, board), service: service(plan) })
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use api::TrainingJob;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
-use plan::{self, Delivery, Runtime, Upkeep, is_reserved};
+use plan::{self, Delivery, OperatorInfo, Upkeep, is_reserved};
 use proptest::prelude::*;
 use protocol::attempt::RestartHistory;
 use protocol::proof::AnswerKey;
@@ -11,8 +11,8 @@ use std::num::NonZeroU16;
 
 mod roles;
 
-fn runtime() -> Runtime {
-    Runtime {
+fn runtime() -> OperatorInfo {
+    OperatorInfo {
         agent_image: "registry.example/trainingjob-operator:1".to_owned(),
         agent_image_pull_policy: Some("IfNotPresent".to_owned()),
         delivery: Delivery::Init,
@@ -86,7 +86,7 @@ fn a_simple_job() {
 }
 
 #[test]
-fn a_distributed_job_with_a_claim_for_checkpoints() {
+fn distributed_job_with_checkpoint_claim() {
     let spec = json!({
         "model": "bert-base",
         "dataset": "wiki text",
@@ -102,7 +102,7 @@ fn a_distributed_job_with_a_claim_for_checkpoints() {
 }
 
 #[test]
-fn a_job_with_most_there_is_in_its_second_attempt() {
+fn job_with_most_options_in_second_attempt() {
     let spec = json!({
         "model": "resnet152",
         "dataset": "imagenet",
@@ -157,7 +157,7 @@ fn a_job_with_most_there_is_in_its_second_attempt() {
 
 /// A program that finds `RANK` takes itself for one of several. `$(NAME)` still stands for what the agent withholds.
 #[test]
-fn only_programs_that_expect_it_find_what_makes_a_group() {
+fn group_variables_are_withheld_unless_program_expects_them() {
     const GROUP: &[&str] = &["--withhold=RANK,WORLD_SIZE,MASTER_ADDR,MASTER_PORT,PET_MASTER_PORT"];
     const TORCHRUN: &[&str] = &["--withhold=PET_MASTER_PORT"];
     const NOTHING: &[&str] = &[];
@@ -198,7 +198,7 @@ fn only_programs_that_expect_it_find_what_makes_a_group() {
 
 /// Values that depend on the size come from the agent, and from what the operator writes.
 #[test]
-fn an_elastic_job_is_not_told_how_many_it_is() {
+fn elastic_job_template_does_not_depend_on_size() {
     let elastic = |framework: &str, workers: u32| {
         json!({
             "model": "m", "dataset": "d", "numWorkers": workers, "gpusPerWorker": 2, "framework": framework,
@@ -248,7 +248,7 @@ fn an_elastic_job_is_not_told_how_many_it_is() {
 }
 
 #[test]
-fn a_job_with_its_data_on_claims() {
+fn job_with_model_and_data_on_claims() {
     let spec = json!({
         "model": "pvc://models-pvc/llama",
         "dataset": "pvc://datasets-pvc",
@@ -270,7 +270,7 @@ fn a_tensorflow_job() {
 }
 
 #[test]
-fn a_jax_job_admitted_by_pod_security_restricted() {
+fn jax_job_satisfies_restricted_pod_security() {
     let spec = json!({
         "model": "gpt", "dataset": "c4", "numWorkers": 2, "gpusPerWorker": 8, "framework": "jax",
         "checkpoint": { "storage": { "type": "pvc", "pvcName": "shared" } },
@@ -314,7 +314,7 @@ fn every_object_can_be_selected_and_traced_to_its_job() {
 }
 
 #[test]
-fn who_has_a_host_name() {
+fn host_names_setting_decides_pods_selected_by_service() {
     let index_of = |more: Value| {
         let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "image": "a.test/a:1" });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -364,7 +364,7 @@ fn incarnations_differ_only_in_their_numbers() {
 }
 
 #[test]
-fn the_agents_are_told_of_their_gang() {
+fn agents_receive_gang_setup_and_restart_history() {
     let spec = json!({
         "model": "m", "dataset": "d", "numWorkers": 3, "networking": { "masterPort": 3000 },
         "failurePolicy": { "restartPolicy": "Always", "backoffLimit": 7 },
@@ -390,7 +390,7 @@ fn the_agents_are_told_of_their_gang() {
 }
 
 #[test]
-fn a_worker_with_others_has_the_gangs_key_and_one_that_is_asked_that_of_its_answers() {
+fn gang_key_and_answer_key_are_mounted_where_needed() {
     let of = |workers: u32, enabled: bool| {
         let monitoring = json!({ "enabled": enabled });
         plan_of(
@@ -411,8 +411,8 @@ fn a_worker_with_others_has_the_gangs_key_and_one_that_is_asked_that_of_its_answ
         assert_eq!(secret.is_some(), !options.is_empty());
         let pod = built(&plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
         let args = training(&pod).args.clone().unwrap();
-        let told = args.iter().filter(|arg| arg.starts_with("--gang-key") || arg.starts_with("--answer-key"));
-        assert_eq!(told.collect::<Vec<_>>(), options);
+        let reported = args.iter().filter(|arg| arg.starts_with("--gang-key") || arg.starts_with("--answer-key"));
+        assert_eq!(reported.collect::<Vec<_>>(), options);
         let sources = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.projected?.sources);
         let mut mounted = sources.flatten().filter_map(|source| source.secret);
         let Some(secret) = secret else {
@@ -434,7 +434,7 @@ fn a_worker_with_others_has_the_gangs_key_and_one_that_is_asked_that_of_its_answ
 }
 
 #[test]
-fn other_pods_reach_only_the_metrics_of_an_isolated_gang() {
+fn isolated_gang_exposes_only_metrics_to_other_pods() {
     let of = |fields: Value| {
         let mut spec = json!({ "model": "m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 0 });
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -469,7 +469,7 @@ fn other_pods_reach_only_the_metrics_of_an_isolated_gang() {
 
 /// A Service, a NetworkPolicy and affinities outlive an upgrade, and so do pods.
 #[test]
-fn each_selector_matches_the_pods_that_it_is_for_and_no_others() {
+fn each_selector_matches_exactly_its_pods() {
     let uid = "6f1f4d1e-0000-4000-8000-000000000001";
     let before_0_2 = |component: &str| -> BTreeMap<String, String> {
         let labels = [
@@ -491,7 +491,7 @@ fn each_selector_matches_the_pods_that_it_is_for_and_no_others() {
         });
         let plan = plan_of("x", &spec);
         let mut gang: Vec<_> = [1, 2].iter().flat_map(|number| built(&plan, *number).jobs).collect();
-        let errand = errand(&plan, "x-checkpoints-1".into(), &[]).unwrap();
+        let errand = command_job(&plan, "x-checkpoints-1".into(), &[]).unwrap();
         let board = pods_of(board(&plan).unwrap().deployment.spec.unwrap().template);
         let mut others = vec![board, pods_of(errand.spec.unwrap().template)];
         let namesake = plan.identity.uid.replace('1', "2");
@@ -526,7 +526,7 @@ fn each_selector_matches_the_pods_that_it_is_for_and_no_others() {
 }
 
 #[test]
-fn an_agent_that_was_killed_comes_back_where_the_cluster_can_do_that() {
+fn killed_agent_is_restarted_where_cluster_supports_it() {
     let mut plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
     let rules = |plan: &Plan| {
         let pod = built(plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
@@ -540,7 +540,7 @@ fn an_agent_that_was_killed_comes_back_where_the_cluster_can_do_that() {
 }
 
 #[test]
-fn the_agents_image_is_mounted_where_the_cluster_can_do_that() {
+fn agent_image_is_mounted_where_cluster_supports_it() {
     let mut plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
     let pod = |plan: &Plan| built(plan, 1).jobs.remove(0).spec.unwrap().template.spec.unwrap();
     let copied = pod(&plan);
@@ -574,7 +574,7 @@ fn the_agents_image_is_mounted_where_the_cluster_can_do_that() {
 }
 
 #[test]
-fn the_agent_is_told_what_to_watch() {
+fn agent_args_reflect_monitoring_and_failure_policy() {
     const ANSWER_KEY: &str = "--answer-key=/etc/training-config/.gang/answers";
     let args = |mut fields: Value| {
         fields["checkpoint"] = json!({ "enabled": false });
@@ -641,7 +641,7 @@ fn prometheus_finds_the_agent() {
 }
 
 #[test]
-fn an_agent_in_the_nodes_network_listens_at_the_pods_address() {
+fn agent_in_host_network_listens_on_pod_address() {
     let source = |fields: Value| {
         let pod = pod_of(&fields);
         let variables = training(&pod).env.clone().unwrap_or_default();
@@ -672,7 +672,7 @@ fn labels_and_annotations_reach_every_object() {
         vec![service.metadata, config.metadata, claim.clone(), board.service.metadata, board.deployment.metadata];
     let mut pods = vec![board.deployment.spec.unwrap().template.metadata.unwrap()];
     let others = [Upkeep::Fetch, Upkeep::Copy, Upkeep::Publish].map(|task| upkeep(&plan, task).unwrap());
-    let errand = errand(&plan, "x-errand".to_owned(), &[]).unwrap();
+    let errand = command_job(&plan, "x-errand".to_owned(), &[]).unwrap();
     for job in jobs.into_iter().chain(others).chain([errand]) {
         all.push(job.metadata);
         pods.push(job.spec.unwrap().template.metadata.unwrap());
@@ -692,11 +692,11 @@ fn labels_and_annotations_reach_every_object() {
     assert!(!claim.labels.unwrap().contains_key("argocd.argoproj.io/instance"));
     let mut refused = plan.clone();
     refused.identity.labels.insert(labels::MANAGED_BY.to_owned(), "me".to_owned());
-    assert_eq!(labels::of(&refused), labels::of(&plan));
+    assert_eq!(labels::common(&refused), labels::common(&plan));
 }
 
 #[test]
-fn the_backend_acts_where_a_framework_reads_a_variable_for_it() {
+fn backend_sets_variable_that_framework_reads() {
     let read = |framework: &str, backend: &str, gpus: u16, own: Value| {
         let networking = if backend.is_empty() { json!({}) } else { json!({ "backend": backend }) };
         let pod = pod_of(
@@ -727,7 +727,7 @@ fn the_backend_acts_where_a_framework_reads_a_variable_for_it() {
 }
 
 #[test]
-fn labels_are_tags_of_the_runs() {
+fn job_labels_become_tracker_run_tags() {
     let (long_value, long_key) = ("v".repeat(63), format!("{}.example/k", "d".repeat(243)));
     let pod = pod_of(&json!({
         "labels": { "team": "vision", "budget": long_value, long_key: "v", "mlflow.runName": "mine", "tuning_job_uid": "u", "attempt": "9" },
@@ -742,7 +742,7 @@ fn labels_are_tags_of_the_runs() {
 }
 
 #[test]
-fn trackers_find_the_attempt_and_its_keys() {
+fn trackers_get_attempt_name_and_secret_keys() {
     let pod = pod_of(&json!({
         "monitoring": {
             "mlflowTrackingUri": "http://mlflow.example:5000", "mlflowExperiment": "cost $(x)", "wandbProject": "p",
@@ -785,14 +785,14 @@ fn board_of(fields: &Value) -> Option<Board> {
 }
 
 #[test]
-fn a_tensorboard() {
+fn tensorboard_deployment_and_service() {
     let fields = json!({ "output": "pvc://out/runs", "numWorkers": 1, "imagePullSecrets": [{ "name": "registry" }] });
     let Board { deployment, service } = board_of(&fields).unwrap();
     insta::assert_json_snapshot!("tensorboard", json!({ "deployment": deployment, "service": service }));
 }
 
 #[test]
-fn a_tensorboard_looks_where_the_workers_write() {
+fn tensorboard_mounts_volume_that_workers_write() {
     let volume = |fields: Value| {
         let pod = board_of(&fields).map(|board| board.deployment.spec.unwrap().template.spec.unwrap());
         pod.map(|pod| (serde_json::to_value(&pod.volumes.unwrap()[0]).unwrap(), pod.affinity.is_some()))
@@ -813,7 +813,7 @@ fn a_tensorboard_looks_where_the_workers_write() {
 
 /// MetricHistories and users find the workers by these labels. A TensorBoard is not a worker.
 #[test]
-fn a_tensorboard_is_no_worker() {
+fn tensorboard_is_not_labelled_as_worker() {
     let Board { deployment, service } = board_of(&json!({ "output": "pvc://out" })).unwrap();
     let spec = deployment.spec.unwrap();
     let pod = spec.template.metadata.unwrap().labels.unwrap();
@@ -828,7 +828,7 @@ fn a_tensorboard_is_no_worker() {
 }
 
 #[test]
-fn the_gangs_variables_are_all_reserved_and_none_of_an_attempt_is_in_the_pod() {
+fn gang_variables_are_reserved_and_attempt_ones_not_in_pod() {
     let user = ["MODEL", "DATASET", "OUTPUT_DIR", "CHECKPOINT_FREQUENCY", "PYTHONUNBUFFERED"];
     for framework in ["pytorch", "tensorflow", "jax"] {
         let pod = pod_of(&json!({ "framework": framework, "output": "pvc://o" }));
@@ -844,7 +844,7 @@ fn the_gangs_variables_are_all_reserved_and_none_of_an_attempt_is_in_the_pod() {
 
 /// The kubelet expands what the container has, and would leave anything else as it is.
 #[test]
-fn the_container_has_what_only_the_kubelet_knows_and_the_rest_refers_to_that() {
+fn container_env_has_only_kubelet_values_and_others_refer_to_it() {
     for framework in ["pytorch", "tensorflow", "jax"] {
         let pod = pod_of(&json!({ "framework": framework, "output": "pvc://o", "hyperparameters": { "epochs": 1 } }));
         let of_container: Vec<&str> = training(&pod).env.iter().flatten().map(|v| v.name.as_str()).collect();
@@ -883,7 +883,7 @@ fn by_kubelet(text: &str, known: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_reference_of_the_users_to_what_the_agent_sets_reaches_the_agent() {
+fn user_references_to_agent_variables_reach_agent() {
     let ours = "$(RANK)";
     for (text, agent_has) in [
         (ours, "$(RANK)"),
@@ -924,7 +924,7 @@ fn a_reference_of_the_users_to_what_the_agent_sets_reaches_the_agent() {
 }
 
 #[test]
-fn a_users_variable_replaces_ours() {
+fn user_variable_replaces_operator_variable() {
     let pod = pod_of(&json!({
         "env": [{ "name": "MODEL", "value": "mine" }, { "name": "WHO", "value": "$(NODE_RANK)" }],
         "podTemplate": { "spec": { "containers": [{ "name": "training", "env": [
@@ -941,7 +941,7 @@ fn a_users_variable_replaces_ours() {
 }
 
 #[test]
-fn what_a_job_does_not_name_is_no_variable() {
+fn unset_model_and_dataset_set_no_variable() {
     let pod = pod_of(&json!({ "model": null, "dataset": null }));
     let none: Vec<&str> = Vec::new();
     assert_eq!((env(training(&pod), "MODEL"), env(training(&pod), "DATASET")), (none.clone(), none));
@@ -951,13 +951,13 @@ fn what_a_job_does_not_name_is_no_variable() {
 }
 
 #[test]
-fn text_is_not_expanded() {
+fn dollar_references_in_text_are_escaped() {
     let pod = pod_of(&json!({ "model": "a$(b)$c" }));
     assert_eq!(env(training(&pod), "MODEL"), ["a$$(b)$$c"]);
 }
 
 #[test]
-fn tf_config_is_as_long_as_the_plan_expects() {
+fn tf_config_length_matches_plan() {
     for workers in [1, 2, 10, 11, 1000] {
         let pod = pod_of(&json!({ "framework": "tensorflow", "numWorkers": workers }));
         let text =
@@ -970,7 +970,7 @@ fn tf_config_is_as_long_as_the_plan_expects() {
 }
 
 #[test]
-fn shared_memory_of_the_users_replaces_ours() {
+fn user_shared_memory_replaces_operator_volume() {
     for fields in [
         json!({ "volumes": [{ "name": "big", "emptyDir": {} }], "volumeMounts": [{ "name": "big", "mountPath": "/dev/shm/" }] }),
         json!({ "podTemplate": { "spec": {
@@ -995,7 +995,7 @@ fn shared_memory_of_the_users_replaces_ours() {
 
 /// The program must not delete what another container may have put there.
 #[test]
-fn shared_memory_is_cleared_where_no_other_container_has_it() {
+fn shared_memory_is_cleared_unless_another_container_mounts_it() {
     let clears = |containers: &str| {
         let mount = json!([{ "name": "trainingjob-shm", "mountPath": "/dev/shm" }]);
         let other = json!({ "name": "helper", "image": "i", "volumeMounts": mount });
@@ -1010,7 +1010,7 @@ fn shared_memory_is_cleared_where_no_other_container_has_it() {
 }
 
 #[test]
-fn a_volume_of_the_template_replaces_the_specs_whole() {
+fn template_volume_replaces_spec_volume_entirely() {
     let pod = pod_of(&json!({
         "volumes": [{ "name": "scratch", "emptyDir": {} }],
         "podTemplate": { "spec": { "volumes": [{ "name": "scratch", "hostPath": { "path": "/scratch" } }] } },
@@ -1021,7 +1021,7 @@ fn a_volume_of_the_template_replaces_the_specs_whole() {
 }
 
 #[test]
-fn a_pod_in_the_nodes_network_still_finds_the_others() {
+fn host_network_pod_uses_cluster_dns() {
     let policy = |spec: Value| pod_of(&json!({ "podTemplate": { "spec": spec } })).dns_policy;
     assert_eq!(policy(json!({ "hostNetwork": true })).as_deref(), Some("ClusterFirstWithHostNet"));
     assert_eq!(policy(json!({ "hostNetwork": true, "dnsPolicy": "None" })).as_deref(), Some("None"));
@@ -1029,7 +1029,7 @@ fn a_pod_in_the_nodes_network_still_finds_the_others() {
 }
 
 #[test]
-fn graces_nest() {
+fn agent_grace_derives_from_pod_grace() {
     for (pod, agent) in [(60, 45), (120, 90), (1, 1), (0, 1)] {
         let pod = pod_of(&json!({ "podTemplate": { "spec": { "terminationGracePeriodSeconds": pod } } }));
         assert_eq!(training(&pod).args.as_ref().unwrap()[2], format!("--grace-seconds={agent}"));
@@ -1038,7 +1038,7 @@ fn graces_nest() {
 
 /// Kubernetes counts a pod's grace from before its hook runs, the agent its own from SIGTERM, which comes after.
 #[test]
-fn a_hook_that_sleeps_takes_its_time_from_the_grace() {
+fn sleeping_hook_is_deducted_from_agent_grace() {
     for (hook, agent) in [
         (json!({ "sleep": { "seconds": 20 } }), 30),
         (json!({ "sleep": { "seconds": 59 } }), 1),
@@ -1055,7 +1055,7 @@ fn a_hook_that_sleeps_takes_its_time_from_the_grace() {
 }
 
 #[test]
-fn topology_is_preferred_besides_the_templates_affinity() {
+fn topology_preference_is_added_to_template_affinity() {
     let pod = pod_of(&json!({
         "scheduling": { "topologyKey": "zone" },
         "podTemplate": { "spec": { "affinity": { "podAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -1139,7 +1139,7 @@ fn pieces() -> Vec<(&'static str, Value, bool)> {
 proptest! {
     /// A later piece of the same field replaces an earlier one, so only what stands in the end counts.
     #[test]
-    fn no_template_breaks_the_gang(pieces in prop::sample::subsequence(pieces(), 0..=6).prop_shuffle()) {
+    fn accepted_pod_template_never_breaks_gang(pieces in prop::sample::subsequence(pieces(), 0..=6).prop_shuffle()) {
         let helper = json!({ "name": "helper", "image": "i" });
         let mut template =
             json!({ "metadata": {}, "spec": { "containers": [{ "name": "training" }, helper], "initContainers": [] } });
@@ -1164,7 +1164,7 @@ proptest! {
 }
 
 #[test]
-fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
+fn job_with_checkpoints_in_bucket() {
     let spec = json!({
         "model": "m", "dataset": "d", "numWorkers": 2, "monitoring": { "enabled": false },
         "checkpoint": {
@@ -1204,7 +1204,7 @@ fn a_job_that_keeps_its_checkpoints_in_a_bucket() {
 }
 
 #[test]
-fn looking_after_checkpoints_takes_no_gpu_and_nothing_but_the_folder() {
+fn checkpoint_upkeep_needs_no_gpu_and_only_its_folder() {
     let spec = json!({
         "model": "pvc://m", "dataset": "d", "numWorkers": 2, "gpusPerWorker": 8,
         "checkpoint": { "storage": { "type": "pvc" }, "backup": { "destination": "s3://copies/x" } },
@@ -1217,7 +1217,7 @@ fn looking_after_checkpoints_takes_no_gpu_and_nothing_but_the_folder() {
 }
 
 #[test]
-fn fetching_takes_no_gpu_no_queue_and_no_root() {
+fn fetch_job_needs_no_gpu_no_queue_and_no_root() {
     let spec = json!({
         "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 8, "credentialsSecret": "keys",
         "cache": { "pvcName": "cache", "path": "shared" },
@@ -1236,7 +1236,7 @@ fn mounts_of(pod: &PodSpec) -> Vec<(String, String, Option<String>)> {
 }
 
 #[test]
-fn workers_mount_what_was_fetched_and_nothing_else_of_the_cache() {
+fn workers_mount_only_fetched_content_of_cache() {
     let mut job = job_of(
         "x",
         &json!({
@@ -1266,7 +1266,7 @@ fn workers_mount_what_was_fetched_and_nothing_else_of_the_cache() {
 }
 
 #[test]
-fn the_only_worker_has_an_init_container_that_fetches() {
+fn single_worker_fetches_in_init_container() {
     let spec = json!({ "model": "hf://org/model", "numWorkers": 1, "gpusPerWorker": 0, "credentialsSecret": "keys" });
     let pod = pod_of(&spec);
     assert_eq!(
@@ -1285,7 +1285,7 @@ fn the_only_worker_has_an_init_container_that_fetches() {
 }
 
 #[test]
-fn a_limit_of_a_shared_cache_reaches_its_fetch() {
+fn shared_cache_limit_reaches_fetch_job() {
     let spec = |cache: serde_json::Value| json!({ "model": "hf://org/model", "numWorkers": 1, "gpusPerWorker": 0, "cache": cache });
     let request = |job: Job| {
         let args = job.spec.unwrap().template.spec.unwrap().containers[0].args.clone().unwrap();
@@ -1305,7 +1305,7 @@ fn a_limit_of_a_shared_cache_reaches_its_fetch() {
 }
 
 #[test]
-fn a_network_policy_lets_the_operator_ask_a_fetch() {
+fn network_policy_allows_operator_to_reach_fetch() {
     let spec =
         json!({ "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "cache": { "pvcName": "cache" } });
     let plan = plan_of("x", &spec);
@@ -1319,7 +1319,7 @@ fn a_network_policy_lets_the_operator_ask_a_fetch() {
 }
 
 #[test]
-fn a_fetch_serves_nothing_without_monitoring() {
+fn fetch_without_monitoring_serves_no_metrics() {
     let spec = json!({
         "model": "hf://org/model", "numWorkers": 2, "gpusPerWorker": 0, "cache": { "pvcName": "cache" },
         "monitoring": { "enabled": false },
@@ -1332,7 +1332,7 @@ fn a_fetch_serves_nothing_without_monitoring() {
 }
 
 #[test]
-fn a_program_that_streams_has_the_address_and_the_credentials() {
+fn streaming_program_gets_address_and_credentials() {
     let data = json!([{ "name": "set", "uri": "s3://bucket/set", "access": "Stream", "env": "DATASET" }]);
     let pod = pod_of(&json!({ "numWorkers": 2, "gpusPerWorker": 0, "credentialsSecret": "keys", "data": data }));
     let args = training(&pod).args.clone().unwrap();
@@ -1345,7 +1345,7 @@ fn a_program_that_streams_has_the_address_and_the_credentials() {
 /// Argo CD deletes an object that has the label, no owner and no place in git, because it takes it for an
 /// application's.
 #[test]
-fn a_claim_that_outlives_its_job_belongs_to_no_application() {
+fn retained_claim_is_not_pruned_by_argo_cd() {
     const INSTANCE: &str = "app.kubernetes.io/instance";
     const ARGO_CD: &str = "argocd.argoproj.io/sync-options";
     let claim = |policy: &str| {
@@ -1364,7 +1364,7 @@ fn a_claim_that_outlives_its_job_belongs_to_no_application() {
 
 /// It parses what a hostile program may have written.
 #[test]
-fn looking_after_checkpoints_takes_no_token_and_few_capabilities() {
+fn checkpoint_upkeep_has_no_token_and_few_capabilities() {
     let pod = |fields: Value| {
         let mut spec = json!({
             "model": "m", "dataset": "d", "numWorkers": 2, "serviceAccountName": "team",
@@ -1440,7 +1440,7 @@ fn grouped(scheduling: &Value) -> Value {
 }
 
 #[test]
-fn a_gang_of_volcano() {
+fn volcano_gang_builds_volcano_pod_group() {
     // The most that a pod needs at a time: 10Gi before its containers, of which the two have 9Gi.
     assert_eq!(
         grouped(&json!({ "gang": "volcano", "queue": "research", "priority": "high" })),
@@ -1456,7 +1456,7 @@ fn a_gang_of_volcano() {
 }
 
 #[test]
-fn a_gang_of_the_coscheduling_plugin() {
+fn coscheduling_gang_builds_plugin_pod_group() {
     assert_eq!(
         grouped(&json!({ "gang": "coscheduling", "queue": "research" })),
         json!({
@@ -1470,7 +1470,7 @@ fn a_gang_of_the_coscheduling_plugin() {
 }
 
 #[test]
-fn a_gang_of_kubernetes() {
+fn native_gang_builds_kubernetes_pod_group() {
     assert_eq!(
         grouped(&json!({ "gang": "native" })),
         json!({
@@ -1484,7 +1484,7 @@ fn a_gang_of_kubernetes() {
 
 /// A gang that may run smaller is placed as soon as there is room for the smallest.
 #[test]
-fn a_group_of_an_elastic_gang_is_of_the_fewest_workers() {
+fn pod_group_of_elastic_gang_requires_min_workers() {
     let spec = json!({
         "model": "m", "dataset": "d", "numWorkers": 3, "scheduling": { "gang": "volcano" },
         "elastic": { "minWorkers": 2, "maxWorkers": 4 }, "checkpoint": { "enabled": false },
@@ -1496,7 +1496,7 @@ fn a_group_of_an_elastic_gang_is_of_the_fewest_workers() {
 
 /// What is posted is what was built, whatever the types know of it.
 #[test]
-fn a_job_without_a_group_is_posted_as_it_is() {
+fn job_without_pod_group_is_posted_unchanged() {
     let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
     let job = built(&plan, 1).jobs.remove(0);
     let whole = posted(&plan, &job);

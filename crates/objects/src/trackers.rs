@@ -58,7 +58,7 @@ pub(super) fn env(plan: &Plan) -> Vec<EnvVar> {
     if let Some(secret) = &monitoring.tracker_secret {
         env.extend(SECRETS.map(|key| from_secret(secret, key)));
     }
-    if let Some(board) = monitoring.tensorboard.as_ref().and_then(plan::TensorBoard::beside) {
+    if let Some(board) = monitoring.tensorboard.as_ref().and_then(plan::TensorBoard::board_beside_job) {
         env.push(var("TENSORBOARD_LOG_DIR", board.log_dir()));
         // Hugging Face's Trainer uses this name.
         env.push(var("TENSORBOARD_LOGGING_DIR", board.log_dir()));

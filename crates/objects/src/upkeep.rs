@@ -60,7 +60,7 @@ fn look_after_checkpoints(plan: &Plan, task: Upkeep) -> Option<Job> {
 ///
 /// It ends with its TrainingJob, which is not its controller. Any client that may create Jobs may create it.
 #[must_use]
-pub fn errand(plan: &Plan, name: String, args: &[String]) -> Option<Job> {
+pub fn command_job(plan: &Plan, name: String, args: &[String]) -> Option<Job> {
     let checkpoint = plan.storage.checkpoint.as_ref()?;
     let owner = OwnerReference { controller: None, block_owner_deletion: None, ..plan.identity.owner.clone() };
     let labels = [

@@ -35,7 +35,7 @@ impl AgentAnswer {
 pub struct AgentPolls {
     answer: Option<(Arc<AgentStatus>, Timestamp)>,
     silence: Option<Silence>,
-    first: Option<Pace>,
+    first: Option<PaceBaseline>,
 }
 
 /// A pod whose agent does not answer.
@@ -46,19 +46,19 @@ struct Silence {
     /// Why its last answer was refused, if one came.
     refusal: Option<String>,
     /// Whether this has been logged.
-    told: bool,
+    is_logged: bool,
 }
 
 /// The point from which the pace is measured.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct PaceBaseline {
     /// The program: its attempt, and when its agent began.
     program: (u32, Option<Timestamp>),
     since: Timestamp,
     percent: f64,
 }
 
-impl Pace {
+impl PaceBaseline {
     /// Seconds that the rest takes at the pace so far.
     fn remaining(&self, percent: f64, time: Timestamp) -> Option<i64> {
         let (done, took) = (percent - self.percent, time.duration_since(self.since).as_secs_f64());
@@ -79,7 +79,7 @@ impl AgentPolls {
             let program = (status.report.attempt, status.report.started_at);
             // Another program resumes at another point.
             self.first = self.first.filter(|first| first.program == program && percent >= first.percent);
-            self.first.get_or_insert(Pace { program, since: now, percent });
+            self.first.get_or_insert(PaceBaseline { program, since: now, percent });
         }
         self.answer = Some((Arc::new(status), now));
         self.silence = None;
@@ -88,16 +88,17 @@ impl AgentPolls {
     /// Records that the agent in the pod with this UID gave no answer, or that its answer was refused for this reason.
     pub fn failed(&mut self, pod: &str, refusal: Option<String>) {
         let before = self.silence.take().filter(|silence| silence.pod == pod);
-        let (since, told) = before.map_or_else(|| (Timestamp::now(), false), |silence| (silence.since, silence.told));
-        self.silence = Some(Silence { pod: pod.to_owned(), since, refusal, told });
+        let (since, reported) =
+            before.map_or_else(|| (Timestamp::now(), false), |silence| (silence.since, silence.is_logged));
+        self.silence = Some(Silence { pod: pod.to_owned(), since, refusal, is_logged: reported });
     }
 
     /// Whether to log that an agent is silent, which is once it has been silent for long. An agent whose program has
     /// just ended is silent for a moment.
-    pub fn is_to_be_told(&mut self) -> bool {
-        let Some(silence) = self.silence.as_mut().filter(|silence| !silence.told) else { return false };
-        silence.told = Timestamp::now().duration_since(silence.since) >= Self::SILENT;
-        silence.told
+    pub fn needs_logging(&mut self) -> bool {
+        let Some(silence) = self.silence.as_mut().filter(|silence| !silence.is_logged) else { return false };
+        silence.is_logged = Timestamp::now().duration_since(silence.since) >= Self::SILENT;
+        silence.is_logged
     }
 
     /// Since when the agent of the last asked pod has not answered, also if it never did.
@@ -133,7 +134,7 @@ mod tests {
     use protocol::report::Report;
 
     #[test]
-    fn an_answer_outlives_failures() {
+    fn last_agent_answer_survives_failed_polls() {
         let mut polls = AgentPolls::default();
         assert_eq!((polls.is_up(), polls.answer().is_some()), (None, false));
         polls.failed("a", None);
@@ -152,25 +153,25 @@ mod tests {
     }
 
     #[test]
-    fn the_silence_of_one_pod_is_not_the_nexts() {
+    fn agent_silence_is_tracked_per_pod() {
         let mut polls = AgentPolls::default();
         polls.failed("a", None);
         let long_ago = Timestamp::UNIX_EPOCH;
         polls.silence.as_mut().unwrap().since = long_ago;
         polls.failed("a", None);
         assert_eq!(polls.silent_since(), Some(long_ago));
-        assert_eq!([polls.is_to_be_told(), polls.is_to_be_told()], [true, false], "once");
+        assert_eq!([polls.needs_logging(), polls.needs_logging()], [true, false], "once");
         polls.failed("a", None);
-        assert!(!polls.is_to_be_told());
+        assert!(!polls.needs_logging());
         polls.failed("b", None);
         assert_ne!(polls.silent_since(), Some(long_ago));
-        assert!(!polls.is_to_be_told(), "it may have just ended");
+        assert!(!polls.needs_logging(), "it may have just ended");
     }
 
     #[test]
-    fn what_remains_is_told_once_the_pace_is_known() {
+    fn remaining_time_is_reported_once_pace_is_known() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let pace = Pace { program: (1, None), since: at(100), percent: 40.0 };
+        let pace = PaceBaseline { program: (1, None), since: at(100), percent: 40.0 };
         assert_eq!(pace.remaining(40.1, at(160)), None, "hardly anything was done");
         assert_eq!(pace.remaining(50.0, at(105)), None, "too short");
         assert_eq!(pace.remaining(50.0, at(160)), Some(300), "ten percent took a minute, fifty are left");
@@ -178,15 +179,15 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_of_one_program() {
+    fn pace_is_measured_per_program_run() {
         let mut polls = AgentPolls::default();
-        let mut tell = |attempt, percent| {
+        let mut first_percent = |attempt, percent| {
             let report = Report { attempt, ..Report::default() };
             polls.answered(AgentStatus { report, percent: Some(percent), ..AgentStatus::default() });
             polls.first.map(|first| first.percent)
         };
-        assert_eq!([tell(1, 10.0), tell(1, 20.0)], [Some(10.0), Some(10.0)]);
-        assert_eq!([tell(2, 30.0), tell(2, 40.0)], [Some(30.0), Some(30.0)], "another attempt");
-        assert_eq!(tell(2, 5.0), Some(5.0), "it began again");
+        assert_eq!([first_percent(1, 10.0), first_percent(1, 20.0)], [Some(10.0), Some(10.0)]);
+        assert_eq!([first_percent(2, 30.0), first_percent(2, 40.0)], [Some(30.0), Some(30.0)], "another attempt");
+        assert_eq!(first_percent(2, 5.0), Some(5.0), "it began again");
     }
 }

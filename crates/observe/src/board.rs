@@ -12,7 +12,7 @@ pub struct ObservedTensorBoard {
     /// Nothing is tried before this time.
     pub wait: Option<Instant>,
     /// The last published reason why there is none.
-    pub told: Option<String>,
+    pub published_reason: Option<String>,
 }
 
 /// One object of a TensorBoard.

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_and_then_a_rate() {
+    fn bucket_allows_burst_and_then_steady_rate() {
         let (begun, mut bucket) = (Instant::now(), Bucket::<10, 60>::default());
         let mut taken = 0;
         for tick in 0..36_000 {

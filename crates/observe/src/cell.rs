@@ -1,8 +1,8 @@
 //! All that is remembered of one TrainingJob, in one place.
 
-use super::ours::Ours;
+use super::ownership::Ownership;
 use super::{
-    AgentAnswer, AgentPolls, Bucket, Children, ObservedPod, ObservedTensorBoard, ObservedUpkeep, ProgressTurn,
+    AgentAnswer, AgentPolls, Bucket, Children, ObservedPod, ObservedTensorBoard, ObservedUpkeep, ProgressWrites,
 };
 use api::{DataStatus, TrainingJobStatus};
 use jiff::Timestamp;
@@ -40,7 +40,7 @@ pub struct Cell {
     /// Its name, once it has been seen.
     pub(super) name: String,
     /// Which pods belong to it, and which do not.
-    pub(super) ours: Ours,
+    pub(super) ours: Ownership,
     /// The TrainingJob no longer exists; some of its objects still may.
     pub forgotten: bool,
     /// Name of the TrainingJob by the label of its pods. A job that was deleted before this operator started is never
@@ -131,7 +131,7 @@ pub struct Writes {
     /// Since when counters alone differ from what is written.
     pub counters_since: Option<Instant>,
     /// When what the program reports was last written.
-    pub progress: ProgressTurn,
+    pub progress: ProgressWrites,
     /// Writes that follow from observations alone, such as an agent's answer: 30 at once and then one in 10 s.
     pub observations: Bucket<30, 10>,
 }
@@ -172,7 +172,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn events_of_one_reason_have_a_rate_and_are_published_once() {
+    fn events_are_deduplicated_and_rate_limited_per_reason() {
         let (begun, mut publications) = (Instant::now(), Publications::default());
         let mut admitted = 0;
         // Ten new ones every 2 s for an hour.

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_that_tell_nothing_new_are_read_less_and_less_often() {
+    fn event_reads_back_off_while_nothing_is_new() {
         let after = |events_read_in_vain| Children { events_read_in_vain, ..Children::default() }.read_events_after();
         let seconds = [0, 1, 2, 3, 4, 5, 6, u32::MAX].map(|times| after(times).as_secs());
         assert_eq!(seconds, [15, 15, 30, 60, 120, 240, 240, 240]);

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Event;
 ///
 /// It has the object's UID, because what kept the Job's pods from being created says nothing about existing pods.
 #[must_use]
-pub fn telling(events: &[Event]) -> Option<ObjectEvent> {
+pub fn most_telling(events: &[Event]) -> Option<ObjectEvent> {
     events.iter().filter_map(|event| Some((time(event), classify(event)?))).max_by_key(|(at, _)| *at).map(|(_, n)| n)
 }
 
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_cause_without_the_changing_pod_name() {
+    fn newest_event_cause_is_kept_without_pod_name() {
         let events = [
             event(
                 "FailedCreate",
@@ -72,7 +72,7 @@ mod tests {
             event("SuccessfulCreate", "Created pod: x", 3),
             event("FailedMount", "MountVolume.SetUp failed", 1),
         ];
-        let note = telling(&events).unwrap();
+        let note = most_telling(&events).unwrap();
         assert_eq!(
             (note.reason.as_str(), note.message.as_str()),
             ("QuotaExceeded", "exceeded quota: q, requested: pods=1")
@@ -80,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn pod_security_in_its_own_words() {
+    fn pod_security_denial_keeps_its_own_message() {
         let words = r#"violates PodSecurity "restricted:latest": runAsNonRoot != true"#;
         let event = event("FailedCreate", &format!(r#"Error creating: pods "x-0" is forbidden: {words}"#), 1);
         let expected = ObjectEvent { about: "job".into(), reason: Reason::PodSecurity, message: words.into() };
-        assert_eq!(telling(&[event]).unwrap(), expected);
+        assert_eq!(most_telling(&[event]).unwrap(), expected);
     }
 }

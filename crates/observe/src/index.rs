@@ -23,7 +23,7 @@ pub struct JobKey {
 impl JobKey {
     /// The key of a TrainingJob, whether it could be read or not.
     #[must_use]
-    pub fn of(meta: &ObjectMeta) -> Self {
+    pub fn from_meta(meta: &ObjectMeta) -> Self {
         Self { namespace: meta.namespace.clone().unwrap_or_default(), uid: meta.uid.clone().unwrap_or_default() }
     }
 
@@ -86,16 +86,16 @@ struct Inner {
 
 impl Inner {
     /// Drops a cell with nothing left, once the last object of a forgotten TrainingJob is gone.
-    fn bury(&mut self, key: &JobKey) {
+    fn drop_if_over(&mut self, key: &JobKey) {
         if self.cells.get(key).is_some_and(|cell| cell.is_over()) {
             self.cells.remove(key);
         }
     }
 
     /// Drops the cells that an object may have kept, whether it belongs to them or not.
-    fn bury_of(&mut self, meta: &ObjectMeta) {
+    fn drop_cells_of(&mut self, meta: &ObjectMeta) {
         for key in [JobKey::of_child(meta), JobKey::labelled(meta)].into_iter().flatten() {
-            self.bury(&key);
+            self.drop_if_over(&key);
         }
     }
 
@@ -155,7 +155,7 @@ impl Index {
         if let Some(cell) = inner.cells.get_mut(key) {
             cell.forgotten = true;
         }
-        inner.bury(key);
+        inner.drop_if_over(key);
     }
 
     /// Forgets all TrainingJobs but these.
@@ -202,11 +202,11 @@ impl Index {
                     listed.insert(uid);
                 }
                 put(&mut inner, object);
-                inner.bury_of(object.meta());
+                inner.drop_cells_of(object.meta());
             }
             Event::Delete(object) => {
                 gone(&mut inner, object);
-                inner.bury_of(object.meta());
+                inner.drop_cells_of(object.meta());
             }
         }
     }
@@ -488,11 +488,11 @@ mod tests {
 
     /// News of a gang that starts are only the last pod that runs, and anything unusual.
     #[test]
-    fn steps_of_a_start_are_routine_until_the_last() {
+    fn pod_start_events_are_routine_until_last_pod_runs() {
         let index = index();
         let spec = json!({ "model": "m", "dataset": "d", "framework": "pytorch", "numWorkers": 2 });
         let job = api::TrainingJob::new("x", serde_json::from_value(spec).unwrap());
-        let planned = plan::resolve(&job, &plan::Runtime::default());
+        let planned = plan::resolve(&job, &plan::OperatorInfo::default());
         let wanted = crate::ResolvedSpec {
             generation: None,
             basis: crate::Basis::default(),
@@ -549,7 +549,7 @@ mod tests {
 
     /// A client that may create Jobs can copy labels. Which owner controls a Job is the API server's to say.
     #[test]
-    fn a_job_with_copied_labels_is_nobodys() {
+    fn job_with_copied_labels_is_ignored() {
         let index = index();
         let there = || index.children(&key()).jobs.values().map(|job| job.uid.clone()).collect::<Vec<_>>();
         let mut copied = job("copied");
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_copied_labels_is_nobodys() {
+    fn pod_with_copied_labels_is_ignored() {
         let index = index();
         let there = || index.children(&key()).pods.keys().cloned().collect::<Vec<_>>();
         let of = |uid: &str, owners: Option<Vec<OwnerReference>>| {
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn workloads_are_unlisted_until_their_first_list_ends() {
+    fn workloads_are_unlisted_until_first_list_ends() {
         let index = index();
         for event in [None, Some(Event::Init)] {
             event.iter().for_each(|event| index.workload(event));
@@ -633,7 +633,7 @@ mod tests {
 
     /// An operator that starts may find orphaned pods. The next gang waits for them.
     #[test]
-    fn a_pod_of_no_job_that_is_known_is_waited_for() {
+    fn orphaned_pod_of_unknown_job_is_tracked() {
         let index = index();
         let mut bare = pod("bare");
         bare.metadata.owner_references = None;
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_of_another_controller_is_nobodys() {
+    fn config_map_of_another_controller_is_ignored() {
         let index = index();
         let config = |uid: &str, owners| {
             let metadata = ObjectMeta { owner_references: owners, ..labelled(uid, &[]) };
@@ -657,7 +657,7 @@ mod tests {
 
     /// A job that is deleted and recreated under its name waits for the pods of its predecessor.
     #[test]
-    fn pods_of_a_predecessor_are_known_by_its_name() {
+    fn predecessor_pods_are_found_by_job_name() {
         let index = index();
         let of = |name: &str, component: &[(&str, &str)], phase: &str| {
             let mut pod = pod("a");
@@ -689,7 +689,7 @@ mod tests {
 
     /// The agent of a fetch is asked while its Job and its container run, and its answer is used for as long.
     #[test]
-    fn a_pod_that_fetches_is_known_while_it_runs() {
+    fn fetch_pod_is_known_only_while_it_runs() {
         let index = index();
         let upkeep_job = |uid: &str, conditions: serde_json::Value| -> SlimJob {
             serde_json::from_value(json!({
@@ -740,7 +740,7 @@ mod tests {
 
     /// The pods of a deleted TrainingJob disappear after it.
     #[test]
-    fn nothing_is_kept_of_a_job_that_is_gone() {
+    fn deleted_job_leaves_nothing_in_index() {
         let index = index();
         index.pod(&Event::Apply(pod("a")));
         index.forget(&key());
@@ -757,7 +757,7 @@ mod tests {
 
     /// The watch may report that an object is gone before the answer to its creation has come.
     #[test]
-    fn an_answer_that_comes_late_is_no_news() {
+    fn object_older_than_its_deletion_is_ignored() {
         let index = index();
         let config = |version: &str| ConfigMap {
             metadata: ObjectMeta {
@@ -779,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_of_a_living_jobs_pods_stay() {
+    fn deleted_pods_of_existing_job_are_kept() {
         let index = index();
         index.pod(&Event::Apply(pod("a")));
         index.forget_all_but(&HashSet::from([key()]));
@@ -788,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headless_service_is_not_its() {
+    fn headless_service_is_not_taken_for_tensorboard_service() {
         let index = index();
         let service = |component: &str, name: &str| Service {
             metadata: ObjectMeta {

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completed_indexes() {
+    fn completed_indexes_are_parsed() {
         assert_eq!(indexes("0,3-5,9"), BTreeSet::from([0, 3, 4, 5, 9]));
         for nothing in ["", "x", "1-", ","] {
             assert_eq!(indexes(nothing), BTreeSet::new(), "{nothing}");

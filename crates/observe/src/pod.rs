@@ -1,6 +1,6 @@
 //! A pod as the operator keeps it: only what decisions need (a pod of the API is over forty times larger).
 
-use failure::{Container, Disruption, FailedInit, Waiting, WorkerFacts};
+use failure::{Container, Disruption, FailedInit, WaitingState, WorkerFacts};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodCondition, PodStatus,
@@ -11,7 +11,7 @@ use plan::template::{AGENT, FETCH, TRAINING};
 use protocol::gang::KILLED;
 use protocol::inputs::FetchedContent;
 use protocol::report::Report;
-use protocol::role::{Place, RoleName};
+use protocol::role::{ReplicaId, RoleName};
 use serde::{Deserialize, Serialize};
 
 /// The part of a pod that the watch decodes.
@@ -74,11 +74,11 @@ pub struct ObservedPod {
     /// When it got its node.
     pub scheduled_at: Option<Timestamp>,
     /// Why it has no node: the scheduler's reason and message.
-    pub unschedulable: Option<Box<Waiting>>,
+    pub unschedulable: Option<Box<WaitingState>>,
     /// It has ended: `Some(true)` if it succeeded.
     pub ended: Option<bool>,
     /// Reason and message of the pod itself, when it failed without its container (such as `UnexpectedAdmissionError`).
-    pub pod_reason: Option<Box<Waiting>>,
+    pub pod_reason: Option<Box<WaitingState>>,
     /// The disruption from outside that takes it away.
     pub disruption: Option<Box<Disruption>>,
     /// Since when its node is unreachable, according to the node controller. What its containers do is unknown.
@@ -100,7 +100,7 @@ pub struct ObservedPod {
     /// Why the container `training` was killed (`OOMKilled`) that its node restarts in this pod. It counts as waiting.
     pub killed: Option<String>,
     /// What keeps the containers from starting, whichever it is.
-    pub waiting: Option<Box<Waiting>>,
+    pub waiting: Option<Box<WaitingState>>,
     /// The init container that failed, and so keeps the program from starting.
     pub failed_init: Option<Box<FailedInit>>,
     /// What its init container has fetched.
@@ -156,13 +156,13 @@ impl SlimPod {
                 .map(|t| t.0),
             unschedulable: scheduled.filter(|c| c.status == "False").map(|c| {
                 let reason = c.reason.clone().unwrap_or_default();
-                Box::new(Waiting { reason, message: c.message.clone().unwrap_or_default() })
+                Box::new(WaitingState { reason, message: c.message.clone().unwrap_or_default() })
             }),
             ended,
             pod_reason: status
                 .reason
                 .clone()
-                .map(|reason| Box::new(Waiting { reason, message: status.message.clone().unwrap_or_default() })),
+                .map(|reason| Box::new(WaitingState { reason, message: status.message.clone().unwrap_or_default() })),
             disruption: disruption(status).map(Box::new),
             unreachable: unreachable(status),
             deletion: meta
@@ -185,7 +185,7 @@ impl SlimPod {
                 let waiting = s.state.as_ref()?.waiting.as_ref()?;
                 let reason = waiting.reason.clone()?;
                 (!matches!(reason.as_str(), "PodInitializing" | "ContainerCreating"))
-                    .then(|| Box::new(Waiting { reason, message: waiting.message.clone().unwrap_or_default() }))
+                    .then(|| Box::new(WaitingState { reason, message: waiting.message.clone().unwrap_or_default() }))
             }),
         };
         let disruption = pod.disruption.clone().or_else(|| pod.lost().filter(|_| gone).map(Box::new));
@@ -355,8 +355,8 @@ impl ObservedPod {
 
     /// The last attempt that it ran, as far as its agent has reported.
     fn attempt(&self) -> u32 {
-        let told = self.report().map(|report| report.attempt).filter(|attempt| *attempt > 0);
-        told.unwrap_or(self.incarnation)
+        let reported = self.report().map(|report| report.attempt).filter(|attempt| *attempt > 0);
+        reported.unwrap_or(self.incarnation)
     }
 
     /// Its disruption if it is given up because its node is unreachable.
@@ -383,14 +383,14 @@ impl ObservedPod {
 
     /// Its place in the gang.
     #[must_use]
-    pub fn place(&self) -> Place {
-        WorkerFacts::from(self).place()
+    pub fn replica_id(&self) -> ReplicaId {
+        WorkerFacts::from(self).replica_id()
     }
 
     /// Its description for users.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.place().in_pod(Some(&self.name), self.node.as_deref())
+        self.replica_id().in_pod(Some(&self.name), self.node.as_deref())
     }
 
     /// Its program ended well.
@@ -440,7 +440,7 @@ mod tests {
 
     /// The restarted agent reports why the container before it ended, and the node knows more about that.
     #[test]
-    fn a_container_that_was_killed_before_its_last_one_is_named() {
+    fn cause_includes_kill_of_previous_container() {
         let report = |killed: bool| Report { version: 1, attempt: 1, killed, signal: Some(9), ..Report::default() };
         let cause = |killed: bool, reason: &str| {
             let message = report(killed).to_message();
@@ -459,7 +459,7 @@ mod tests {
 
     /// Both as a container and, with newer meshes, as an init container that keeps running.
     #[test]
-    fn a_proxy_of_a_mesh_is_seen() {
+    fn mesh_proxy_container_is_detected() {
         let pod = |list: &str, name: &str| seen(&json!({ list: [{ "name": name }] })).mesh;
         assert_eq!(pod("containerStatuses", "istio-proxy"), Some("istio-proxy"));
         assert_eq!(pod("initContainerStatuses", "linkerd-proxy"), Some("linkerd-proxy"));
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn an_init_container_that_the_program_waits_for_is_named() {
+    fn init_container_that_delays_program_is_named() {
         let pod = |initialized: &str, name: &str, state: &str| {
             seen(&json!({
                 "conditions": [{ "type": "Initialized", "status": initialized }],
@@ -490,7 +490,7 @@ mod tests {
 
     /// As the kubelet leaves it: the program's own container waits for ever.
     #[test]
-    fn an_init_container_that_fails_is_kept_with_its_words() {
+    fn failed_init_container_is_reported_with_its_message() {
         let ended = |code: i32, message: &str| json!({ "terminated": { "exitCode": code, "reason": "Error", "message": message, "finishedAt": "2030-01-02T03:05:00Z" } });
         let pod = seen(&json!({
             "phase": "Failed",
@@ -513,7 +513,7 @@ mod tests {
 
     /// In the order in which they occur: killed, in its back-off, running again. Then similar cases.
     #[test]
-    fn a_container_that_is_started_again() {
+    fn container_killed_under_restart_rule_is_not_failed() {
         let end = |code: i32| json!({ "exitCode": code, "reason": "OOMKilled", "finishedAt": "2030-01-02T03:05:00Z" });
         let seen = |rules: bool, deleted: bool, phase: &str, state: Value, last: Value| {
             let labels = json!({ "ml.example.com/incarnation": "1", "batch.kubernetes.io/job-completion-index": "0" });
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_its_node_turns_away_has_no_containers() {
+    fn pod_rejected_by_its_node_is_a_disruption() {
         let message =
             "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate, which is unexpected";
         let pod = seen(&json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message }));
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_the_kubelet_has_cut_is_read() {
+    fn report_truncated_by_kubelet_is_still_read() {
         let whole = r#"{"version":1,"attempt":1,"phase":"Exited","exitCode":1,"exception":{"rank":3,"time":"2030-01-02T03:05:00Z","type":"ValueError","message":"bad shape of the imag"#;
         let end = json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": whole, "finishedAt": "2030-01-02T03:05:00Z" } });
         let pod = seen(&json!({ "phase": "Failed", "containerStatuses": [{ "name": "training", "state": end }] }));

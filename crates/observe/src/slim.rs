@@ -92,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_decides_is_decoded_and_the_rest_skipped() {
+    fn slim_pod_decodes_needed_fields_and_skips_others() {
         let pod = json!({
             "metadata": {
                 "name": "x-training-0-abcde", "namespace": "a", "uid": "u", "resourceVersion": "7", "generation": 1,
@@ -127,7 +127,7 @@ mod tests {
 
     /// The node controller's conditions on a pod of an unreachable node, and similar ones.
     #[test]
-    fn a_node_that_does_not_answer() {
+    fn pod_on_unreachable_node_is_detected() {
         let unreachable = |phase: &str, ready: (&str, &str), containers: &str| {
             let at = "2030-01-02T03:04:06Z";
             let pod = json!({
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_deleted_on_a_silent_node_is_lost_with_it() {
+    fn deleted_pod_on_unreachable_node_counts_as_lost() {
         let at = "2030-01-02T03:04:06Z";
         let pod = json!({
             "metadata": {

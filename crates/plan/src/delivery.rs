@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_has_them_since_1_35() {
+    fn image_volumes_need_server_1_35() {
         for (major, minor, has) in [
             ("1", "34", false),
             ("1", "34+", false),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_needs_both_programs() {
+    fn image_volumes_need_recent_kubelet_and_runtime() {
         for (kubelet, runtime, has) in [
             ("v1.35.0", "containerd://2.2.1", true),
             ("v1.35.2-gke.100", "containerd://2.1.0", true),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_goes_before_the_cluster() {
+    fn configured_delivery_overrides_detection() {
         let decided = [AgentDelivery::Auto, AgentDelivery::Image, AgentDelivery::Init].map(AgentDelivery::decided);
         assert_eq!(decided, [None, Some(Delivery::Image), Some(Delivery::Init)]);
     }

@@ -1,7 +1,7 @@
 //! The effective spec: the job's fields take precedence over its template, and the template over the defaults. Template and
 //! defaults are those recorded when the job was created.
 
-use super::{Refusals, taken};
+use super::{Refusals, template_merge};
 use api::{AppliedRuntime, DeletePolicy, Inherited, Storage, TrainingJob, TrainingJobSpec};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -21,9 +21,9 @@ pub(super) struct Effective {
 /// # Errors
 /// If the template can't be applied or has not been copied yet, or if the recorded values are no valid part of a spec.
 pub fn effective(job: &TrainingJob) -> Result<TrainingJobSpec, String> {
-    let mut no = Refusals::default();
-    let effective = of(job, &mut no);
-    match no.0.into_iter().next() {
+    let mut errors = Refusals::default();
+    let effective = resolve(job, &mut errors);
+    match errors.0.into_iter().next() {
         None => Ok(effective.spec),
         Some(refusal) => Err(refusal.message),
     }
@@ -39,7 +39,7 @@ pub fn record(
     runtime: Option<&AppliedRuntime>,
     default_ttl_seconds: Option<u32>,
 ) -> Result<Inherited, String> {
-    let merged = runtime.map(|taken| taken::merged(&job.spec, taken)).transpose()?;
+    let merged = runtime.map(|taken| template_merge::merged(&job.spec, taken)).transpose()?;
     let written = merged.as_ref().unwrap_or(&job.spec);
     let mut defaults = api::defaults_of(written);
     let is_deleted = |storage: &Storage| storage.delete_policy() == DeletePolicy::Delete;
@@ -51,10 +51,10 @@ pub fn record(
 }
 
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-pub(super) fn of(job: &TrainingJob, no: &mut Refusals) -> Effective {
-    let whole = taken::with_runtime(job);
+pub(super) fn resolve(job: &TrainingJob, errors: &mut Refusals) -> Effective {
+    let whole = template_merge::with_runtime(job);
     if let Err(why) = &whole {
-        no.push("spec.runtimeRef", why);
+        errors.push("spec.runtimeRef", why);
     }
     let spec = &whole.as_deref().unwrap_or(job).spec;
     let recorded = job.status.as_ref().and_then(|status| status.inherited.as_ref());
@@ -72,7 +72,7 @@ pub(super) fn of(job: &TrainingJob, no: &mut Refusals) -> Effective {
             Effective { spec, written, defaults }
         }
         Err(error) => {
-            no.push(
+            errors.push(
                 "status.inherited",
                 format!("has what is no part of a spec: {error}; delete the job and create it again"),
             );
@@ -165,7 +165,7 @@ fn without_defaults(value: &mut Value, default: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CheckpointVolume, Plan, Runtime, resolve};
+    use crate::{CheckpointVolume, OperatorInfo, Plan, resolve};
     use serde_json::json;
 
     fn job(spec: Value) -> TrainingJob {
@@ -183,7 +183,10 @@ mod tests {
     }
 
     fn plan(job: &TrainingJob) -> Plan {
-        resolve(job, &Runtime { agent_image: "agent:1".to_owned(), ..Runtime::default() }).accepted().unwrap().clone()
+        resolve(job, &OperatorInfo { agent_image: "agent:1".to_owned(), ..OperatorInfo::default() })
+            .accepted()
+            .unwrap()
+            .clone()
     }
 
     fn before() -> Value {
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn another_operators_defaults_are_those_of_later_jobs() {
+    fn new_operator_defaults_apply_only_to_later_jobs() {
         let spec =
             json!({ "model": "m", "dataset": "d", "numWorkers": 2, "checkpoint": { "storage": { "type": "pvc" } } });
         let plan = plan(&recorded(spec.clone(), json!({ "defaults": before() })));
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_job_goes_before_its_template_and_that_before_the_defaults() {
+    fn job_overrides_template_and_template_overrides_defaults() {
         let runtime = json!({
             "kind": "ClusterTrainingRuntime", "name": "gpu", "uid": "t", "generation": 1,
             "spec": { "command": ["template"], "gpusPerWorker": 4, "networking": { "masterPort": 2345 } },
@@ -247,30 +250,30 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_no_spec_is_told() {
+    fn invalid_inherited_record_is_refused() {
         let job = recorded(
             json!({ "model": "m", "dataset": "d", "numWorkers": 1 }),
             json!({ "defaults": { "failurePolicy": { "backoffLimit": "many" } } }),
         );
-        let refusals = resolve(&job, &Runtime::default()).refusals.to_string();
+        let refusals = resolve(&job, &OperatorInfo::default()).refusals.to_string();
         assert!(refusals.contains("status.inherited: has what is no part of a spec:"), "{refusals}");
         assert!(effective(&job).is_err());
     }
 
     /// The administrator's default applies to jobs created afterwards only, and deletes no checkpoint.
     #[test]
-    fn a_name_is_the_address_of_the_jobs_creation() {
+    fn content_name_address_is_fixed_at_job_creation() {
         let spec = json!({ "model": "llama", "dataset": "digits", "numWorkers": 1 });
         let inherited = json!({ "defaults": {}, "names": { "llama": "hf://org/llama@v1", "other": "s3://a/b" } });
         let (with, without) = (recorded(spec.clone(), inherited), recorded(spec, json!({ "defaults": {} })));
         let found = effective(&with).unwrap();
         assert_eq!((found.model.as_deref(), found.dataset.as_deref()), (Some("hf://org/llama@v1"), Some("digits")));
-        let intent = |job: &TrainingJob| of(job, &mut Refusals::default()).intent();
+        let intent = |job: &TrainingJob| super::resolve(job, &mut Refusals::default()).intent();
         assert_eq!(intent(&with), intent(&without), "the wish is the same");
     }
 
     #[test]
-    fn a_default_ttl_is_that_of_the_jobs_creation() {
+    fn default_ttl_is_fixed_at_job_creation() {
         let ttl = |own: Option<u32>, storage: Value, default: Option<u32>| {
             let storage = json!({ "type": "pvc", "deletePolicy": storage });
             let mut job = job(json!({

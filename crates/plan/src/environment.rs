@@ -15,7 +15,7 @@ pub fn is_reserved(name: &str) -> bool {
 }
 
 /// Rejects reserved variables. `path` is the path of the list, for example `spec.env`.
-pub(super) fn check(path: &str, env: &[EnvVar], no: &mut Refusals) {
+pub(super) fn check(path: &str, env: &[EnvVar], errors: &mut Refusals) {
     for (index, variable) in env.iter().enumerate() {
         if !is_reserved(&variable.name) {
             continue;
@@ -25,7 +25,7 @@ pub(super) fn check(path: &str, env: &[EnvVar], no: &mut Refusals) {
         } else {
             "remove it, or copy it to a name of your own with $(...)"
         };
-        no.push(
+        errors.push(
             format!("{path}[{index}].name"),
             format!("{} is set by the operator for the whole gang: {remedy}", variable.name),
         );
@@ -33,7 +33,7 @@ pub(super) fn check(path: &str, env: &[EnvVar], no: &mut Refusals) {
 }
 
 /// Rejects a gang whose list of hosts exceeds the kernel's limit for a variable.
-pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: u16, roles: &[Role], no: &mut Refusals) {
+pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: u16, roles: &[Role], errors: &mut Refusals) {
     let variable = match framework {
         Framework::Tensorflow => "TF_CONFIG",
         Framework::None if roles.len() > 1 => "TRAININGJOB_CLUSTER",
@@ -43,7 +43,7 @@ pub(super) fn check_hosts(framework: Framework, name: &str, most_workers: u16, r
     let bytes = hosts_bytes(name, roles.iter().map(of));
     if bytes > MAX_VARIABLE {
         let field = if roles.len() > 1 { "spec.roles" } else { "spec.numWorkers" };
-        no.push(
+        errors.push(
             field,
             format!("makes a {variable} of {bytes} bytes and Linux passes on at most {MAX_VARIABLE}: use fewer workers or a shorter name"),
         );

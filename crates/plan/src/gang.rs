@@ -5,7 +5,7 @@ use api::{Backend, Framework, HostNames, Scheduling};
 use k8s_openapi::api::core::v1::{
     EnvFromSource, EnvVar, LocalObjectReference, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
 };
-use protocol::role::{Place, RoleName};
+use protocol::role::{ReplicaId, RoleName};
 
 /// All pods that start, fail and restart together.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,14 +53,15 @@ impl Gang {
     /// The member that may report the training's progress where the first worker does not: a role that decides on the
     /// gang's end, such as a chief, or the last worker.
     #[must_use]
-    pub fn other_reporter(&self) -> Option<Place> {
-        let mut deciding = self.roles.iter().filter(|role| role.completion.of(role.replicas) > 0).map(|role| role.name);
+    pub fn other_reporter(&self) -> Option<ReplicaId> {
+        let mut deciding =
+            self.roles.iter().filter(|role| role.completion.required_pods(role.replicas) > 0).map(|role| role.name);
         if let Some(role) = deciding.find(|role| !role.is_worker()) {
-            return Some(Place { role, index: 0 });
+            return Some(ReplicaId { role, index: 0 });
         }
         let replicas = self.workers().replicas;
         let workers = self.elastic.as_ref().map_or(replicas, |elastic| elastic.workers.min(replicas));
-        (workers > 1).then(|| Place { role: RoleName::WORKER, index: u32::from(workers) - 1 })
+        (workers > 1).then(|| ReplicaId { role: RoleName::WORKER, index: u32::from(workers) - 1 })
     }
 
     /// Number of pods in all roles.
@@ -99,10 +100,10 @@ impl Gang {
     }
 
     /// All pods that must succeed for the gang to succeed.
-    pub fn deciding(&self) -> impl Iterator<Item = Place> {
+    pub fn deciding(&self) -> impl Iterator<Item = ReplicaId> {
         let of = |role: &Role| {
             let name = role.name;
-            (0..role.completion.of(role.replicas).into()).map(move |index| Place { role: name, index })
+            (0..role.completion.required_pods(role.replicas).into()).map(move |index| ReplicaId { role: name, index })
         };
         self.roles.iter().flat_map(of)
     }
@@ -200,7 +201,7 @@ pub enum Completion {
 impl Completion {
     /// Number of pods that must succeed out of `replicas`, the first ones by index.
     #[must_use]
-    pub fn of(self, replicas: u16) -> u16 {
+    pub fn required_pods(self, replicas: u16) -> u16 {
         match self {
             Self::EveryReplica => replicas,
             Self::First => 1,

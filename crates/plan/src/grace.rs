@@ -16,7 +16,7 @@ pub(super) struct Grace {
 }
 
 /// Computes the grace period. `field` is the path of the template.
-pub(super) fn resolve(field: &str, overlay: &PodTemplateSpec, no: &mut Refusals) -> Grace {
+pub(super) fn resolve(field: &str, overlay: &PodTemplateSpec, errors: &mut Refusals) -> Grace {
     let written = overlay.spec.as_ref().and_then(|pod| pod.termination_grace_period_seconds);
     let pod = written.unwrap_or(DEFAULT);
     // The pod's seconds begin before the hook, and SIGTERM follows after it.
@@ -24,7 +24,7 @@ pub(super) fn resolve(field: &str, overlay: &PodTemplateSpec, no: &mut Refusals)
     if let Some((index, seconds)) = sleep(overlay).filter(|(_, seconds)| *seconds > 0) {
         left = pod.saturating_sub(seconds);
         if left <= 0 {
-            no.push(
+            errors.push(
                 format!("{field}.spec.containers[{index}].lifecycle.preStop.sleep.seconds"),
                 format!(
                     "is {seconds} of the {pod} s that the pod has to stop, and the program would be killed without a \

@@ -28,7 +28,7 @@ impl Hyperparameter {
     }
 }
 
-pub(super) fn resolve(hyperparameters: Option<&Hyperparameters>, no: &mut Refusals) -> Vec<Hyperparameter> {
+pub(super) fn resolve(hyperparameters: Option<&Hyperparameters>, errors: &mut Refusals) -> Vec<Hyperparameter> {
     const FIELD: &str = "spec.hyperparameters";
     let Some(h) = hyperparameters else { return Vec::new() };
     let named = [
@@ -49,11 +49,11 @@ pub(super) fn resolve(hyperparameters: Option<&Hyperparameters>, no: &mut Refusa
     let mut all: Vec<Hyperparameter> = Vec::new();
     for (field, name, value) in named.chain(additional) {
         let Some(variable) = variable(&name) else {
-            no.push(field, "needs a name with at least one letter or digit");
+            errors.push(field, "needs a name with at least one letter or digit");
             continue;
         };
         if let Some(other) = all.iter().find(|other| other.variable == variable) {
-            no.push(field, format!("would be {variable}, as {:?} is: give it another name", other.name));
+            errors.push(field, format!("would be {variable}, as {:?} is: give it another name", other.name));
             continue;
         }
         all.push(Hyperparameter { name, variable, value });
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upper_snake_case() {
+    fn hyperparameter_variable_is_upper_snake_case() {
         for (name, expected) in [
             ("learningRate", "HYPERPARAM_LEARNING_RATE"),
             ("weight_decay", "HYPERPARAM_WEIGHT_DECAY"),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_learning_rate_reads_as_written() {
+    fn learning_rate_keeps_its_decimal_notation() {
         let rate = Hyperparameter { name: String::new(), variable: String::new(), value: Value::from(0.000_05) };
         assert_eq!(rate.text(), "0.00005");
     }

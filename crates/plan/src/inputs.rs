@@ -108,7 +108,7 @@ pub(super) fn resolve(
     spec: &TrainingJobSpec,
     status: Option<&TrainingJobStatus>,
     pods: u32,
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) -> (Vec<Input>, Option<Fetching>) {
     let known = status.map(resolved).unwrap_or_default();
     let known = known.as_slice();
@@ -120,17 +120,17 @@ pub(super) fn resolve(
     for (name, text, path, kind) in named {
         let Some(text) = text else { continue };
         let field = format!("spec.{name}");
-        let source = source(&field, text, kind, Access::Fetch, name, known, no);
+        let source = source(&field, text, kind, Access::Fetch, name, known, errors);
         let (name, env) = (name.to_owned(), Some(name.to_uppercase()));
         inputs.push(Input { name, source, mount_path: path.to_owned(), env });
     }
     for (index, data) in spec.data.iter().enumerate() {
-        inputs.push(entry(&format!("spec.data[{index}]"), data, known, no));
+        inputs.push(entry(&format!("spec.data[{index}]"), data, known, errors));
     }
-    check_paths(&inputs, spec, no);
+    check_paths(&inputs, spec, errors);
     let is_fetched = |input: &&Input| matches!(input.source, Source::Fetch { .. });
     let Some(first) = inputs.iter().find(is_fetched) else { return (inputs, None) };
-    let fetching = fetching(spec, first, pods, no);
+    let fetching = fetching(spec, first, pods, errors);
     (inputs, Some(fetching))
 }
 
@@ -141,28 +141,34 @@ pub fn resolved(status: &TrainingJobStatus) -> Vec<DataStatus> {
     resolved.map(|data| DataStatus { progress: None, ..data.clone() }).collect()
 }
 
-fn entry(field: &str, data: &Data, known: &[DataStatus], no: &mut Refusals) -> Input {
+fn entry(field: &str, data: &Data, known: &[DataStatus], errors: &mut Refusals) -> Input {
     let (name, access) = (data.name.as_str(), data.access());
     if ["model", "dataset"].contains(&name) {
-        no.push(format!("{field}.name"), format!("is taken: write the address in spec.{name}, or choose another name"));
+        errors.push(
+            format!("{field}.name"),
+            format!("is taken: write the address in spec.{name}, or choose another name"),
+        );
     }
     if !data.uri.contains("://") {
-        no.push(format!("{field}.uri"), "is no address; write for example s3://BUCKET/PREFIX, or use env for a name");
+        errors
+            .push(format!("{field}.uri"), "is no address; write for example s3://BUCKET/PREFIX, or use env for a name");
     }
-    let source = source(&format!("{field}.uri"), &data.uri, ContentKind::Model, access, name, known, no);
+    let source = source(&format!("{field}.uri"), &data.uri, ContentKind::Model, access, name, known, errors);
     let is_stream = matches!(source, Source::Stream(_));
     match &data.mount_path {
-        None if !is_stream => no.push(format!("{field}.mountPath"), "is missing: write where the content is mounted"),
-        Some(_) if is_stream => no.push(format!("{field}.mountPath"), "has no use with access Stream: remove it"),
+        None if !is_stream => {
+            errors.push(format!("{field}.mountPath"), "is missing: write where the content is mounted");
+        }
+        Some(_) if is_stream => errors.push(format!("{field}.mountPath"), "has no use with access Stream: remove it"),
         Some(path) if !is_mountable(path) => {
-            no.push(format!("{field}.mountPath"), format!("{path:?} can't be mounted at: write an absolute path"));
+            errors.push(format!("{field}.mountPath"), format!("{path:?} can't be mounted at: write an absolute path"));
         }
         _ => {}
     }
     match &data.env {
-        None if is_stream => no.push(format!("{field}.env"), "is missing: name the variable that gets the address"),
+        None if is_stream => errors.push(format!("{field}.env"), "is missing: name the variable that gets the address"),
         Some(env) if !is_variable(env) || super::is_reserved(env) => {
-            no.push(format!("{field}.env"), format!("{env:?} can't be set here: choose another name"));
+            errors.push(format!("{field}.env"), format!("{env:?} can't be set here: choose another name"));
         }
         _ => {}
     }
@@ -178,13 +184,13 @@ fn source(
     access: Access,
     name: &str,
     known: &[DataStatus],
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) -> Source {
     if text.starts_with(SCHEME) {
         if access == Access::Stream {
-            no.push(field, "is a claim, which is always mounted: leave out access");
+            errors.push(field, "is a claim, which is always mounted: leave out access");
         }
-        return match ClaimPath::resolve(field, text, no) {
+        return match ClaimPath::resolve(field, text, errors) {
             Some(claim) => Source::Claim(claim),
             None => Source::Name(text.to_owned()),
         };
@@ -194,11 +200,11 @@ fn source(
     }
     match (Address::parse(text, kind), access) {
         (Err(error), _) => {
-            no.push(field, error.to_string());
+            errors.push(field, error.to_string());
             Source::Name(text.to_owned())
         }
         (Ok(Address::Image(_)), Access::Stream) => {
-            no.push(field, "is an image, which is always mounted: leave out access");
+            errors.push(field, "is an image, which is always mounted: leave out access");
             Source::Name(text.to_owned())
         }
         (Ok(Address::Image(reference)), Access::Fetch) => Source::Image(reference),
@@ -212,7 +218,7 @@ fn source(
 }
 
 /// Two folders can't be mounted at one path, and the second one must not hide the first.
-fn check_paths(inputs: &[Input], spec: &TrainingJobSpec, no: &mut Refusals) {
+fn check_paths(inputs: &[Input], spec: &TrainingJobSpec, errors: &mut Refusals) {
     let taken = |path: &str| {
         let users = spec.volume_mounts.iter().map(|mount| mount.mount_path.trim_end_matches('/'));
         let ours = [paths::AGENT, paths::CONFIG, paths::CHECKPOINTS, paths::OUTPUT, paths::SHM, CREDENTIALS];
@@ -224,31 +230,34 @@ fn check_paths(inputs: &[Input], spec: &TrainingJobSpec, no: &mut Refusals) {
         let is_double = others.into_iter().any(|other| other.mount_path == input.mount_path);
         if is_double || (is_entry && taken(&input.mount_path)) {
             let path = &input.mount_path;
-            no.push("spec.data", format!("entry {}: {path} is mounted already: choose another mountPath", input.name));
+            errors.push(
+                "spec.data",
+                format!("entry {}: {path} is mounted already: choose another mountPath", input.name),
+            );
         }
     }
 }
 
-fn fetching(spec: &TrainingJobSpec, first: &Input, pods: u32, no: &mut Refusals) -> Fetching {
+fn fetching(spec: &TrainingJobSpec, first: &Input, pods: u32, errors: &mut Refusals) -> Fetching {
     let cache = spec.cache.as_ref();
     let limit = cache.and_then(|cache| cache.limit.as_ref()).and_then(|limit| {
         let bytes = Amount::parse(&limit.0).map(Amount::floor).and_then(|bytes| u64::try_from(bytes).ok());
         if bytes.is_none_or(|bytes| bytes == 0) {
-            no.push("spec.cache.limit", format!("{:?} is not a size; write for example 500Gi", limit.0));
+            errors.push("spec.cache.limit", format!("{:?} is not a size; write for example 500Gi", limit.0));
         }
         bytes
     });
     let claim = cache.and_then(|cache| {
         let claim = cache.pvc_name.as_ref()?;
         let path = cache.path.as_deref().map(|path| format!("/{path}")).unwrap_or_default();
-        ClaimPath::resolve("spec.cache", &format!("{SCHEME}{claim}{path}"), no)
+        ClaimPath::resolve("spec.cache", &format!("{SCHEME}{claim}{path}"), errors)
     });
     if cache.is_some_and(|cache| cache.pvc_name.is_none() && cache.path.is_some()) {
-        no.push("spec.cache.path", "is a folder of the claim that cache.pvcName names: name one, or remove it");
+        errors.push("spec.cache.path", "is a folder of the claim that cache.pvcName names: name one, or remove it");
     }
     if claim.is_none() && pods > 1 {
         let (name, what) = (&first.name, if pods == 2 { "both pods" } else { "all pods" });
-        no.push(
+        errors.push(
             "spec.cache.pvcName",
             format!("is needed, because {what} of the job read {name}: name a claim that all of them can mount"),
         );
@@ -270,19 +279,19 @@ fn is_variable(name: &str) -> bool {
 }
 
 impl ClaimPath {
-    pub(super) fn resolve(field: &str, uri: &str, no: &mut Refusals) -> Option<Self> {
+    pub(super) fn resolve(field: &str, uri: &str, errors: &mut Refusals) -> Option<Self> {
         let Some(rest) = uri.strip_prefix(SCHEME) else {
-            no.push(field, format!("{uri:?} is not of the form pvc://CLAIM/PATH"));
+            errors.push(field, format!("{uri:?} is not of the form pvc://CLAIM/PATH"));
             return None;
         };
         let (claim, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !dns_subdomain(claim) {
-            no.push(field, format!("{claim:?} is not the name of a PersistentVolumeClaim; write pvc://CLAIM/PATH"));
+            errors.push(field, format!("{claim:?} is not the name of a PersistentVolumeClaim; write pvc://CLAIM/PATH"));
             return None;
         }
         let path: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
         if path.contains(&"..") {
-            no.push(field, "leaves the volume: write a path without ..");
+            errors.push(field, "leaves the volume: write a path without ..");
             return None;
         }
         let path = (!path.is_empty()).then(|| path.join("/"));

@@ -32,7 +32,7 @@ pub const INTENT: &str = "ml.example.com/intent";
 pub const RESTART_REQUESTED: &str = "ml.example.com/restart-requested";
 /// Annotation of the TrainingJob: `REQUEST PATH`. The next attempt resumes from the checkpoint at PATH, once for each REQUEST.
 pub const RESTART_FROM: &str = "ml.example.com/restart-from";
-/// Annotation of a TrainingJob from a backup: how it had ended, as JSON ([`Ended`](super::Ended)).
+/// Annotation of a TrainingJob from a backup: how it had ended, as JSON ([`RestoredEnd`](super::RestoredEnd)).
 pub const ENDED: &str = "ml.example.com/ended";
 /// Label (and, before Kubernetes 1.28, annotation) with the index of a pod in an Indexed Job.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -77,11 +77,11 @@ const KIND: &str = "training-job";
 
 /// Labels of every object, with those of `spec.labels`.
 #[must_use]
-pub fn of(plan: &Plan) -> BTreeMap<String, String> {
+pub fn common(plan: &Plan) -> BTreeMap<String, String> {
     with_own(plan, [(K8S_NAME, KIND), (K8S_INSTANCE, &plan.identity.name)])
 }
 
-/// Whether [`of`] sets the label. Other clients may add any other label.
+/// Whether [`common`] sets the label. Other clients may add any other label.
 #[must_use]
 pub fn is_common(key: &str) -> bool {
     [MANAGED_BY, APP, TRAINING_JOB, JOB_NAME, K8S_NAME, K8S_INSTANCE, UID].contains(&key)
@@ -124,7 +124,7 @@ pub fn gang_selector(plan: &Plan) -> BTreeMap<String, String> {
 /// Labels of the Job that manages checkpoints, and of its pod.
 #[must_use]
 pub fn of_upkeep(plan: &Plan, task: super::Upkeep) -> BTreeMap<String, String> {
-    let mut labels = of(plan);
+    let mut labels = common(plan);
     labels.append(&mut owned([(COMPONENT, UPKEEP), (K8S_COMPONENT, UPKEEP), (TASK, task.as_str())]));
     labels
 }
@@ -132,7 +132,7 @@ pub fn of_upkeep(plan: &Plan, task: super::Upkeep) -> BTreeMap<String, String> {
 /// Labels of a TensorBoard's Deployment and Service.
 #[must_use]
 pub fn of_board(plan: &Plan) -> BTreeMap<String, String> {
-    let mut labels = of(plan);
+    let mut labels = common(plan);
     labels.append(&mut owned([(COMPONENT, TENSORBOARD), (K8S_COMPONENT, TENSORBOARD)]));
     labels
 }

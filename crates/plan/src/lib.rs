@@ -33,8 +33,8 @@ mod refusal;
 mod resources;
 pub mod roles;
 pub mod storage;
-mod taken;
 pub mod template;
+mod template_merge;
 
 pub use delivery::{AgentDelivery, Delivery, node_has_image_volumes, server_has_image_volumes};
 pub use effective::{effective, record};
@@ -47,11 +47,11 @@ pub use monitoring::{BoardPlan, BoardVolume, Mlflow, Monitoring, TensorBoard};
 pub use names::{dns_label, dns_subdomain};
 pub use output::{Output, Publishing, Registering};
 pub use own_image::{OwnImage, own_image};
-pub use policy::{Ended, Failure, Policy, Success, ended, restart_requested};
+pub use policy::{Failure, Policy, RestoredEnd, Success, ended, restart_requested};
 pub use refusal::{Refusal, Refusals};
 pub use resources::{is_extended, is_gpu};
 pub use storage::{Checkpoint, CheckpointVolume, restart_from};
-pub use taken::{merged, with_runtime};
+pub use template_merge::{merged, with_runtime};
 
 use api::{Framework, HostNames, TrainingJob, TrainingJobSpec, TrainingJobStatus, TuningJob};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -63,14 +63,14 @@ use std::collections::BTreeMap;
 
 /// The operator's own settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Runtime {
+pub struct OperatorInfo {
     /// Image with `/agent` and its files, in the operator's own version.
     pub agent_image: String,
     /// Pull policy of that image. Without it the cluster's rule for the image's tag applies.
     pub agent_image_pull_policy: Option<String>,
     /// Delivery of the agent from that image into the workers' pods.
     pub delivery: Delivery,
-    /// Whether the API server accepts restart rules of containers, see [`Runtime::has_restart_rules`].
+    /// Whether the API server accepts restart rules of containers, see [`OperatorInfo::has_restart_rules`].
     pub restart_rules: bool,
     /// Default of `ttlSecondsAfterFinished` for new jobs; `None` keeps them forever.
     pub default_ttl_seconds: Option<u32>,
@@ -78,7 +78,7 @@ pub struct Runtime {
     pub own_namespace: Option<String>,
 }
 
-impl Runtime {
+impl OperatorInfo {
     /// Whether an API server of this version accepts restart rules of containers. Versions before 1.34 reject a Job that
     /// has them. Versions from 1.34 to 1.35 drop them unless they are enabled.
     #[must_use]
@@ -105,7 +105,7 @@ pub struct Plan {
     /// Progress metrics, TensorBoard and experiment trackers of the job.
     pub monitoring: Monitoring,
     /// Settings for the workers' agent.
-    pub runtime: Runtime,
+    pub runtime: OperatorInfo,
 }
 
 /// Identity of a job.
@@ -144,7 +144,7 @@ pub struct SearchIdentity {
 impl SearchIdentity {
     /// The search that an object with this metadata is a trial of, by its controlling owner.
     #[must_use]
-    pub fn of(meta: &ObjectMeta) -> Option<Self> {
+    pub fn from_meta(meta: &ObjectMeta) -> Option<Self> {
         let mut owners = meta.owner_references.iter().flatten();
         let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == TuningJob::kind(&()))?;
         Some(Self { name: owner.name.clone(), uid: owner.uid.clone() })
@@ -172,28 +172,28 @@ impl Planned {
 
 /// Resolves `job` to a plan.
 #[must_use]
-pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
-    let mut no = Refusals::default();
-    let effective = effective::of(job, &mut no);
+pub fn resolve(job: &TrainingJob, runtime: &OperatorInfo) -> Planned {
+    let mut errors = Refusals::default();
+    let effective = effective::resolve(job, &mut errors);
     let spec = &effective.spec;
 
     let name = job.metadata.name.clone().unwrap_or_default();
     let uid = job.metadata.uid.clone().unwrap_or_default();
-    let elastic = elastic(spec, job.status.as_ref(), &mut no);
+    let elastic = elastic(spec, job.status.as_ref(), &mut errors);
     let most = elastic.as_ref().map_or(spec.num_workers(), |elastic| elastic.max);
-    names::check(&name, most, &mut no);
+    names::check(&name, most, &mut errors);
     if job.metadata.namespace.is_some() && job.metadata.namespace == runtime.own_namespace {
-        no.push("metadata.namespace", "is the operator's own: create the job in another namespace");
+        errors.push("metadata.namespace", "is the operator's own: create the job in another namespace");
     }
     if spec.num_workers.is_none() {
-        no.push("spec.numWorkers", "is missing: write it in the job, or in its template");
+        errors.push("spec.numWorkers", "is missing: write it in the job, or in its template");
     }
     if uid.is_empty() {
-        no.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
+        errors.push("metadata.uid", "is missing: only an object that the API server has stored can be run");
     }
 
     let pods = spec.roles.iter().map(|role| u32::from(role.replicas())).sum::<u32>() + u32::from(most);
-    let (inputs, fetching) = inputs::resolve(spec, job.status.as_ref(), pods, &mut no);
+    let (inputs, fetching) = inputs::resolve(spec, job.status.as_ref(), pods, &mut errors);
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let of_job = CheckpointPolicy {
         uid: uid.clone(),
@@ -203,20 +203,20 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         ..CheckpointPolicy::default()
     };
     let home = format!("{namespace}/{name}");
-    let checkpoint = storage::resolve(&spec.checkpoint, of_job, storage::restart_from(job), &home, &mut no);
+    let checkpoint = storage::resolve(&spec.checkpoint, of_job, storage::restart_from(job), &home, &mut errors);
     let credentials_secret = spec.credentials_secret.clone();
-    let output = output::resolve(job, &effective, &inputs, &mut no);
+    let output = output::resolve(job, &effective, &inputs, &mut errors);
     let code = spec.code.as_ref().map(|code| code.digest.clone());
     let storage = Storage { inputs, fetching, credentials_secret, output, checkpoint, code };
-    let policy = policy::resolve(job, spec, &mut no);
-    let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut no);
-    let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut no);
-    let mut roles = roles::resolve(spec, &storage, &mut no);
+    let policy = policy::resolve(job, spec, &mut errors);
+    let monitoring = monitoring::resolve(&name, spec, &policy, &storage, &mut errors);
+    let hyperparameters = hyperparameters::resolve(spec.hyperparameters.as_ref(), &mut errors);
+    let mut roles = roles::resolve(spec, &storage, &mut errors);
     let queue = if roles.len() > 1 { placement::shared_queue(&mut roles) } else { None };
     for role in roles.iter().skip(1) {
-        names::check_host(&name, role.name, role.replicas, &mut no);
+        names::check_host(&name, role.name, role.replicas, &mut errors);
     }
-    environment::check_hosts(spec.framework(), &name, most, &roles, &mut no);
+    environment::check_hosts(spec.framework(), &name, most, &roles, &mut errors);
     let (master, agent) = (spec.networking.master_port(), monitoring.agent_port);
     let gang_port = Rendezvous::gang_port(master, agent);
     let is_mpi = spec.framework() == Framework::Mpi;
@@ -250,7 +250,7 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
             owner,
             intent: effective.intent(),
             fixed: effective.fixed(),
-            search: SearchIdentity::of(&job.metadata),
+            search: SearchIdentity::from_meta(&job.metadata),
             labels: spec.labels.clone(),
             annotations: spec.annotations.clone(),
         },
@@ -261,16 +261,16 @@ pub fn resolve(job: &TrainingJob, runtime: &Runtime) -> Planned {
         monitoring,
         runtime: runtime.clone(),
     };
-    Planned { plan, refusals: no }
+    Planned { plan, refusals: errors }
 }
 
 /// Resolves the size of an elastic gang. The last decision about it is in the status.
-fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, no: &mut Refusals) -> Option<Elastic> {
+fn elastic(spec: &TrainingJobSpec, status: Option<&TrainingJobStatus>, errors: &mut Refusals) -> Option<Elastic> {
     let elastic = spec.elastic.as_ref()?;
     let (desired, min, max) = (spec.num_workers(), elastic.min_workers(), elastic.max_workers);
     // The API server has checked this for the job's own fields, but does not see the template's.
     if !(min..=max).contains(&desired) && spec.num_workers.is_some() {
-        no.push(
+        errors.push(
             "spec.numWorkers",
             format!(
                 "is {desired}, outside elastic.minWorkers and elastic.maxWorkers: write a number from {min} to {max}"
@@ -295,15 +295,15 @@ fn role(
     replicas: u16,
     input: PodInput<'_>,
     storage: &Storage,
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) -> Role {
-    let worker = resources::resolve(spec, &input, no);
-    environment::check(&input.own_env.field, input.own_env.value, no);
+    let worker = resources::resolve(spec, &input, errors);
+    environment::check(&input.own_env.field, input.own_env.value, errors);
     let template = &input.template.field;
-    let overlay = input.template.value.map(|value| template::resolve(template, value, no)).unwrap_or_default();
-    placement::check(&spec.scheduling, template, &overlay, no);
-    let grace = grace::resolve(template, &overlay, no);
-    storage::check_volumes(spec, template, &overlay, storage, no);
+    let overlay = input.template.value.map(|value| template::resolve(template, value, errors)).unwrap_or_default();
+    placement::check(&spec.scheduling, template, &overlay, errors);
+    let grace = grace::resolve(template, &overlay, errors);
+    storage::check_volumes(spec, template, &overlay, storage, errors);
     Role {
         name,
         replicas,

@@ -63,7 +63,7 @@ impl TensorBoard {
 
     /// The plan of the TensorBoard, if it can run.
     #[must_use]
-    pub fn beside(&self) -> Option<&BoardPlan> {
+    pub fn board_beside_job(&self) -> Option<&BoardPlan> {
         match self {
             Self::Beside(board) => Some(board),
             Self::NoStorage => None,
@@ -114,14 +114,14 @@ pub(super) fn resolve(
     spec: &TrainingJobSpec,
     policy: &Policy,
     storage: &Storage,
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) -> Monitoring {
     let wanted = &spec.monitoring;
-    check(name, spec, no);
+    check(name, spec, errors);
     Monitoring {
         metrics_port: wanted.enabled().then_some(wanted.metrics_port()),
         agent_port: agent_port(spec),
-        progress_patterns: patterns(wanted, no),
+        progress_patterns: patterns(wanted, errors),
         watched: watched(&policy.success),
         objective: wanted.objective.as_ref().map(|objective| ObjectiveRule {
             metric: objective.metric.clone(),
@@ -146,11 +146,11 @@ pub(super) fn agent_port(spec: &TrainingJobSpec) -> u16 {
     if [master, master + 1].contains(&port) { master - 1 } else { port }
 }
 
-fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
+fn check(name: &str, spec: &TrainingJobSpec, errors: &mut Refusals) {
     let wanted = &spec.monitoring;
     let (master, metrics) = (spec.networking.master_port(), wanted.metrics_port());
     if wanted.enabled() && [master, master + 1].contains(&metrics) {
-        no.push(
+        errors.push(
             "spec.monitoring.metricsPort",
             format!("{metrics} is used by the rendezvous of one attempt or the next: choose another"),
         );
@@ -158,7 +158,7 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
     if let Some(uri) = &wanted.mlflow_tracking_uri
         && !(uri.starts_with("http://") || uri.starts_with("https://"))
     {
-        no.push(
+        errors.push(
             "spec.monitoring.mlflowTrackingUri",
             format!("{uri:?} is not the address of a server; write for example http://mlflow.example.com:5000, and for a folder run mlflow server with it"),
         );
@@ -166,10 +166,10 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
     if let Some(secret) = &wanted.tracker_secret
         && !dns_subdomain(secret)
     {
-        no.push("spec.monitoring.trackerSecret", format!("{secret:?} is not the name of a Secret"));
+        errors.push("spec.monitoring.trackerSecret", format!("{secret:?} is not the name of a Secret"));
     }
     if wanted.tensorboard_enabled() && name.len() > LONGEST_WITH_BOARD {
-        no.push(
+        errors.push(
             "metadata.name",
             format!(
                 "has {} characters; with a TensorBoard at most {LONGEST_WITH_BOARD} fit into the name of its Service",
@@ -178,14 +178,14 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
         );
     }
     if !wanted.enabled() && wanted.objective.is_some() {
-        no.push(
+        errors.push(
             "spec.monitoring.objective",
             "can't be read with monitoring.enabled: false, because the operator then does not see what the program \
              reports: switch one of them",
         );
     }
     if !wanted.enabled() && spec.success_policy.is_some() {
-        no.push(
+        errors.push(
             "spec.successPolicy",
             "can't be judged with monitoring.enabled: false, because the operator then does not see what the program \
              reports: switch one of them",
@@ -194,12 +194,12 @@ fn check(name: &str, spec: &TrainingJobSpec, no: &mut Refusals) {
 }
 
 /// Checks the patterns with the agent's own code, so that no pattern is rejected only when a worker starts.
-fn patterns(wanted: &api::Monitoring, no: &mut Refusals) -> Vec<String> {
+fn patterns(wanted: &api::Monitoring, errors: &mut Refusals) -> Vec<String> {
     let patterns = wanted.progress.as_ref().map(|progress| progress.patterns.clone()).unwrap_or_default();
     for (index, wrong) in ProgressPatterns::refusals(&patterns) {
         // The error of a regular expression contains a picture of several lines.
         let wrong = wrong.split_whitespace().collect::<Vec<_>>().join(" ");
-        no.push(format!("spec.monitoring.progress.patterns[{index}]"), wrong);
+        errors.push(format!("spec.monitoring.progress.patterns[{index}]"), wrong);
     }
     patterns
 }

@@ -117,22 +117,22 @@ pub fn dns_subdomain(text: &str) -> bool {
         })
 }
 
-pub(super) fn check(name: &str, num_workers: u16, no: &mut Refusals) {
+pub(super) fn check(name: &str, num_workers: u16, errors: &mut Refusals) {
     if !dns_label(name) {
-        no.push(
+        errors.push(
             "metadata.name",
             format!("{name:?} can't name a Service: use lower-case letters, digits and -, beginning with a letter"),
         );
     }
-    check_host(name, RoleName::WORKER, num_workers, no);
+    check_host(name, RoleName::WORKER, num_workers, errors);
 }
 
 /// Rejects a role if the host name of its last pod is too long.
-pub(super) fn check_host(name: &str, role: RoleName, replicas: u16, no: &mut Refusals) {
+pub(super) fn check_host(name: &str, role: RoleName, replicas: u16, errors: &mut Refusals) {
     let more = role_job_name("", role).len() + 1 + replicas.saturating_sub(1).to_string().len();
     if name.len() + more > HOST {
         let pods = if role.is_worker() { "workers".to_owned() } else { format!("pods of role {role}") };
-        no.push(
+        errors.push(
             "metadata.name",
             format!(
                 "has {} characters; with {replicas} {pods} at most {} fit into their hostnames",

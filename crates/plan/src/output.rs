@@ -57,16 +57,21 @@ pub const CODE_REVISION: &str = "ml.example.com/code-revision";
 /// The longest code revision that is kept, in characters.
 const LONGEST_REVISION: usize = 128;
 
-pub(super) fn resolve(job: &TrainingJob, effective: &Effective, inputs: &[Input], no: &mut Refusals) -> Option<Output> {
+pub(super) fn resolve(
+    job: &TrainingJob,
+    effective: &Effective,
+    inputs: &[Input],
+    errors: &mut Refusals,
+) -> Option<Output> {
     let spec = &effective.spec;
     let uri = spec.output.as_deref()?;
     if uri.starts_with("pvc://") || !uri.contains("://") {
-        return ClaimPath::resolve("spec.output", uri, no).map(Output::Claim);
+        return ClaimPath::resolve("spec.output", uri, errors).map(Output::Claim);
     }
     let address = match Address::parse_result(uri) {
         Ok(address) => address,
         Err(error) => {
-            no.push("spec.output", error.to_string());
+            errors.push("spec.output", error.to_string());
             return None;
         }
     };

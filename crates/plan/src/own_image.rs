@@ -83,7 +83,7 @@ mod tests {
     const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn a_digest_of_the_same_repository_takes_the_place_of_the_tag() {
+    fn digest_replaces_tag_of_same_repository() {
         for (image, id, expected) in [
             // containerd and CRI-O.
             ("registry.example/ml/operator:1", "registry.example/ml/operator@", Some("registry.example/ml/operator@")),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_without_a_repository_and_its_digest_pins_nothing() {
+    fn image_id_without_repository_and_digest_is_not_pinned() {
         for id in [
             "",
             DIGEST,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_that_of_the_running_container() {
+    fn digest_is_taken_from_running_container() {
         let pinned = format!("r.example/operator@{DIGEST}");
         let of = |statuses| own("r.example/operator:1", Some("IfNotPresent"), statuses);
         let policy = Some("IfNotPresent".to_owned());
@@ -156,7 +156,7 @@ mod tests {
 
     /// Istio and Linkerd insert their container first if programs must wait for it.
     #[test]
-    fn the_container_of_the_operator_counts_wherever_it_stands() {
+    fn operator_container_is_found_at_any_position() {
         let image = |names: &[&str]| {
             let containers: Vec<_> =
                 names.iter().map(|name| json!({ "name": name, "image": format!("r.example/{name}:1") })).collect();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_is_pinned_or_never_pulled_stays_as_it_is() {
+    fn pinned_or_never_pulled_image_is_unchanged() {
         let running = || json!([status("operator", "running")]);
         let written = "r.example/operator:1@sha256:ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
         for (image, policy) in [(written, "IfNotPresent"), ("r.example/operator:1", "Never")] {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn values_take_the_place_of_placeholders_in_all_text() {
+    fn values_replace_placeholders_in_all_text() {
         let parameters = json!([{ "name": "team" }, { "name": "size", "default": "small", "enum": ["small", "large"] }, { "name": "e", "default": "" }]);
         let template = json!({
             "image": "$<params.team>/train:$<params.size>$<params.e>", "args": ["--a=$<params.size>", 7, true],
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_only_looks_like_a_placeholder_stays() {
+    fn placeholder_lookalikes_are_left_unchanged() {
         let harmless = json!([
             "$(params.team) $$(params.team)",
             "${params.team}",
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_inserted_once_and_as_it_is() {
+    fn parameter_value_is_inserted_once_and_verbatim() {
         let parameters = json!([{ "name": "a" }, { "name": "b" }]);
         for value in ["$<params.b>", "$<params.", "b>", "\"}]}", "$(HOME)", "a\nb: c", "$<params.a>"] {
             let template = json!({ "args": ["$<params.a>", "$<params.b>"] });
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_the_remedy() {
+    fn parameter_errors_name_the_remedy() {
         let parameters = || json!([{ "name": "team" }, { "name": "size", "default": "s", "enum": ["s", "l"] }]);
         for (template, given, expected) in [
             (json!("x"), json!({}), "runtimeRef.parameters.team is missing and has no default: write its value"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inserted_is_bounded() {
+    fn inserted_values_are_bounded_in_size() {
         let bomb = json!({ "args": ["$<params.a>".repeat(1000)] });
         let error = expanded(bomb, json!([{ "name": "a" }]), json!({ "a": "v".repeat(1024) })).unwrap_err();
         assert_eq!(error, "spec.args[0] of the template: values are inserted with more than 262144 bytes");

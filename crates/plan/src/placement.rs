@@ -28,7 +28,7 @@ pub(super) fn shared_queue(roles: &mut [Role]) -> Option<String> {
 
 /// Rejects a template that names another group, because it would remove the pods from the gang's own group. `field` is the
 /// path of the template.
-pub(super) fn check(scheduling: &Scheduling, field: &str, overlay: &PodTemplateSpec, no: &mut Refusals) {
+pub(super) fn check(scheduling: &Scheduling, field: &str, overlay: &PodTemplateSpec, errors: &mut Refusals) {
     let Some(metadata) = overlay.metadata.as_ref() else { return };
     let (list, keys, key) = match scheduling.gang() {
         GangScheduler::Volcano => ("annotations", &metadata.annotations, labels::VOLCANO_GROUP),
@@ -37,6 +37,6 @@ pub(super) fn check(scheduling: &Scheduling, field: &str, overlay: &PodTemplateS
     };
     if keys.as_ref().is_some_and(|keys| keys.contains_key(key)) {
         let field = format!("{field}.metadata.{list}.{key}");
-        no.push(field, "is set by the operator for spec.scheduling.gang: remove it, or gang");
+        errors.push(field, "is set by the operator for spec.scheduling.gang: remove it, or gang");
     }
 }

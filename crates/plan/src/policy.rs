@@ -21,7 +21,7 @@ pub struct Policy {
     /// Unique value of the last restart request.
     pub restart_requested: Option<String>,
     /// How the job had ended before it was restored from a backup. It counts only until the job has a state.
-    pub ended: Option<Ended>,
+    pub ended: Option<RestoredEnd>,
     /// Seconds from the job's end to the deletion of the TrainingJob; `None` keeps it forever.
     pub ttl_seconds: Option<u32>,
     /// Handling of failures.
@@ -65,7 +65,7 @@ pub struct Success {
 /// How a job had ended before it was restored from a backup. It does not run again.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct Ended {
+pub struct RestoredEnd {
     /// Completed or Failed.
     pub state: State,
     /// Reason of its end.
@@ -79,9 +79,9 @@ pub struct Ended {
 
 /// The end of this job before it was restored. An annotation of another form is ignored.
 #[must_use]
-pub fn ended(job: &TrainingJob) -> Option<Ended> {
+pub fn ended(job: &TrainingJob) -> Option<RestoredEnd> {
     let text = job.metadata.annotations.as_ref()?.get(ENDED)?;
-    serde_json::from_str(text).ok().filter(|ended: &Ended| ended.state.is_finished())
+    serde_json::from_str(text).ok().filter(|ended: &RestoredEnd| ended.state.is_finished())
 }
 
 /// Maximum bytes of a restart request that are compared.
@@ -94,22 +94,22 @@ pub fn restart_requested(job: &TrainingJob) -> Option<String> {
     (!value.is_empty()).then(|| start_of(value, LONGEST_REQUEST).to_owned())
 }
 
-pub(super) fn resolve(job: &TrainingJob, spec: &TrainingJobSpec, no: &mut Refusals) -> Policy {
+pub(super) fn resolve(job: &TrainingJob, spec: &TrainingJobSpec, errors: &mut Refusals) -> Policy {
     Policy {
         ended: ended(job),
         suspend: spec.suspend,
         restart_requested: restart_requested(job),
         ttl_seconds: spec.ttl_seconds_after_finished,
-        failure: failure(&spec.failure_policy, no),
+        failure: failure(&spec.failure_policy, errors),
         success: spec.success_policy.as_ref().map(success).unwrap_or_default(),
     }
 }
 
-fn failure(policy: &FailurePolicy, no: &mut Refusals) -> Failure {
+fn failure(policy: &FailurePolicy, errors: &mut Refusals) -> Failure {
     let rules: Vec<_> = policy.rules.iter().map(rule).collect();
     // Regular expressions are checked by the code that will use them.
     for (index, wrong) in failure_rules::refusals(&rules) {
-        no.push(format!("spec.failurePolicy.rules[{index}].message"), wrong);
+        errors.push(format!("spec.failurePolicy.rules[{index}].message"), wrong);
     }
     Failure {
         restart: restart::Policy {

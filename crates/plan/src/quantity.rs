@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_amount_in_other_words() {
+    fn equal_amounts_may_be_written_differently() {
         for (one, other) in [
             ("1", "1000m"),
             ("0.1", "100m"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity() {
+    fn invalid_quantities_are_rejected() {
         for text in
             ["", "-", ".", "1.2.3", "4 cores", "1KB", "1gi", "Gi", "1e", "1e+", "0x10", "NaN", "1_000", "٣", "1e99"]
         {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_written_as_they_are_read() {
+    fn amount_parses_back_from_its_text() {
         for (text, written) in
             [("4", "4"), ("1.5", "1500m"), ("16Gi", "17179869184"), ("2u", "2u"), ("0.1n", "1n"), ("0", "0")]
         {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_units() {
+    fn amount_rounds_down_to_whole_units() {
         assert_eq!(Amount::parse("3500m").unwrap().floor(), 3);
         assert!(!Amount::parse("3500m").unwrap().is_whole());
         assert_eq!(Amount::parse("4").unwrap(), Amount::whole(4));

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_names_each_field_and_stays_readable() {
+    fn refusal_message_names_each_field_and_is_bounded() {
         let mut few = Refusals::default();
         few.push("spec.model", "is empty");
         few.push("spec.env[1].name", "is reserved");

@@ -19,14 +19,14 @@ pub(super) struct Worker {
     pub procs: u16,
 }
 
-pub(super) fn resolve(spec: &TrainingJobSpec, pod: &PodInput<'_>, no: &mut Refusals) -> Worker {
+pub(super) fn resolve(spec: &TrainingJobSpec, pod: &PodInput<'_>, errors: &mut Refusals) -> Worker {
     let (field, resources) = (&pod.resources.field, &*pod.resources.value);
-    let requests = amounts(&format!("{field}.requests"), &resources.requests, no);
-    let limits = amounts(&format!("{field}.limits"), &resources.limits, no);
+    let requests = amounts(&format!("{field}.requests"), &resources.requests, errors);
+    let limits = amounts(&format!("{field}.limits"), &resources.limits, errors);
     for (name, request) in &requests {
         let Some(limit) = limits.get(name) else { continue };
         if request > limit {
-            no.push(
+            errors.push(
                 format!("{field}.requests.{name}"),
                 format!(
                     "{} is more than the limit {}: lower the request or raise {field}.limits.{name}",
@@ -34,7 +34,7 @@ pub(super) fn resolve(spec: &TrainingJobSpec, pod: &PodInput<'_>, no: &mut Refus
                 ),
             );
         } else if is_extended(name) && request != limit {
-            no.push(
+            errors.push(
                 format!("{field}.requests.{name}"),
                 "differs from its limit: a device is given whole, write the same number in both",
             );
@@ -43,13 +43,13 @@ pub(super) fn resolve(spec: &TrainingJobSpec, pod: &PodInput<'_>, no: &mut Refus
 
     let mut requirements = Requirements { requests: resources.requests.clone(), limits: resources.limits.clone() };
     requirements.mirror_devices();
-    gpus(pod, &requests, &limits, &mut requirements, no);
+    gpus(pod, &requests, &limits, &mut requirements, errors);
     if pod.rdma {
-        rdma(spec, &mut requirements, no);
+        rdma(spec, &mut requirements, errors);
     }
     Worker {
         gpus: pod.gpus.value,
-        procs: procs(spec, pod, limits.get("cpu").copied(), no),
+        procs: procs(spec, pod, limits.get("cpu").copied(), errors),
         requirements: requirements.into(),
     }
 }
@@ -58,12 +58,12 @@ pub(super) fn resolve(spec: &TrainingJobSpec, pod: &PodInput<'_>, no: &mut Refus
 fn amounts<'a>(
     field: &str,
     quantities: &'a BTreeMap<String, Quantity>,
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) -> BTreeMap<&'a str, Amount> {
     let mut amounts = BTreeMap::new();
     for (name, quantity) in quantities {
         if !name.contains('/') && !is_native(name) {
-            no.push(
+            errors.push(
                 format!("{field}.{name}"),
                 "is not a resource: write cpu, memory, ephemeral-storage, hugepages-SIZE, or a device with its vendor, \
                  such as nvidia.com/gpu",
@@ -71,15 +71,15 @@ fn amounts<'a>(
             continue;
         }
         match Amount::parse(&quantity.0) {
-            None => no.push(
+            None => errors.push(
                 format!("{field}.{name}"),
                 format!("{:?} is not a quantity; write for example 500m, 4 or 16Gi", quantity.0),
             ),
             Some(amount) if amount.is_negative() => {
-                no.push(format!("{field}.{name}"), format!("{} is below zero", quantity.0));
+                errors.push(format!("{field}.{name}"), format!("{} is below zero", quantity.0));
             }
             Some(amount) if is_extended(name) && !amount.is_whole() => {
-                no.push(format!("{field}.{name}"), format!("{} is not a whole number of devices", quantity.0));
+                errors.push(format!("{field}.{name}"), format!("{} is not a whole number of devices", quantity.0));
             }
             Some(amount) => {
                 amounts.insert(name.as_str(), amount);
@@ -95,7 +95,7 @@ fn gpus(
     requests: &BTreeMap<&str, Amount>,
     limits: &BTreeMap<&str, Amount>,
     requirements: &mut Requirements,
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) {
     let mut named: BTreeMap<&str, Amount> = requests.clone();
     named.extend(limits);
@@ -109,7 +109,7 @@ fn gpus(
     let sum: i128 = named.values().map(|amount| amount.floor()).sum();
     if sum != i128::from(pod.gpus.value) {
         let names: Vec<&str> = named.keys().copied().collect();
-        no.push(
+        errors.push(
             &pod.gpus.field,
             format!(
                 "is {} and {} asks for {sum} of {}: write the same number in both",
@@ -121,13 +121,15 @@ fn gpus(
     }
 }
 
-fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusals) {
+fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, errors: &mut Refusals) {
     let field = "spec.networking.rdmaResource";
     let example = "for example rdma/rdma_shared_device_a";
     match &spec.networking.rdma_resource {
-        None => no.push(field, format!("is needed with rdmaEnabled: name the resource of the RDMA devices, {example}")),
+        None => {
+            errors.push(field, format!("is needed with rdmaEnabled: name the resource of the RDMA devices, {example}"));
+        }
         Some(name) if !is_extended(name) || !name.split('/').next().is_some_and(dns_subdomain) => {
-            no.push(field, format!("{name:?} is not the name of an extended resource, {example}"));
+            errors.push(field, format!("{name:?} is not the name of an extended resource, {example}"));
         }
         Some(name) => {
             if !requirements.names(|other| other == name) {
@@ -138,7 +140,7 @@ fn rdma(spec: &TrainingJobSpec, requirements: &mut Requirements, no: &mut Refusa
 }
 
 /// Resolves the processes per worker to a number, which WORLD_SIZE needs.
-fn procs(spec: &TrainingJobSpec, pod: &PodInput<'_>, cpu_limit: Option<Amount>, no: &mut Refusals) -> u16 {
+fn procs(spec: &TrainingJobSpec, pod: &PodInput<'_>, cpu_limit: Option<Amount>, errors: &mut Refusals) -> u16 {
     const FIELD: &str = "spec.procsPerWorker";
     let gpus = pod.gpus.value;
     let has_launcher = matches!(spec.framework(), Framework::Pytorch | Framework::Paddle | Framework::Mpi);
@@ -149,7 +151,10 @@ fn procs(spec: &TrainingJobSpec, pod: &PodInput<'_>, cpu_limit: Option<Amount>, 
         ProcsPerWorker::Kind(ProcsKind::Auto) => 1,
         ProcsPerWorker::Kind(ProcsKind::Gpu) => {
             if gpus == 0 {
-                no.push(FIELD, "is gpu and spec.gpusPerWorker is 0: give the workers GPUs, or write auto or a number");
+                errors.push(
+                    FIELD,
+                    "is gpu and spec.gpusPerWorker is 0: give the workers GPUs, or write auto or a number",
+                );
             }
             gpus.max(1)
         }
@@ -157,13 +162,13 @@ fn procs(spec: &TrainingJobSpec, pod: &PodInput<'_>, cpu_limit: Option<Amount>, 
             Some(limit) => match u16::try_from(limit.floor()) {
                 Ok(cpus) if cpus <= MAX_PROCS => cpus.max(1),
                 _ => {
-                    no.push(FIELD, format!("is cpu and the CPU limit more than {MAX_PROCS}: write a number"));
+                    errors.push(FIELD, format!("is cpu and the CPU limit more than {MAX_PROCS}: write a number"));
                     1
                 }
             },
             None if pod.resources.value.limits.contains_key("cpu") => 1, // refused as a quantity
             None => {
-                no.push(
+                errors.push(
                     "spec.resources.limits.cpu",
                     "is needed with procsPerWorker: cpu, which takes its number from it",
                 );
@@ -173,7 +178,7 @@ fn procs(spec: &TrainingJobSpec, pod: &PodInput<'_>, cpu_limit: Option<Amount>, 
     };
     if procs > 1 && !has_launcher && spec.framework() != Framework::None {
         let framework = spec.framework().as_str();
-        no.push(
+        errors.push(
             FIELD,
             format!(
                 "makes {procs} processes, and a {framework} worker is one process that drives all its GPUs: leave it \

@@ -22,23 +22,23 @@ pub const SERVER: RoleName = RoleName::literal("server");
 pub const SCHEDULER: RoleName = RoleName::literal("scheduler");
 
 /// Resolves all roles, the workers first.
-pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, no: &mut Refusals) -> Vec<Role> {
+pub(super) fn resolve(spec: &TrainingJobSpec, storage: &Storage, errors: &mut Refusals) -> Vec<Role> {
     let workers = PodInput::of_workers(spec);
-    let mut roles = vec![super::role(spec, RoleName::WORKER, spec.num_workers(), workers, storage, no)];
+    let mut roles = vec![super::role(spec, RoleName::WORKER, spec.num_workers(), workers, storage, errors)];
     let has_scheduler = spec.roles.iter().any(|of| of.name == SCHEDULER.as_str());
     let scheduler = RoleSpec { name: SCHEDULER.to_string(), ..RoleSpec::default() };
     let added = (spec.framework() == Framework::Mxnet && !has_scheduler).then_some(&scheduler);
     for (index, of) in spec.roles.iter().chain(added).enumerate() {
         let path = format!("spec.roles[{index}]");
         let Some(name) = RoleName::parse(&of.name).filter(|name| roles.iter().all(|known| known.name != *name)) else {
-            no.push(
+            errors.push(
                 format!("{path}.name"),
                 "is no name of a role, or is there twice: use lower-case letters and digits",
             );
             continue;
         };
         let input = PodInput::of_role(spec, of, &path);
-        roles.push(super::role(spec, name, of.replicas(), input, storage, no));
+        roles.push(super::role(spec, name, of.replicas(), input, storage, errors));
     }
     for role in &mut roles {
         role.completion = match decides(spec, role.name) {
@@ -67,7 +67,7 @@ fn decides(spec: &TrainingJobSpec, role: RoleName) -> bool {
 }
 
 /// A value, with the path of the field that sets it.
-pub(super) struct Written<T> {
+pub(super) struct FieldValue<T> {
     pub field: String,
     pub value: T,
 }
@@ -80,11 +80,11 @@ pub(super) struct PodInput<'s> {
     /// All variables.
     pub env: Vec<EnvVar>,
     /// The variables set by the role or the workers itself.
-    pub own_env: Written<&'s [EnvVar]>,
-    pub resources: Written<Cow<'s, Resources>>,
-    pub gpus: Written<u16>,
+    pub own_env: FieldValue<&'s [EnvVar]>,
+    pub resources: FieldValue<Cow<'s, Resources>>,
+    pub gpus: FieldValue<u16>,
     pub procs: ProcsPerWorker,
-    pub template: Written<Option<&'s Value>>,
+    pub template: FieldValue<Option<&'s Value>>,
     /// Whether the pods have an RDMA device.
     pub rdma: bool,
 }
@@ -97,11 +97,11 @@ impl<'s> PodInput<'s> {
             command: &spec.command,
             args: &spec.args,
             env: spec.env.clone(),
-            own_env: Written { field: at("env"), value: &spec.env },
-            resources: Written { field: at("resources"), value: Cow::Borrowed(&spec.resources) },
-            gpus: Written { field: at("gpusPerWorker"), value: spec.gpus_per_worker() },
+            own_env: FieldValue { field: at("env"), value: &spec.env },
+            resources: FieldValue { field: at("resources"), value: Cow::Borrowed(&spec.resources) },
+            gpus: FieldValue { field: at("gpusPerWorker"), value: spec.gpus_per_worker() },
             procs: spec.procs_per_worker(),
-            template: Written { field: at("podTemplate"), value: spec.pod_template.as_ref() },
+            template: FieldValue { field: at("podTemplate"), value: spec.pod_template.as_ref() },
             rdma: spec.networking.rdma_enabled(),
         }
     }
@@ -117,16 +117,16 @@ impl<'s> PodInput<'s> {
             // An image's default arguments do not fit another command.
             args: if of.command.is_empty() && of.args.is_empty() { workers.args } else { &of.args },
             env: spec.env.iter().filter(is_new).chain(&of.env).cloned().collect(),
-            own_env: Written { field: at("env"), value: &of.env },
+            own_env: FieldValue { field: at("env"), value: &of.env },
             resources: if of.resources.is_empty() {
-                Written { value: Cow::Owned(without_gpus(&spec.resources, gpus)), ..workers.resources }
+                FieldValue { value: Cow::Owned(without_gpus(&spec.resources, gpus)), ..workers.resources }
             } else {
-                Written { field: at("resources"), value: Cow::Borrowed(&of.resources) }
+                FieldValue { field: at("resources"), value: Cow::Borrowed(&of.resources) }
             },
-            gpus: Written { field: at("gpusPerReplica"), value: gpus },
+            gpus: FieldValue { field: at("gpusPerReplica"), value: gpus },
             procs: ProcsPerWorker::Number(1),
             template: match &of.pod_template {
-                Some(template) => Written { field: at("podTemplate"), value: Some(template) },
+                Some(template) => FieldValue { field: at("podTemplate"), value: Some(template) },
                 None => workers.template,
             },
             // The devices are where the GPUs are.

@@ -105,14 +105,14 @@ pub(super) fn resolve(
     policy: CheckpointPolicy,
     restart: Option<RestartFrom>,
     home: &str,
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) -> Option<Checkpoint> {
     let (request, restart_path) = restart.map(|restart| (restart.request, restart.path)).unzip();
     let volume = match &checkpoint.storage {
         None => CheckpointVolume::EmptyDir,
         Some(storage) => match storage.type_ {
-            StorageType::Pvc => claim(storage, no),
-            StorageType::Nfs => nfs(storage, no),
+            StorageType::Pvc => claim(storage, errors),
+            StorageType::Nfs => nfs(storage, errors),
             StorageType::S3 | StorageType::Gcs | StorageType::Azure => CheckpointVolume::EmptyDir,
         },
     };
@@ -127,7 +127,7 @@ pub(super) fn resolve(
         request,
         may_start_over: checkpoint.if_none_usable == Some(IfNoneUsable::StartOver),
         structure_only: checkpoint.verify == Some(Verify::Structure),
-        store: checkpoint.storage.as_ref().and_then(|storage| store(storage, home, no)),
+        store: checkpoint.storage.as_ref().and_then(|storage| store(storage, home, errors)),
         backup: checkpoint.backup.as_ref().map(backup),
         ..policy
     };
@@ -171,7 +171,7 @@ fn resume_from(text: &str) -> String {
     }
 }
 
-fn store(storage: &Storage, home: &str, no: &mut Refusals) -> Option<StorePlace> {
+fn store(storage: &Storage, home: &str, errors: &mut Refusals) -> Option<StorePlace> {
     let (field, scheme, bucket) = match storage.type_ {
         StorageType::S3 => ("s3Bucket", "s3", &storage.s3_bucket),
         StorageType::Gcs => ("gcsBucket", "gs", &storage.gcs_bucket),
@@ -179,7 +179,7 @@ fn store(storage: &Storage, home: &str, no: &mut Refusals) -> Option<StorePlace>
         StorageType::Pvc | StorageType::Nfs => return None,
     };
     let Some(bucket) = bucket else {
-        no.push(format!("spec.checkpoint.storage.{field}"), "is needed with this type: the name of the bucket");
+        errors.push(format!("spec.checkpoint.storage.{field}"), "is needed with this type: the name of the bucket");
         return None;
     };
     let prefix = storage.prefix.as_deref().unwrap_or(home).trim_matches('/');
@@ -205,16 +205,19 @@ fn backup(backup: &api::Backup) -> BackupPolicy {
     }
 }
 
-fn claim(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
+fn claim(storage: &Storage, errors: &mut Refusals) -> CheckpointVolume {
     if let Some(name) = &storage.pvc_name {
         if !dns_subdomain(name) {
-            no.push("spec.checkpoint.storage.pvcName", format!("{name:?} is not the name of a PersistentVolumeClaim"));
+            errors.push(
+                "spec.checkpoint.storage.pvcName",
+                format!("{name:?} is not the name of a PersistentVolumeClaim"),
+            );
         }
         return CheckpointVolume::Claim(name.clone());
     }
     let size = storage.size.clone().unwrap_or_default();
     if Amount::parse(&size.0).is_none_or(|amount| amount <= Amount::whole(0)) {
-        no.push("spec.checkpoint.storage.size", format!("{:?} is not a size; write for example 50Gi", size.0));
+        errors.push("spec.checkpoint.storage.size", format!("{:?} is not a size; write for example 50Gi", size.0));
     }
     CheckpointVolume::New {
         size,
@@ -223,14 +226,14 @@ fn claim(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
     }
 }
 
-fn nfs(storage: &Storage, no: &mut Refusals) -> CheckpointVolume {
+fn nfs(storage: &Storage, errors: &mut Refusals) -> CheckpointVolume {
     let server = storage.nfs_server.clone().unwrap_or_default();
     let path = storage.nfs_path.clone().unwrap_or_default();
     if server.is_empty() {
-        no.push("spec.checkpoint.storage.nfsServer", "is needed with type nfs: the server's name or address");
+        errors.push("spec.checkpoint.storage.nfsServer", "is needed with type nfs: the server's name or address");
     }
     if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
-        no.push(
+        errors.push(
             "spec.checkpoint.storage.nfsPath",
             format!("{path:?} is not an absolute path; write for example /exports/x"),
         );
@@ -266,7 +269,7 @@ pub(super) fn check_volumes(
     field: &str,
     overlay: &PodTemplateSpec,
     mounts: &super::Storage,
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) {
     let empty = Vec::new();
     let pod = overlay.spec.as_ref();
@@ -276,7 +279,7 @@ pub(super) fn check_volumes(
         for (index, volume) in volumes.iter().enumerate() {
             if volume.name.starts_with(VOLUME_PREFIX) {
                 let name = &volume.name;
-                no.push(
+                errors.push(
                     format!("{path}[{index}].name"),
                     format!("{name:?} begins like the operator's volumes ({VOLUME_PREFIX}): give it another name"),
                 );
@@ -285,14 +288,14 @@ pub(super) fn check_volumes(
     }
 
     let volumes: BTreeSet<&str> = spec.volumes.iter().chain(more_volumes).map(|volume| volume.name.as_str()).collect();
-    check_mounts("spec.volumeMounts", &spec.volume_mounts, &volumes, Some(mounts), no);
+    check_mounts("spec.volumeMounts", &spec.volume_mounts, &volumes, Some(mounts), errors);
     let Some(pod) = pod else { return };
     let init = pod.init_containers.as_deref().unwrap_or_default();
     for (list, containers) in [("containers", pod.containers.as_slice()), ("initContainers", init)] {
         for (index, container) in containers.iter().enumerate() {
             let path = format!("{field}.spec.{list}[{index}].volumeMounts");
             let training = (list == "containers" && container.name == "training").then_some(mounts);
-            check_mounts(&path, container.volume_mounts.as_deref().unwrap_or_default(), &volumes, training, no);
+            check_mounts(&path, container.volume_mounts.as_deref().unwrap_or_default(), &volumes, training, errors);
         }
     }
 }
@@ -303,7 +306,7 @@ fn check_mounts(
     mounts: &[VolumeMount],
     volumes: &BTreeSet<&str>,
     ours: Option<&super::Storage>,
-    no: &mut Refusals,
+    errors: &mut Refusals,
 ) {
     for (index, mount) in mounts.iter().enumerate() {
         let normal = match mount.mount_path.trim_end_matches('/') {
@@ -311,12 +314,12 @@ fn check_mounts(
             path => path,
         };
         if let Some(why) = ours.and_then(|ours| taken(ours, normal)) {
-            no.push(format!("{path}[{index}].mountPath"), format!("{normal} {why}"));
+            errors.push(format!("{path}[{index}].mountPath"), format!("{normal} {why}"));
         }
         // Other containers may look into the operator's volumes (a side-car that reads checkpoints).
         let known = volumes.contains(mount.name.as_str()) || mount.name.starts_with(VOLUME_PREFIX);
         if !known && !mount.name.is_empty() {
-            no.push(
+            errors.push(
                 format!("{path}[{index}].name"),
                 format!("there is no volume {:?}: add it to spec.volumes", mount.name),
             );

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 mod roles;
 
-fn runtime() -> Runtime {
-    Runtime { agent_image: "operator:1".to_owned(), ..Runtime::default() }
+fn runtime() -> OperatorInfo {
+    OperatorInfo { agent_image: "operator:1".to_owned(), ..OperatorInfo::default() }
 }
 
 fn accepted(job: &TrainingJob) -> Result<Plan, Refusals> {
@@ -66,7 +66,7 @@ fn quantities(list: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<&str, &str>
 }
 
 #[test]
-fn a_small_job_is_all_defaults() {
+fn minimal_job_uses_all_defaults() {
     let plan = plan(&json!({}));
     assert_eq!((plan.gang.size(), plan.gang.workers().gpus, plan.gang.workers().procs), (2, 0, 1));
     assert_eq!(plan.gang.workers().pod.image, "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime");
@@ -95,7 +95,7 @@ fn a_small_job_is_all_defaults() {
 }
 
 #[test]
-fn all_reasons_are_collected() {
+fn all_refusals_are_collected() {
     let fields = json!({
         "model": "ftp://bucket/model",
         "procsPerWorker": "cpu",
@@ -117,7 +117,7 @@ fn all_reasons_are_collected() {
 }
 
 #[test]
-fn names_must_fit_into_hostnames() {
+fn job_name_must_fit_into_hostnames() {
     assert!(accepted(&named(&"x".repeat(52), &json!({}))).is_ok());
     assert_eq!(
         refusals_of(&named(&"x".repeat(52), &json!({ "numWorkers": 11 }))),
@@ -134,7 +134,7 @@ fn names_must_fit_into_hostnames() {
 }
 
 #[test]
-fn an_object_that_was_never_stored_is_refused() {
+fn object_never_stored_by_api_server_is_refused() {
     let mut job = job(&json!({}));
     job.metadata.uid = None;
     assert_eq!(
@@ -144,14 +144,14 @@ fn an_object_that_was_never_stored_is_refused() {
 }
 
 #[test]
-fn a_job_may_name_neither_model_nor_dataset() {
+fn job_without_model_and_dataset_is_accepted() {
     let without = plan(&json!({ "model": null, "dataset": null, "volumes": [{ "name": "mine", "emptyDir": {} }],
         "volumeMounts": [{ "name": "mine", "mountPath": "/models" }] }));
     assert_eq!((without.storage.inputs, without.storage.fetching), (vec![], None));
 }
 
 #[test]
-fn sources_are_names_or_folders_on_claims() {
+fn sources_are_names_or_claim_folders() {
     let plan =
         plan(&json!({ "model": "pvc://models/llama/8b/", "dataset": "pvc://data", "output": "pvc://out//runs/./1" }));
     let folder = |claim: &str, path: Option<&str>| ClaimPath { claim: claim.to_owned(), path: path.map(str::to_owned) };
@@ -172,7 +172,7 @@ fn input<'a>(plan: &'a Plan, name: &str) -> &'a Input {
 }
 
 #[test]
-fn content_at_an_address_is_fetched_and_mounted() {
+fn content_at_address_is_fetched_and_mounted() {
     let cache = json!({ "pvcName": "cache", "path": "team/a", "limit": "1Ti" });
     let data = json!([
         { "name": "tokens", "uri": "s3://bucket/tokens/", "mountPath": "/tokens/", "env": "TOKENS" },
@@ -200,7 +200,7 @@ fn content_at_an_address_is_fetched_and_mounted() {
 }
 
 #[test]
-fn one_worker_needs_no_cache_and_several_need_one() {
+fn only_multi_worker_jobs_need_a_cache_claim() {
     let one = plan(&json!({ "model": "hf://org/model", "numWorkers": 1, "safetensorsOnly": false }));
     let fetching = one.storage.fetching.unwrap();
     assert_eq!((fetching.cache, fetching.limit), (CacheVolume::EmptyDir { limit: 100 << 30 }, None));
@@ -212,7 +212,7 @@ fn one_worker_needs_no_cache_and_several_need_one() {
 }
 
 #[test]
-fn addresses_that_mean_nothing_are_refused() {
+fn invalid_content_addresses_are_refused() {
     let entry = |entry: serde_json::Value| json!({ "cache": { "pvcName": "cache" }, "data": [entry] });
     for (fields, expected) in [
         (json!({ "model": "hf://llama" }), "spec.model: hf://llama: the namespace is missing; write "),
@@ -240,7 +240,7 @@ fn addresses_that_mean_nothing_are_refused() {
 }
 
 #[test]
-fn commands_by_framework() {
+fn command_depends_on_framework() {
     for (fields, expected) in [
         (json!({ "args": ["--x"] }), vec!["torchrun", "--x"]),
         (json!({ "framework": "jax" }), vec!["python3", "train.py"]),
@@ -281,7 +281,7 @@ fn gpus_are_requested_once_and_must_agree() {
 }
 
 #[test]
-fn resources_are_quantities_that_agree() {
+fn resource_quantities_are_valid_and_agree() {
     refused(
         &json!({ "resources": { "limits": { "memory": "16 GB" } } }),
         "spec.resources.limits.memory: \"16 GB\" is not a quantity; write for example 500m, 4 or 16Gi",
@@ -307,7 +307,7 @@ fn resources_are_quantities_that_agree() {
 }
 
 #[test]
-fn processes_are_a_number() {
+fn processes_per_worker_resolve_to_a_number() {
     for (fields, expected) in [
         (json!({ "gpusPerWorker": 4 }), 4),
         (json!({ "gpusPerWorker": 4, "procsPerWorker": "gpu" }), 4),
@@ -344,7 +344,7 @@ fn processes_are_a_number() {
 }
 
 #[test]
-fn monitoring_is_on_by_itself() {
+fn monitoring_is_on_by_default() {
     let monitoring = plan(&json!({})).monitoring;
     assert_eq!(monitoring.metrics_port, Some(8080));
     assert_eq!((monitoring.watched.len(), monitoring.tensorboard), (0, None));
@@ -353,7 +353,7 @@ fn monitoring_is_on_by_itself() {
 }
 
 #[test]
-fn rules_are_tried_before_the_job_runs() {
+fn failure_rules_are_validated_before_job_runs() {
     let rule = |message: &str| {
         let rule = json!({ "exitCodes": [42], "reasons": ["OOMKilled"], "message": message, "action": "Ignore" });
         json!({ "failurePolicy": { "rules": [{ "reasons": ["Signal"], "action": "Fail" }, rule] } })
@@ -375,7 +375,7 @@ fn rules_are_tried_before_the_job_runs() {
 }
 
 #[test]
-fn patterns_are_tried_before_the_job_runs() {
+fn progress_patterns_are_validated_before_job_runs() {
     let pattern = |pattern: &str| json!({ "monitoring": { "progress": { "patterns": ["(?P<loss>.)", pattern] } } });
     plan(&pattern(r"it (?P<step>\d+)"));
     for (wrong, words) in
@@ -389,7 +389,7 @@ fn patterns_are_tried_before_the_job_runs() {
 }
 
 #[test]
-fn monitoring_keeps_out_of_the_gangs_way() {
+fn monitoring_must_not_conflict_with_gang() {
     for port in [29500, 29501] {
         refused(
             &json!({ "monitoring": { "metricsPort": port } }),
@@ -430,7 +430,7 @@ fn monitoring_keeps_out_of_the_gangs_way() {
 }
 
 #[test]
-fn a_tensorboard_needs_a_volume() {
+fn tensorboard_needs_a_volume() {
     let board = |fields: Value| {
         let mut all = json!({ "monitoring": { "tensorboardEnabled": true } });
         all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -470,7 +470,7 @@ fn rdma_needs_its_resource() {
 }
 
 #[test]
-fn the_gangs_variables_are_refused() {
+fn reserved_gang_variables_are_refused() {
     refused(
         &json!({ "env": [{ "name": "A", "value": "1" }, { "name": "WORLD_SIZE", "value": "1" }] }),
         "spec.env[1].name: WORLD_SIZE is set by the operator for the whole gang: remove it, or copy it to a name of your own with $(...)",
@@ -486,7 +486,7 @@ fn the_gangs_variables_are_refused() {
 }
 
 #[test]
-fn tf_config_must_pass_through_the_kernel() {
+fn tf_config_beyond_kernel_limit_is_refused() {
     plan(&json!({ "framework": "tensorflow", "numWorkers": 2000 }));
     refused(
         &json!({ "framework": "tensorflow", "numWorkers": 4096 }),
@@ -495,7 +495,7 @@ fn tf_config_must_pass_through_the_kernel() {
 }
 
 #[test]
-fn hyperparameters_have_one_name_each() {
+fn hyperparameter_variables_must_be_unique() {
     let plan = plan(&json!({ "hyperparameters": {
         "learningRate": 0.000_05, "epochs": 3, "optimizer": "adamw", "mixedPrecision": true,
         "additionalParams": { "weight_decay": "0.01" },
@@ -522,7 +522,7 @@ fn hyperparameters_have_one_name_each() {
 }
 
 #[test]
-fn checkpoint_volumes() {
+fn checkpoint_storage_maps_to_volume() {
     let volume =
         |storage: Value| plan(&json!({ "checkpoint": { "storage": storage } })).storage.checkpoint.unwrap().volume;
     assert_eq!(
@@ -556,7 +556,7 @@ fn checkpoint_volumes() {
 }
 
 #[test]
-fn mounts_keep_out_of_each_others_way() {
+fn conflicting_mounts_are_refused() {
     let volumes = json!([{ "name": "mine", "emptyDir": {} }]);
     let mounted = |path: &str| json!({ "volumes": volumes, "volumeMounts": [{ "name": "mine", "mountPath": path }] });
     for path in ["/data", "/models", "/out", "/dev/shm", "/checkpoints/mine", "/"] {
@@ -605,7 +605,7 @@ fn mounts_keep_out_of_each_others_way() {
 }
 
 #[test]
-fn a_pod_template_may_say_what_has_no_field() {
+fn pod_template_may_set_fields_missing_from_spec() {
     let plan = plan(&json!({ "podTemplate": {
         "metadata": { "creationTimestamp": null, "annotations": { "a": "b" }, "labels": { "team": "vision" } },
         "spec": {
@@ -626,7 +626,7 @@ fn a_pod_template_may_say_what_has_no_field() {
 
 /// The grace period elapses while the hook sleeps; SIGTERM follows after it.
 #[test]
-fn a_hook_must_leave_the_program_time_to_stop() {
+fn pre_stop_hook_must_leave_program_time_to_stop() {
     let template = |grace: Value, container: &str, hook: Value| {
         let helper = json!({ "name": "helper", "image": "busybox" });
         let hooked = json!({ "name": container, "image": "busybox", "lifecycle": { "preStop": hook } });
@@ -660,7 +660,7 @@ fn a_hook_must_leave_the_program_time_to_stop() {
 
 /// Versions with defaults in the schema stored them, and users may write them.
 #[test]
-fn defaults_written_out_change_nothing() {
+fn explicit_defaults_change_nothing() {
     for fields in [
         json!({}),
         json!({ "gpusPerWorker": 1 }),
@@ -688,7 +688,7 @@ fn defaults_written_out_change_nothing() {
 
 /// The API server sees neither the template nor the merged spec.
 #[test]
-fn a_size_outside_the_bounds_of_the_template_is_refused() {
+fn size_outside_template_bounds_is_refused() {
     let refused = |workers: u32, template: Value| {
         let mut job = job(&json!({ "numWorkers": workers, "runtimeRef": { "name": "gpu" } }));
         let taken = json!({
@@ -711,7 +711,7 @@ fn a_size_outside_the_bounds_of_the_template_is_refused() {
 
 /// The accessors must agree with the table from which descriptions and rules are generated.
 #[test]
-fn what_is_not_written_is_the_default() {
+fn unset_fields_take_their_defaults() {
     let plan = plan(&json!({ "gpusPerWorker": null }));
     let worker = plan.gang.workers();
     assert_eq!((worker.gpus, worker.procs, plan.gang.rendezvous.master_port), (1, 1, 29500));
@@ -728,9 +728,9 @@ fn what_is_not_written_is_the_default() {
 
 /// A pod in the operator's namespace could use the operator's service account.
 #[test]
-fn no_job_runs_in_the_operators_own_namespace() {
+fn job_in_operator_namespace_is_refused() {
     let refusals = |own: Option<&str>| {
-        let runtime = Runtime { own_namespace: own.map(str::to_owned), ..runtime() };
+        let runtime = OperatorInfo { own_namespace: own.map(str::to_owned), ..runtime() };
         resolve(&job(&json!({})), &runtime).refusals.0.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(
@@ -742,7 +742,7 @@ fn no_job_runs_in_the_operators_own_namespace() {
 
 /// The worst decodable case: every value is a separate error.
 #[test]
-fn refusals_are_bounded_whatever_the_template_has() {
+fn refusals_are_bounded_for_any_template() {
     let keys: serde_json::Map<_, _> = (0..10_000).map(|n| (format!("k{n}"), json!(1))).collect();
     for spec in [
         json!({ "containers": vec![1; 19_000] }),
@@ -753,7 +753,7 @@ fn refusals_are_bounded_whatever_the_template_has() {
     ] {
         let mut job = job(&json!({}));
         job.spec.pod_template = Some(json!({ "spec": spec }));
-        let planned = resolve(&job, &Runtime::default());
+        let planned = resolve(&job, &OperatorInfo::default());
         let refusals = &planned.refusals.0;
         assert!((1..=100).contains(&refusals.len()), "{}", refusals.len());
         let bytes: usize = refusals.iter().map(|refusal| refusal.field.len() + refusal.message.len()).sum();
@@ -803,7 +803,7 @@ fn unknown_and_missing_fields_are_named_with_their_path() {
 }
 
 #[test]
-fn a_pod_template_may_not_break_the_gang() {
+fn pod_template_that_breaks_gang_is_refused() {
     let training =
         |field: &str, value: Value| json!({ "spec": { "containers": [{ "name": "training", field: value }] } });
     let pod = |field: &str, value: Value| json!({ "spec": { field: value } });
@@ -889,7 +889,7 @@ fn a_pod_template_may_not_break_the_gang() {
 }
 
 #[test]
-fn the_gang_has_a_port_of_its_own() {
+fn gang_port_differs_from_all_other_ports() {
     let port = |master: u16, metrics: u16, enabled: bool| {
         let spec = json!({
             "networking": { "masterPort": master },
@@ -914,16 +914,16 @@ fn the_gang_has_a_port_of_its_own() {
 }
 
 #[test]
-fn restart_rules_are_for_servers_that_take_them() {
+fn restart_rules_need_server_1_34() {
     for (major, minor, has) in
         [("1", "33", false), ("1", "34", true), ("1", "36+", true), ("2", "0", true), ("", "", false)]
     {
-        assert_eq!(Runtime::has_restart_rules(major, minor), has, "{major}.{minor}");
+        assert_eq!(OperatorInfo::has_restart_rules(major, minor), has, "{major}.{minor}");
     }
 }
 
 #[test]
-fn the_intent_is_what_was_asked_for() {
+fn intent_ignores_explicit_defaults_and_mutable_fields() {
     let intent = |fields: &Value| plan(fields).identity.intent;
     let base = intent(&json!({}));
     assert_eq!(base.len(), 16);
@@ -945,10 +945,10 @@ fn the_intent_is_what_was_asked_for() {
     ] {
         assert_ne!(intent(&fields), base, "{fields}");
     }
-    let other = Runtime {
+    let other = OperatorInfo {
         agent_image: "operator:2".to_owned(),
         agent_image_pull_policy: Some("Always".to_owned()),
-        ..Runtime::default()
+        ..OperatorInfo::default()
     };
     assert_eq!(resolve(&job(&json!({})), &other).plan.identity.intent, base);
     // Fixed here, since a later version must compute the same value.
@@ -956,7 +956,7 @@ fn the_intent_is_what_was_asked_for() {
 }
 
 #[test]
-fn a_queue_is_volcanos_or_kueues() {
+fn queue_is_used_by_volcano_or_by_kueue() {
     let of = |gang: &str| {
         let plan = plan(&json!({ "scheduling": { "gang": gang, "queue": "research" } }));
         (plan.gang.group.clone().map(|group| group.kind), plan.gang.workers().pod.scheduling.queue.clone())
@@ -971,7 +971,7 @@ fn a_queue_is_volcanos_or_kueues() {
 
 /// The name is also the value of a label of the coscheduling plugin.
 #[test]
-fn the_name_of_a_group_fits_into_a_label() {
+fn pod_group_name_fits_into_a_label() {
     let longest = "a".repeat(52);
     let name = names::pod_group_name(&longest, "00AB0000-0000-0000-0000-000000000001");
     assert!(accepted(&named(&longest, &json!({}))).is_ok() && accepted(&named(&"a".repeat(53), &json!({}))).is_err());
@@ -979,7 +979,7 @@ fn the_name_of_a_group_fits_into_a_label() {
 }
 
 #[test]
-fn a_template_names_no_other_group() {
+fn pod_template_must_not_name_another_pod_group() {
     let with = |gang: &str, metadata: &Value| json!({ "scheduling": { "gang": gang }, "podTemplate": { "metadata": metadata } });
     let volcano = json!({ "annotations": { "scheduling.k8s.io/group-name": "mine" } });
     let coscheduling = json!({ "labels": { "scheduling.x-k8s.io/pod-group": "mine" } });
@@ -1000,7 +1000,7 @@ fn a_template_names_no_other_group() {
 
 /// It goes before the field of the spec. The record counts where the annotation is lost, and another form is ignored.
 #[test]
-fn a_restart_names_the_checkpoint_to_resume_from() {
+fn restart_annotation_overrides_resume_from() {
     let mut job = job(&json!({ "checkpoint": { "resumeFrom": "a" } }));
     let planned = |job: &TrainingJob| {
         let policy = accepted(job).unwrap().storage.checkpoint.unwrap().policy;

@@ -6,7 +6,7 @@
 //! Place and message are separate fields; only its `Display` joins them.
 
 use crate::reason::Reason;
-use crate::role::{Place, RoleName};
+use crate::role::{ReplicaId, RoleName};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -109,8 +109,8 @@ impl AttemptEnd {
 
     /// The place in the gang that failed first, if there was one.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
-        self.worker.map(|index| Place { role: self.role, index })
+    pub fn replica_id(&self) -> Option<ReplicaId> {
+        self.worker.map(|index| ReplicaId { role: self.role, index })
     }
 
     /// Message for the end of the job, if no other attempt follows. `why` is empty if the cause already explains it.
@@ -145,7 +145,7 @@ impl AttemptEnd {
 /// Message for users: `worker 1 (pod x-training-1-abcde, node n), rank 3: exit code 1 (rule 2 of failurePolicy.rules: Fail)`.
 impl fmt::Display for AttemptEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(place) = self.place() {
+        if let Some(place) = self.replica_id() {
             write!(f, "{}", place.in_pod(self.pod.as_deref(), self.node.as_deref()))?;
             if let Some(rank) = self.rank {
                 write!(f, ", rank {rank}")?;
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_names_place_pod_node_rank_and_rule() {
+    fn attempt_end_names_place_pod_node_rank_and_rule() {
         let end = AttemptEnd::new(2, Reason::ExitCode, "exit code 3");
         assert_eq!(end.to_string(), "exit code 3");
         let end = AttemptEnd { worker: Some(1), ..end };
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_is_written_unless_it_is_a_worker() {
+    fn attempt_end_omits_role_of_workers() {
         let end = AttemptEnd { worker: Some(0), ..AttemptEnd::new(1, Reason::Signal, "m") };
         let json = serde_json::to_string(&end).unwrap();
         assert!(!json.contains("role"), "{json}");

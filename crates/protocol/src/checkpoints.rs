@@ -116,7 +116,7 @@ pub struct BackupPolicy {
 /// A checkpoint known to be good.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Kept {
+pub struct GoodCheckpoint {
     /// Path as passed to a program, relative to the folder of checkpoints.
     pub path: String,
     /// Number of steps completed.
@@ -141,13 +141,13 @@ pub struct Kept {
 pub struct Checkpoints {
     /// The newest good checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub latest: Option<Kept>,
+    pub latest: Option<GoodCheckpoint>,
     /// The best good checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub best: Option<Kept>,
+    pub best: Option<GoodCheckpoint>,
     /// The checkpoint that this run resumed from.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub resumed_from: Option<Kept>,
+    pub resumed_from: Option<GoodCheckpoint>,
     /// Time at which an attempt first resumed from `resumeFrom`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wish_used: Option<Timestamp>,
@@ -173,7 +173,7 @@ pub struct Checkpoints {
     pub total_bytes: Option<u64>,
     /// The last completed copy, in the store for checkpoints or in the backup.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub copied: Option<Kept>,
+    pub copied: Option<GoodCheckpoint>,
     /// The newest good checkpoint that has not been copied yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_copy: Option<String>,
@@ -232,7 +232,8 @@ impl Checkpoints {
     #[must_use]
     pub fn last_words(&self) -> Self {
         let cut = |text: &str| text::start_of(text, SHORT).to_owned();
-        let kept = |kept: &Option<Kept>| kept.clone().map(|kept| Kept { path: cut(&kept.path), ..kept });
+        let kept =
+            |kept: &Option<GoodCheckpoint>| kept.clone().map(|kept| GoodCheckpoint { path: cut(&kept.path), ..kept });
         Self {
             latest: kept(&self.latest),
             best: kept(&self.best),

@@ -5,7 +5,7 @@
 const TEXTS: [&str; 3] = ["message", "headline", "stderrTail"];
 
 /// Removes the incomplete value at the end of `text` and closes all brackets. `None` if even the first brace is missing.
-pub fn mend(text: &str) -> Option<String> {
+pub fn complete(text: &str) -> Option<String> {
     let mut reader = Reader::default();
     for (at, c) in text.char_indices() {
         reader.read(text, at, c);
@@ -102,7 +102,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn what_is_whole_stays() {
+    fn truncated_json_keeps_complete_values() {
         for (cut, kept) in [
             (r#"{"a":1,"b":{"c":"x","d":[1,2"#, json!({ "a": 1, "b": { "c": "x", "d": [1] } })),
             (r#"{"a":1,"b":12"#, json!({ "a": 1 })),
@@ -116,12 +116,12 @@ mod tests {
             ("{\"message\":\"gr\u{fffd}", json!({ "message": "gr" })),
             (r#"{"e":{"message":"no ","#, json!({ "e": { "message": "no ," } })),
         ] {
-            let mended = mend(cut).unwrap();
+            let mended = complete(cut).unwrap();
             let value: Value = serde_json::from_str(&mended).unwrap_or_else(|error| panic!("{cut}: {mended}: {error}"));
             if !cut.ends_with(',') {
                 assert_eq!(value, kept, "{cut}");
             }
         }
-        assert_eq!(mend(""), None);
+        assert_eq!(complete(""), None);
     }
 }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_of_which_all_matches_decides() {
+    fn first_fully_matching_rule_decides() {
         let of = json!([
             { "exitCodes": [42, 43], "reasons": ["ExitCode"], "message": "quota", "action": "Fail" },
             { "exitCodes": [42], "action": "Ignore" },
@@ -169,7 +169,7 @@ mod tests {
 
     /// Ends that must not match, although similar: no exit code, another exit code, a reason with the same beginning.
     #[test]
-    fn what_only_looks_alike_does_not_match() {
+    fn similar_failures_do_not_match() {
         let of = json!([
             { "exitCodes": [1], "action": "Fail" },
             { "reasons": ["Signal"], "action": "Fail" },
@@ -188,7 +188,7 @@ mod tests {
 
     /// The place of a failure is not part of the text that is matched.
     #[test]
-    fn the_place_is_not_matched() {
+    fn failure_place_is_not_matched() {
         let rules = rules(json!([{ "message": "worker|pod|node", "action": "Fail" }]));
         let end =
             AttemptEnd { worker: Some(1), pod: Some("pod".to_owned()), node: Some("node".to_owned()), ..end("x") };
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_that_was_requested_is_no_failure() {
+    fn requested_restart_is_not_a_failure() {
         let of = json!([{ "reasons": ["Restarted", "Resized"], "action": "Fail" }]);
         for reason in ["Restarted", "Resized"] {
             assert_eq!(decided(&of, reason, "", None), None, "{reason}");
@@ -208,11 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_used_is_told() {
+    fn unusable_rule_pattern_is_refused_with_reason() {
         for (pattern, words) in [("(loss", "unclosed group"), ("a(?=b)", "look-around"), ("\\w{500}", "too large")] {
-            let told = refusal_of(pattern).unwrap();
-            assert!(told.contains(words) && told.contains(&format!("{pattern:?}")), "{told}");
-            assert!(!told.contains('\n'), "{told}");
+            let reported = refusal_of(pattern).unwrap();
+            assert!(reported.contains(words) && reported.contains(&format!("{pattern:?}")), "{reported}");
+            assert!(!reported.contains('\n'), "{reported}");
             assert_eq!(decided(&json!([{ "message": pattern, "action": "Fail" }]), "ExitCode", pattern, None), None);
         }
         assert!(refusal_of(&format!("{}1{}", "(".repeat(60), ")".repeat(60))).unwrap().contains("nest"));
@@ -225,7 +225,7 @@ mod tests {
 
     /// The limit covers all rules together, because the operator compiles them on its only thread.
     #[test]
-    fn all_rules_together_have_one_budget() {
+    fn all_rules_share_one_budget() {
         let rule = |message: String| FailureRule { message: Some(message), ..FailureRule::default() };
         // The worst 20 of 512 characters: over 3,000 classes, of which 128 are compiled.
         let worst = vec![rule(format!("(?i)[{}]", r"\pL".repeat(169))); 20];
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_operator_writes_is_a_restart() {
+    fn unknown_rule_action_means_restart() {
         let of = json!([{ "reasons": ["Signal"], "action": "Wait", "newer": 1 }]);
         assert_eq!(decided(&of, "Signal", "", None).unwrap(), "rule 1 of failurePolicy.rules: Restart");
     }

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_is_found_by_the_first_ones_name() {
+    fn worker_host_derives_from_leader_host() {
         let host = |leader: &str, index| GangSetup { leader: leader.to_owned(), ..GangSetup::default() }.host(index);
         assert_eq!(host("job-0-training-0.job-0-headless", 0), "job-0-training-0.job-0-headless");
         assert_eq!(host("job-0-training-0.job-0-headless", 17), "job-0-training-17.job-0-headless");

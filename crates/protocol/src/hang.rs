@@ -1,6 +1,6 @@
 //! Reports of hung programs.
 
-use crate::stacks::Place;
+use crate::stacks::StackLocation;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub const MAX_TEXT: usize = 700;
 #[serde(rename_all = "camelCase", default)]
 pub struct Hang {
     /// Location of the rank that the others seem to wait for.
-    pub place: Place,
+    pub place: StackLocation,
     /// Number of that rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,

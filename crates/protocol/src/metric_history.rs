@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_a_share_or_a_percentage_as_the_program_counts() {
+    fn target_accepts_share_or_percentage() {
         let reaches = |value: f64, is_percentage, target| {
             NumberedReading { value, is_percentage, ..NumberedReading::default() }.reaches(target)
         };

@@ -160,10 +160,10 @@ impl Objective {
     }
 
     /// Takes in what an agent reports. To take the same in again changes nothing.
-    pub fn merge(&mut self, rule: &ObjectiveRule, told: &Self) {
+    pub fn merge(&mut self, rule: &ObjectiveRule, stated: &Self) {
         let mut has_more = false;
         let last_known = self.agents.iter().map(AgentCount::order).max();
-        for agent in &told.agents {
+        for agent in &stated.agents {
             let known = self.agents.iter_mut().find(|known| known.since == agent.since);
             let agent = AgentCount { count: agent.count.min(MAX_COUNT), ..*agent };
             let more = agent.count.saturating_sub(known.as_ref().map_or(0, |known| known.count));
@@ -175,22 +175,22 @@ impl Objective {
             self.count = self.count.saturating_add(more).min(MAX_COUNT);
             has_more |= more > 0;
         }
-        let is_latest = told.agents.iter().map(AgentCount::order).max() >= last_known;
+        let is_latest = stated.agents.iter().map(AgentCount::order).max() >= last_known;
         if has_more && is_latest {
-            self.last = told.last.or(self.last);
+            self.last = stated.last.or(self.last);
         }
         if has_more {
-            self.best = better(rule, self.best, told.best);
+            self.best = better(rule, self.best, stated.best);
         }
         // Of rungs that were left out the first reading is lost. The next one that is known was at their step or later, too.
-        for (index, reading) in (told.left_out..).zip(&told.rungs) {
+        for (index, reading) in (stated.left_out..).zip(&stated.rungs) {
             while self.rungs.len() <= index && self.rungs.len() < MAX_RUNGS {
                 self.rungs.push(*reading);
             }
         }
         match self.count {
-            0 if told.reported.is_empty() => {}
-            0 => self.note_reported(told.reported.iter().filter(|name| !name.contains(char::is_control))),
+            0 if stated.reported.is_empty() => {}
+            0 => self.note_reported(stated.reported.iter().filter(|name| !name.contains(char::is_control))),
             _ => self.reported.clear(),
         }
     }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reading_at_or_after_each_rung_is_recorded() {
+    fn first_reading_at_or_after_each_rung_is_recorded() {
         let rule = rule(false, Some((10, 3)));
         let all = read(
             &rule,
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_are_bounded() {
+    fn number_of_rungs_is_bounded() {
         let all = read(&rule(false, Some((1, 2))), 1, 1, &[(1.0, Some(i64::MAX))]);
         assert_eq!(all.rungs.len(), 63, "more powers of two are no steps");
         let refused_by_the_api = RungSteps { min_step: 0, factor: 0 };
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_ignores_nan() {
+    fn best_reading_ignores_nan() {
         let best = |max, values: &[f64]| {
             let readings: Vec<_> = values.iter().map(|value| (*value, None)).collect();
             read(&rule(max, None), 1, 1, &readings).best.map(|best| best.value)
@@ -389,7 +389,7 @@ mod tests {
 
     /// Nothing counts twice, whatever is merged again and in whatever order.
     #[test]
-    fn attempts_add_up_once() {
+    fn attempts_are_counted_once_in_any_order() {
         let rule = rule(false, Some((10, 2)));
         let first = read(&rule, 100, 1, &[(5.0, Some(10)), (4.0, Some(20))]);
         let mut again = Objective::begin(Some(first.last_words()), 90);
@@ -398,8 +398,8 @@ mod tests {
         // On another node, whose clock is behind.
         let third = read(&rule, 50, 3, &[(4.7, Some(45))]);
         let mut status = Objective { metric: "m".into(), ..Objective::default() };
-        for told in [&first, &again, &third, &first, &again, &third, &first] {
-            status.merge(&rule, told);
+        for stated in [&first, &again, &third, &first, &again, &third, &first] {
+            status.merge(&rule, stated);
         }
         assert_eq!((status.count, status.metric.as_str()), (4, "m"));
         assert_eq!(status.last, Some(Measurement { value: 4.7, step: Some(45) }));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn many_agents_are_bounded() {
+    fn number_of_agents_is_bounded() {
         let rule = rule(true, None);
         let mut status = Objective::default();
         let mut agent = Objective::begin(None, 0);
@@ -432,26 +432,26 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_the_last_rungs_only() {
+    fn report_keeps_only_last_rungs() {
         let rule = rule(false, Some((1, 2)));
         let readings: Vec<_> = (0..40).map(|n| (f64::from(n), Some(1 << n))).collect();
-        let told = read(&rule, 1, 1, &readings).last_words();
-        assert_eq!((told.left_out, told.rungs.len()), (16, MAX_REPORTED_RUNGS));
+        let stated = read(&rule, 1, 1, &readings).last_words();
+        assert_eq!((stated.left_out, stated.rungs.len()), (16, MAX_REPORTED_RUNGS));
         let mut status = Objective::default();
         status.merge(&rule, &read(&rule, 1, 1, &readings[..20]));
-        status.merge(&rule, &told);
+        status.merge(&rule, &stated);
         assert_eq!(status.rungs, read(&rule, 1, 1, &readings).rungs, "the operator knew the others");
         let mut late = Objective::default();
-        late.merge(&rule, &told);
+        late.merge(&rule, &stated);
         assert_eq!((late.rungs.len(), late.rungs[0], late.rungs[16]), (40, status.rungs[16], status.rungs[16]));
         // The next agent of the pod knows how many there were.
-        let mut next = Objective::begin(Some(told), 2);
+        let mut next = Objective::begin(Some(stated), 2);
         next.record(&rule, 2, 0.5, Some(1 << 40));
         assert_eq!((next.left_out, next.rungs.len()), (16, MAX_REPORTED_RUNGS + 1));
     }
 
     #[test]
-    fn metrics_are_named_until_there_is_a_reading() {
+    fn metric_names_are_kept_until_first_reading() {
         let rule = rule(false, None);
         let mut agent = Objective::begin(None, 1);
         let names = ["accuracy".to_owned(), "loss".to_owned()];
@@ -471,10 +471,10 @@ mod tests {
     }
 
     #[test]
-    fn the_forms_of_status_and_report() {
+    fn objective_has_separate_status_and_report_formats() {
         let rule = rule(true, Some((1, 2)));
-        let told = read(&rule, 7, 1, &[(0.1 + 0.2, Some(1)), (f64::NAN, Some(2)), (3.0, None)]);
-        let json = serde_json::to_value(&told).unwrap();
+        let stated = read(&rule, 7, 1, &[(0.1 + 0.2, Some(1)), (f64::NAN, Some(2)), (3.0, None)]);
+        let json = serde_json::to_value(&stated).unwrap();
         let expected = json!({
             "count": 3,
             "last": { "value": 3 },
@@ -484,15 +484,15 @@ mod tests {
         });
         assert_eq!(json, expected);
         let read: Objective = serde_json::from_value(json).unwrap();
-        assert_eq!(read.rungs[0], told.rungs[0]);
+        assert_eq!(read.rungs[0], stated.rungs[0]);
         let short =
-            serde_json::to_string(&crate::report::Report { objective: Some(told.clone()), ..Default::default() });
+            serde_json::to_string(&crate::report::Report { objective: Some(stated.clone()), ..Default::default() });
         let form = r#""objective":{"count":3,"last":[3,null],"best":[3,null],"agents":[[7,1,3]],"rungs":[[1,0.30000000000000004],[2,"NaN"]]}"#;
         let short = short.unwrap();
         assert!(short.contains(form), "{short}");
         let read = serde_json::from_str::<crate::report::Report>(&short).unwrap().objective.unwrap();
-        assert_eq!((read.count, read.last, read.best, &read.agents), (3, told.last, told.best, &told.agents));
-        assert_eq!(read.rungs[0], told.rungs[0]);
+        assert_eq!((read.count, read.last, read.best, &read.agents), (3, stated.last, stated.best, &stated.agents));
+        assert_eq!(read.rungs[0], stated.rungs[0]);
         // Cut off within it.
         for end in 1..form.len() {
             let at = short.find(form).unwrap() + end;

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_source_that_speaks_wins_per_field() {
+    fn highest_priority_source_wins_per_field() {
         let mut progress = Progress::default();
         assert!(progress.merge(&update(&[("step", 500.0), ("max_steps", 1000.0)]), Source::Checkpoint, at(1)));
         assert!(progress.merge(&update(&[("step", 7.0), ("loss", 0.5)]), Source::Output, at(2)));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_then_epochs_then_what_was_reported() {
+    fn percent_prefers_steps_then_epochs_then_reported() {
         let percent = |values: &[(&str, f64)]| {
             let mut progress = Progress::default();
             progress.merge(&update(values), Source::Post, at(0));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_of_a_source_counts() {
+    fn latest_update_of_a_source_decides_percent() {
         let mut progress = Progress::default();
         progress.merge(&update(&[("step", 9.0), ("steps", 10.0), ("progress", 89.0)]), Source::Post, at(1));
         assert_eq!(progress.percent(), Some(90.0));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_no_report() {
+    fn configured_epochs_do_not_count_as_report() {
         let mut progress = Progress::default();
         progress.merge(&update(&[("epochs", 4.0)]), Source::Environment, at(1));
         assert_eq!((progress.last(), progress.percent()), (None, None));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_what_they_mean() {
+    fn metric_names_are_normalized() {
         let update = update(&[
             ("lm loss", 1.0),
             ("val_loss", 2.0),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libraries_call_loss_and_throughput() {
+    fn library_names_map_to_loss_and_throughput() {
         for name in ["train_loss", "total_loss", "step_loss", "reduced_train_loss", "lm loss"] {
             assert_eq!(field_metric(name), LOSS, "{name}");
         }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded() {
+    fn metric_names_are_bounded() {
         let mut progress = Progress::default();
         for n in 0..200 {
             progress.merge(&update(&[(&format!("{n}{}", "ü".repeat(200)), 1.0)]), Source::Post, at(0));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_told_as_prometheus_does() {
+    fn non_finite_values_are_written_as_in_prometheus() {
         let mut progress = Progress::default();
         let values = [("loss", f64::NAN), ("a", f64::INFINITY), ("b", f64::NEG_INFINITY), ("c", 1e300), ("step", 30.0)];
         progress.merge(&update(&values), Source::Output, at(0));

@@ -114,7 +114,7 @@ mod tests {
     use crate::progress::Source;
 
     #[test]
-    fn groups_by_name() {
+    fn named_groups_become_progress_fields() {
         let patterns = ["^it (?P<step>\\d+) of (?P<steps>\\d+)", "l=(?P<loss>\\S+)(?: ppl=(?P<ppl>\\S+))?"];
         let patterns = ProgressPatterns::new(&patterns.map(str::to_owned)).unwrap();
         let update = patterns.line(b"\x1b[1mit\x1b[0m 3 of 10 l=nan ppl=\xff").unwrap();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn invalid_progress_pattern_is_reported() {
         for (pattern, words) in [("(?P<loss>", "unclosed group"), ("loss=(\\S+)", "no named group"), ("", "no named")] {
             let error = ProgressPatterns::new(&[pattern.to_owned()]).unwrap_err();
             assert!(error.contains(words) && error.contains(&format!("{pattern:?}")), "{error}");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_much_is_refused_by_its_name() {
+    fn oversized_progress_pattern_is_refused_by_name() {
         let refused = |patterns: &[String]| {
             let error = ProgressPatterns::new(patterns).unwrap_err();
             let refusals = ProgressPatterns::refusals(patterns);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_small_enough() {
+    fn usual_progress_patterns_are_accepted() {
         let patterns = [
             r"it (?P<step>\d+)/(?P<steps>\d+) .* l=(?P<loss>\S+)",
             r"^\[(?P<ts>[-\w: ,.]+)\] step (?P<step>\d{1,9}) \| loss (?P<loss>[-+.\d]+) \| (?P<throughput>[\d.]+) tok/s",

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_answer_to_this_question_from_this_job_is_proven() {
+    fn proof_matches_only_its_operator_job_nonce_and_body() {
         let (key, nonce, body) = (operator(1).job_key("uid-a"), Nonce::new([7; 16]), b"{\"loss\":1}");
         let proof = key.prove(nonce, body);
         let proves = |key: &AnswerKey, nonce, body: &[u8], proof: &str| key.is_proof(proof.as_bytes(), nonce, body);
@@ -162,7 +162,7 @@ mod tests {
 
     /// Agents and operators of different versions must compute the same keys and proofs.
     #[test]
-    fn keys_and_proofs_stay_as_they_are() {
+    fn keys_and_proofs_are_stable_across_versions() {
         let key = operator(1).job_key("6f1f4d1e-0000-4000-8000-000000000001");
         assert_eq!(key.to_text(), "739c4efbb0b8d370c551ecf15fbaacae50ea934ccc88b9364a2332bac8c4f775");
         assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_as_it_was_written() {
+    fn answer_key_round_trips_through_text() {
         let key = operator(1).job_key("uid");
         assert_eq!(AnswerKey::parse(format!("{}\n", key.to_text()).as_bytes()), Some(key.clone()));
         let text = key.to_text();
@@ -183,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_not_random_is_none() {
+    fn weak_operator_key_is_rejected() {
         assert!(OperatorKey::new(&[]).is_none() && OperatorKey::new(&[0; 32]).is_none());
         assert!(OperatorKey::new(b"0123456789012345678901234567890").is_none(), "31 bytes");
     }
 
     #[test]
-    fn a_nonce_is_found_in_its_query() {
+    fn nonce_is_parsed_from_query() {
         let nonce = Nonce::new(std::array::from_fn(|at| at as u8 * 17));
         assert_eq!(nonce.to_query(), "nonce=00112233445566778899aabbccddeeff");
         for query in ["nonce=00112233445566778899AABBCCDDEEFF", "a=b&nonce=00112233445566778899aabbccddeeff&c"] {

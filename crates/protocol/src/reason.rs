@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_back() {
+    fn reasons_round_trip_through_text() {
         for reason in Reason::ALL {
             assert_eq!(&Reason::from(reason.as_str()), reason);
         }

@@ -1,7 +1,7 @@
 //! The termination message: an agent's last report to the operator, as JSON of at most [`MAX_BYTES`].
 
 use crate::checkpoints::Checkpoints;
-use crate::cut_json::mend;
+use crate::cut_json::complete;
 use crate::gang::GangEnd;
 use crate::hang::{self, Hang};
 use crate::inputs::FetchedContent;
@@ -13,11 +13,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use text::error_pattern::{ErrorMatch, ErrorPattern, FOLLOWS};
-use text::exception::{Exception, Sort, sort};
+use text::exception::{Exception, ExceptionKind, sort};
 use text::mpi;
 use text::origin::FailureOrigin;
 use text::signal::of_exit_code;
-use text::stderr::{exception, has_traceback, telling, telling_line};
+use text::stderr::{cause_line, exception, has_traceback, stated_cause};
 use text::{json_bytes, start_of};
 
 /// Maximum bytes of a report. The kubelet keeps the last 4096 bytes of one container's termination message. It keeps 12,288
@@ -85,7 +85,7 @@ pub struct Report {
     pub gang: Option<GangEnd>,
     /// Final progress of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub progress: Option<Reached>,
+    pub progress: Option<LastProgress>,
     /// Final state of the checkpoints, if this agent manages them; usually the first worker's does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
@@ -186,7 +186,7 @@ pub enum Phase {
 /// The last known progress. Values that were never reported are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Reached {
+pub struct LastProgress {
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
     pub epoch: Option<f64>,
     #[serde(with = "number::option", skip_serializing_if = "Option::is_none")]
@@ -205,7 +205,7 @@ pub struct Reached {
     pub time: Option<Timestamp>,
 }
 
-impl Reached {
+impl LastProgress {
     /// The step as a whole number.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "a step is a whole number, and none is so large")]
@@ -214,9 +214,9 @@ impl Reached {
     }
 }
 
-impl Reached {
+impl LastProgress {
     /// Extracts the last progress; `None` if there was never a report.
-    pub fn of(progress: &Progress) -> Option<Self> {
+    pub fn from_progress(progress: &Progress) -> Option<Self> {
         let last = progress.last()?;
         let [epoch, epochs, step, steps] =
             [progress.epoch, progress.epochs, progress.step, progress.steps].map(|reading| Some(reading?.value));
@@ -277,7 +277,7 @@ impl Report {
     }
 
     fn parse_cut(object: &str) -> Option<Self> {
-        let mut report = serde_json::from_str::<Self>(&mend(object)?).ok()?;
+        let mut report = serde_json::from_str::<Self>(&complete(object)?).ok()?;
         // The text was cut off before the message, the class or the line.
         report.error = report.error.filter(|error| !error.message.is_empty());
         report.exception = report.exception.filter(|exception| !exception.class.is_empty());
@@ -295,13 +295,13 @@ impl Report {
         /// Output caused by one failure appears within this time.
         const AT_ONCE: SignedDuration = SignedDuration::from_secs(2);
         let timed = |line: &str| Some((line.to_owned(), time_of(line)?));
-        let told = telling(&tail);
-        let time = told.as_ref().and_then(|told| time_of(told.line));
-        let may_be_survived = told.as_ref().is_some_and(|told| {
-            let is_exception = exception(&told.text).is_some();
-            if is_exception { self.python_tells } else { told.is_report }
+        let stated = stated_cause(&tail);
+        let time = stated.as_ref().and_then(|stated| time_of(stated.line));
+        let may_be_survived = stated.as_ref().is_some_and(|stated| {
+            let is_exception = exception(&stated.text).is_some();
+            if is_exception { self.python_tells } else { stated.is_report }
         });
-        let after = told.and_then(|told| told.after).and_then(timed);
+        let after = stated.and_then(|stated| stated.after).and_then(timed);
         (self.line_time, self.headline) = (time, None);
         if let (Some(time), Some((last, last_time))) = (time, after)
             && may_be_survived
@@ -337,7 +337,7 @@ impl Report {
 
     /// The most informative line of stderr.
     pub fn line(&self) -> Option<Cow<'_, str>> {
-        self.headline.as_deref().map(Cow::Borrowed).or_else(|| telling_line(&self.stderr_tail))
+        self.headline.as_deref().map(Cow::Borrowed).or_else(|| cause_line(&self.stderr_tail))
     }
 
     /// The exception, unless the program ran longer than [`FOLLOWS`] after it.
@@ -386,7 +386,7 @@ impl Report {
 
     /// Time at which a GPU first ran out of memory, according to any evidence.
     pub fn gpu_memory_failed(&self) -> Option<Timestamp> {
-        let is_one = |raised: &&Exception| sort(&raised.class, &raised.message) == Sort::CudaOutOfMemory;
+        let is_one = |raised: &&Exception| sort(&raised.class, &raised.message) == ExceptionKind::CudaOutOfMemory;
         let raised = self.exception.as_ref().filter(is_one).map(|raised| raised.time);
         let is_kind = |known: &&ErrorMatch| known.kind == ErrorPattern::CudaOutOfMemory;
         raised.into_iter().chain(self.error_patterns.iter().find(is_kind).map(|known| known.time)).min()
@@ -407,17 +407,17 @@ impl Report {
         /// Minimum bytes for the last lines of stderr, which can show more than the facts extracted from them.
         const TAIL_BYTES: usize = 300;
         let headline = self.line().filter(|_| {
-            let is_told = self.last_exception().is_some_and(|raised| raised.origin() == FailureOrigin::Own);
-            self.error.is_none() && !is_told
+            let is_reported = self.last_exception().is_some_and(|raised| raised.origin() == FailureOrigin::Own);
+            self.error.is_none() && !is_reported
         });
         let mut fitted = self.clone();
         fitted.checkpoints = self.checkpoints.as_ref().map(Checkpoints::last_words);
         fitted.objective = self.objective.as_ref().map(Objective::last_words);
-        for room in &Room::SIZES {
+        for room in &TextLimits::SIZES {
             fitted.fit_texts(self, room);
             fitted.headline = None;
             fitted.fit_tail(&self.stderr_tail);
-            if headline != telling_line(&fitted.stderr_tail) {
+            if headline != cause_line(&fitted.stderr_tail) {
                 fitted.headline = headline.as_ref().map(|line| start_of(line, room.headline).to_owned());
                 fitted.fit_tail(&self.stderr_tail);
             }
@@ -426,12 +426,12 @@ impl Report {
                 return fitted.to_json();
             }
         }
-        fitted.shed();
+        fitted.drop_details();
         fitted.to_json()
     }
 
     /// Removes the parts that explain the cause least, one by one, until the report fits.
-    fn shed(&mut self) {
+    fn drop_details(&mut self) {
         type Part = fn(&mut Report);
         const LEAST_FIRST: [Part; 15] = [
             |report| report.gang.iter_mut().for_each(|gang| gang.ended.clear()),
@@ -464,7 +464,7 @@ impl Report {
         }
     }
 
-    fn fit_texts(&mut self, whole: &Self, room: &Room) {
+    fn fit_texts(&mut self, whole: &Self, room: &TextLimits) {
         self.error.clone_from(&whole.error);
         self.exception.clone_from(&whole.exception);
         self.error_patterns.clone_from(&whole.error_patterns);
@@ -507,7 +507,7 @@ impl Report {
 }
 
 /// Maximum bytes of the texts.
-struct Room {
+struct TextLimits {
     error: usize,
     hang: usize,
     exception: usize,
@@ -517,7 +517,7 @@ struct Room {
     ended: usize,
 }
 
-impl Room {
+impl TextLimits {
     /// The first entry that leaves enough room is used. The last one always leaves some.
     const SIZES: [Self; 3] = [
         Self { error: 1000, hang: hang::MAX_TEXT, exception: 400, pattern: 240, headline: 500, ended: 700 },
@@ -547,10 +547,10 @@ fn end_of(text: &str, room: usize) -> &str {
 mod tests {
     use super::*;
     use crate::attempt::{AttemptEnd, RepeatedFailure, RestartHistory};
-    use crate::checkpoints::{Kept, Problem, ProblemKind};
+    use crate::checkpoints::{GoodCheckpoint, Problem, ProblemKind};
     use crate::objective::{AgentCount, MAX_RUNGS, Measurement, RungReading};
     use crate::reason::Reason;
-    use crate::stacks::Place;
+    use crate::stacks::StackLocation;
     use proptest::prelude::*;
 
     fn report(stderr: &[u8]) -> Report {
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wire_format() {
+    fn report_wire_format_is_stable() {
         let message = report(b"RuntimeError: boom\n").to_message();
         assert_eq!(
             message,
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_older_and_newer() {
+    fn newer_report_is_read_and_other_text_is_not() {
         let newer =
             r#"{"version":2,"phase":"Barrier","gang":{"size":3},"error":{"kind":"Cosmic","message":"m","x":1}}"#;
         let parsed = Report::parse(newer).unwrap();
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_lines_where_possible() {
+    fn report_keeps_whole_stderr_lines_if_possible() {
         let lines: String = (0..1000).map(|n| format!("line {n}\n")).collect();
         let message = report(lines.as_bytes()).to_message();
         assert!(message.len() <= MAX_BYTES && message.len() > MAX_BYTES - 20, "{}", message.len());
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn the_telling_line_survives_a_long_end() {
+    fn cause_line_survives_long_trailing_output() {
         let text = format!("ValueError: the cause\n{}", "some warning of a library\n".repeat(500));
         let parsed = Report::parse(&report(text.as_bytes()).to_message()).unwrap();
         assert_eq!(parsed.headline.as_deref(), Some("ValueError: the cause"));
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_traceback_that_is_followed_by_other_words_was_caught() {
+    fn traceback_followed_by_later_output_was_caught() {
         let caught = "Traceback (most recent call last):\n  x\nModuleNotFoundError: No module named 'fast'\n";
         let time = |seconds: i64| Timestamp::from_second(1_800_000_000 + seconds).ok();
         let read = |tail: &str, python_tells: bool, seconds: i64| {
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_that_is_followed_by_other_words_was_survived() {
+    fn panic_followed_by_later_output_was_survived() {
         let panic = "thread 'loader' panicked at src/a.rs:1:2:\nbad image\nnote: run with `RUST_BACKTRACE=1`\n";
         let time = |seconds: i64| Timestamp::from_second(1_800_000_000 + seconds).ok();
         let read = |tail: &str, seconds: i64| {
@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_of_a_shell_tells_its_signal() {
+    fn shell_exit_code_reveals_signal() {
         let signal = |code| Report { exit_code: Some(code), ..report(b"") }.own_signal();
         assert_eq!([139, 134, 1, 128, 255].map(signal), [Some(11), Some(6), None, None, None]);
         let stopped = Report { exit_code: Some(143), stopped_by: Some(15), ..report(b"") };
@@ -658,11 +658,11 @@ mod tests {
 
     /// Output as shown by DeepSpeed's launcher, which is a Python program itself.
     #[test]
-    fn what_a_rank_raises_under_mpirun_is_not_caught_because_others_go_on() {
+    fn rank_exception_under_mpirun_is_not_treated_as_caught() {
         const RULER: &str = "--------------------------------------------------------------------------";
         let raised = "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 16, in <module>\n\
                       [rank3]: ValueError: label 11\n";
-        let told = format!(
+        let stated = format!(
             "{RULER}\nMPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\n  Proc: [[17647,1],3]\n  Errorcode: 1\n{RULER}\n"
         );
         let others = "frame #42: _start + 0x21\n[rank2]: Traceback (most recent call last):\n\
@@ -672,21 +672,21 @@ mod tests {
         );
         let time = |line: &str| Timestamp::from_second(1_800_000_000 + i64::from(!line.contains("label 11")) * 5).ok();
         let mut report = Report { python_tells: true, ..report(b"") };
-        report.read_stderr(format!("{raised}{told}{others}{closing}"), time);
+        report.read_stderr(format!("{raised}{stated}{others}{closing}"), time);
         assert_eq!(report.line().as_deref(), Some("[rank3]: ValueError: label 11"));
         report.read_stderr(format!("{raised}{others}"), time);
         assert_eq!(report.line().as_deref(), Some("frame #42: _start + 0x21"), "without mpirun's word it was caught");
     }
 
     #[test]
-    fn a_launch_error_is_the_summary() {
+    fn launch_error_is_the_summary() {
         let error = LaunchError { kind: LaunchErrorKind::CommandNotFound, message: "no train".into() };
         assert_eq!(Report { error: Some(error), ..report(b"x\n") }.summary().as_deref(), Some("no train"));
         assert_eq!(report(b"").summary(), None);
     }
 
     #[test]
-    fn an_exception_is_the_summary_if_it_ended_the_program() {
+    fn exception_is_the_summary_if_it_ended_the_program() {
         let raised = |second: i64| {
             let time = Timestamp::from_millisecond(second * 1000).unwrap();
             let exception =
@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_count_if_the_program_ended_soon_after() {
+    fn error_patterns_count_only_if_program_ended_soon_after() {
         let sign = |second: i64, kind| {
             let time = Timestamp::from_second(second).unwrap();
             ErrorMatch { kind, time, last_time: time, text: "Epoch 2 loss: nan".into(), count: 1 }
@@ -725,7 +725,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_are_kept_longer_than_words() {
+    fn report_keeps_rungs_longer_than_stderr() {
         let rungs = |number: i64| (0..number).map(|n| RungReading { step: 1 << n, value: 0.5 }).collect::<Vec<_>>();
         let objective = Objective { count: 40, rungs: rungs(40), ..Objective::default() };
         let with = |stderr: &[u8]| {
@@ -739,25 +739,26 @@ mod tests {
     }
 
     #[test]
-    fn how_far_it_came() {
-        let reached = Reached { epoch: Some(1.5), step: Some(300.0), loss: Some(f64::INFINITY), ..Reached::default() };
+    fn report_carries_progress_reached() {
+        let reached =
+            LastProgress { epoch: Some(1.5), step: Some(300.0), loss: Some(f64::INFINITY), ..LastProgress::default() };
         let message = Report { progress: Some(reached), ..report(b"") }.to_message();
         assert!(message.contains(r#""progress":{"epoch":1.5,"step":300,"loss":"+Inf"}"#), "{message}");
         assert_eq!(Report::parse(&message).unwrap().progress, Some(reached));
-        assert_eq!(Reached::of(&Progress::default()), None);
+        assert_eq!(LastProgress::from_progress(&Progress::default()), None);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
         #[test]
-        fn any_stderr_fits(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
+        fn any_stderr_fits_into_report(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
             let message = report(&bytes).to_message();
             prop_assert!(message.len() <= MAX_BYTES);
             prop_assert!(Report::parse(&message).is_some());
         }
 
         #[test]
-        fn any_text_fits(texts in prop::collection::vec("(?s).{0,5000}", 8), number: f64) {
+        fn any_text_fits_into_report(texts in prop::collection::vec("(?s).{0,5000}", 8), number: f64) {
             let [tail, error, headline, class, message, file, thread, sign] = texts.try_into().unwrap();
             let error = Some(LaunchError { kind: LaunchErrorKind::LaunchFailed, message: error });
             let (line, rank) = (Some(u64::MAX), Some(u64::MAX));
@@ -765,10 +766,10 @@ mod tests {
             let within = file.clone();
             let by_program = Some(false);
             let exception = Exception { rank, thread, by_program, time, class, file, line, within, message };
-            let hang = Some(Hang { place: Place::Elsewhere, rank, time, text: sign.clone() });
+            let hang = Some(Hang { place: StackLocation::Elsewhere, rank, time, text: sign.clone() });
             let sign = ErrorMatch { kind: ErrorPattern::CudaOutOfMemory, time, last_time: time, text: sign, count: u64::MAX };
             let n = Some(number);
-            let kept = || Some(Kept { path: "p".repeat(900), step: Some(u64::MAX), epoch: n, time: Some(time), bytes: u64::MAX, metric: n });
+            let kept = || Some(GoodCheckpoint { path: "p".repeat(900), step: Some(u64::MAX), epoch: n, time: Some(time), bytes: u64::MAX, metric: n });
             let problem = Problem { kind: ProblemKind::CopyFailing, message: "m".repeat(900) };
             let checkpoints = Checkpoints {
                 latest: kept(),
@@ -783,7 +784,7 @@ mod tests {
             let repeated = RepeatedFailure { reason: "CudaOutOfMemory".to_owned(), step: i64::MAX, checkpoint: "p".repeat(160), times: 3 };
             let restarts = RestartHistory { repeated: Some(repeated), stopped: Some("s".repeat(160)), ..RestartHistory::default() };
             let gang = GangEnd { restarts, ended: vec![end; 3] };
-            let progress = Reached { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
+            let progress = LastProgress { epoch: n, epochs: n, step: n, steps: n, percent: n, loss: n, time: Some(time) };
             let reading = Measurement { value: f64::MIN_POSITIVE, step: Some(i64::MAX) };
             let rung = RungReading { step: i64::MAX, value: -f64::MIN_POSITIVE };
             let objective = Objective {

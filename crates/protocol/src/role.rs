@@ -87,25 +87,25 @@ impl fmt::Debug for RoleName {
 
 /// A place in a gang, independent of the pod that fills it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ReplicaId {
     /// Role of the place.
     pub role: RoleName,
     /// Index within the role, from 0.
     pub index: u32,
 }
 
-impl Place {
+impl ReplicaId {
     /// The place of the worker that leads the gang.
     pub const FIRST_WORKER: Self = Self { role: RoleName::WORKER, index: 0 };
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.role, self.index)
     }
 }
 
-impl Place {
+impl ReplicaId {
     /// The place with the pod that filled it, if known: `worker 1 (pod x-training-1-abcde, node n)`.
     #[must_use]
     pub fn in_pod(self, pod: Option<&str>, node: Option<&str>) -> String {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_roles() {
+    fn role_names_are_validated() {
         for name in ["worker", "ps", "a", "a0", "abcdefghijklmno"] {
             assert_eq!(RoleName::parse(name).unwrap().as_str(), name);
         }
@@ -127,6 +127,6 @@ mod tests {
             assert_eq!(RoleName::parse(name), None, "{name}");
         }
         assert!(RoleName::parse("chief") < RoleName::parse("ps"));
-        assert_eq!(Place { role: RoleName::literal("ps"), index: 3 }.to_string(), "ps 3");
+        assert_eq!(ReplicaId { role: RoleName::literal("ps"), index: 3 }.to_string(), "ps 3");
     }
 }

@@ -112,7 +112,7 @@ pub enum ProcessState {
 impl ProcessState {
     /// Parses the state letter in `/proc/PID/stat`.
     #[must_use]
-    pub fn of(letter: char) -> Self {
+    pub fn from_letter(letter: char) -> Self {
         match letter {
             'R' => Self::Running,
             'S' | 'I' => Self::Asleep,
@@ -141,7 +141,7 @@ impl fmt::Display for ProcessState {
 
 /// Location of a rank, which shows whether the others wait for it. The most suspicious location comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Place {
+pub enum StackLocation {
     /// A signal has stopped the rank.
     Stopped,
     /// The rank is outside of communication with other ranks.
@@ -186,7 +186,7 @@ impl Stacks {
     /// The process of the rank that the others seem to wait for; otherwise the process of any rank.
     #[must_use]
     pub fn blamed(&self) -> Option<&ProcessStacks> {
-        self.ranks().min_by_key(|process| process.place())
+        self.ranks().min_by_key(|process| process.location())
     }
 
     /// The snapshot as lines for users.
@@ -204,7 +204,7 @@ impl Stacks {
     pub fn summary(&self, room: usize) -> String {
         let mut places: Vec<(String, Vec<u64>)> = Vec::new();
         for process in self.ranks() {
-            let (Some(rank), Some(place)) = (process.rank, process.whereabouts()) else { continue };
+            let (Some(rank), Some(place)) = (process.rank, process.describe_location()) else { continue };
             match places.iter_mut().find(|(known, _)| *known == place) {
                 Some((_, ranks)) => ranks.push(rank),
                 None => places.push((place, vec![rank])),
@@ -237,17 +237,17 @@ impl ProcessStacks {
 
     /// Location of the process, which shows whether others wait for it.
     #[must_use]
-    pub fn place(&self) -> Place {
+    pub fn location(&self) -> StackLocation {
         match (self.state, self.main().and_then(|main| main.frames.first())) {
-            (ProcessState::Stopped, _) => Place::Stopped,
-            (_, None) => Place::Unknown,
-            (_, Some(frame)) if frame.waits_for_others() => Place::Collective,
-            (_, Some(_)) => Place::Elsewhere,
+            (ProcessState::Stopped, _) => StackLocation::Stopped,
+            (_, None) => StackLocation::Unknown,
+            (_, Some(frame)) if frame.waits_for_others() => StackLocation::Collective,
+            (_, Some(_)) => StackLocation::Elsewhere,
         }
     }
 
     /// The innermost call of the main thread, and its caller in the program's own code.
-    fn whereabouts(&self) -> Option<String> {
+    fn describe_location(&self) -> Option<String> {
         let frames = &self.main()?.frames;
         let inner = frames.first()?;
         let caller = frames.iter().find(|frame| !frame.is_of_library()).filter(|caller| *caller != inner);
@@ -370,24 +370,29 @@ mod tests {
     ];
 
     #[test]
-    fn whom_the_others_wait_for() {
+    fn process_that_others_wait_for_is_blamed() {
         use ProcessState::{Asleep, Running, Stopped};
         let blamed = |processes: Vec<ProcessStacks>| {
-            Stacks { processes, ..Stacks::default() }.blamed().map(|process| (process.rank.unwrap(), process.place()))
+            Stacks { processes, ..Stacks::default() }
+                .blamed()
+                .map(|process| (process.rank.unwrap(), process.location()))
         };
         let reads = [("read", "/app/data.py", 7)];
         let all = vec![rank(0, Asleep, &REDUCES), rank(1, Asleep, &reads), rank(2, Running, &REDUCES)];
-        assert_eq!(blamed(all.clone()), Some((1, Place::Elsewhere)));
+        assert_eq!(blamed(all.clone()), Some((1, StackLocation::Elsewhere)));
         let stopped = rank(3, Stopped, &REDUCES);
-        assert_eq!(blamed([all.clone(), vec![stopped]].concat()), Some((3, Place::Stopped)));
-        assert_eq!(blamed(vec![rank(0, Asleep, &REDUCES), rank(1, Asleep, &REDUCES)]), Some((0, Place::Collective)));
-        assert_eq!(blamed(vec![rank(0, Asleep, &[])]), Some((0, Place::Unknown)));
+        assert_eq!(blamed([all.clone(), vec![stopped]].concat()), Some((3, StackLocation::Stopped)));
+        assert_eq!(
+            blamed(vec![rank(0, Asleep, &REDUCES), rank(1, Asleep, &REDUCES)]),
+            Some((0, StackLocation::Collective))
+        );
+        assert_eq!(blamed(vec![rank(0, Asleep, &[])]), Some((0, StackLocation::Unknown)));
         assert_eq!(blamed(vec![]), None);
     }
 
     /// Files and functions with similar names that do not communicate.
     #[test]
-    fn what_only_looks_like_a_collective() {
+    fn collective_lookalikes_do_not_wait_for_others() {
         for file in [
             "/app/torch_distributed.py",
             "/app/distributed.py",
@@ -400,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_names_each_place_once() {
+    fn stack_summary_names_each_place_once() {
         use ProcessState::Asleep;
         let processes =
             vec![rank(0, Asleep, &REDUCES), rank(1, Asleep, &[("read", "/app/data.py", 7)]), rank(2, Asleep, &REDUCES)];
@@ -416,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_anybody_may_have_written_is_bounded() {
+    fn stacks_from_untrusted_programs_are_bounded() {
         let frames = vec![frame(&"fffff\u{1b}[31m".repeat(50), &"/ü".repeat(100), -1); 65];
         let thread = ThreadStack { name: "n".repeat(500), is_main: false, frames };
         let process =

@@ -1,6 +1,6 @@
 //! The files of a folder that are published, found and read without ever leaving it.
 
-use crate::error::{Kind, PublishError};
+use crate::error::{PublishError, PublishErrorKind};
 use checkpoint::folder::Folder;
 use protocol::result::RECORD_NAME;
 use serde::{Deserialize, Serialize};
@@ -94,7 +94,7 @@ impl Content {
     /// Opens a file that must be as it was found.
     ///
     /// # Errors
-    /// [`Kind::Changed`] if it is another one by now.
+    /// [`PublishErrorKind::Changed`] if it is another one by now.
     pub fn file(&self, item: &Item) -> Result<File> {
         let path = item.target.as_ref().unwrap_or(&item.path);
         let file = self.folder.file(path).map_err(|error| match error.kind() {
@@ -109,7 +109,7 @@ impl Content {
     /// Whether a file that is open is as it was found.
     ///
     /// # Errors
-    /// [`Kind::Changed`] if it is not.
+    /// [`PublishErrorKind::Changed`] if it is not.
     pub fn check(&self, item: &Item, file: &File) -> Result<()> {
         let found = file.metadata().map_err(|error| PublishError::local(&self.root.join(&item.path), &error))?;
         if Stamp::new(&found) == item.stamp { Ok(()) } else { Err(changed(item)) }
@@ -134,7 +134,10 @@ impl Content {
 /// A file that was written to while it was read.
 pub(crate) fn changed(item: &Item) -> PublishError {
     let path = one_line(&item.path);
-    PublishError::new(Kind::Changed, format!("{path}: it changed while it was sent; stop the program that writes it"))
+    PublishError::new(
+        PublishErrorKind::Changed,
+        format!("{path}: it changed while it was sent; stop the program that writes it"),
+    )
 }
 
 fn unreadable(from: &Path, error: &io::Error) -> PublishError {
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn own_folders_and_old_records_are_left_out() {
+    fn agent_folders_and_old_records_are_skipped() {
         let room = tempfile::tempdir().unwrap();
         let root = room.path();
         for folder in [".trainingjob/publish", "lost+found", "a/lost+found", "empty"] {
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn links_within_the_folder_are_files() {
+    fn links_within_folder_are_listed_as_files() {
         let room = tempfile::tempdir().unwrap();
         let root = room.path();
         fs::create_dir_all(root.join("checkpoint-5/deep")).unwrap();
@@ -289,12 +292,12 @@ mod tests {
             assert_eq!(io::read_to_string(content.file(item).unwrap()).unwrap(), "12345");
         }
         fs::write(root.join("checkpoint-5/deep/weights"), "123456").unwrap();
-        assert_eq!(content.file(&items[1]).unwrap_err().kind, Kind::Changed);
+        assert_eq!(content.file(&items[1]).unwrap_err().kind, PublishErrorKind::Changed);
         assert_eq!(content.again(&items[1]).unwrap().stamp.size, 6);
     }
 
     #[test]
-    fn what_no_store_can_hold_is_refused_by_name() {
+    fn unpublishable_paths_are_refused_by_name() {
         let refusal = |make: &dyn Fn(&Path)| {
             // What lies beside the root is of this test, too.
             let room = tempfile::tempdir().unwrap();

@@ -5,11 +5,11 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
-use store::{StoreError, Trouble};
+use store::{ErrorKind, StoreError};
 
 /// What kind of failure it is. It decides whether another try can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum PublishErrorKind {
     /// The address, an option, a file's name or the folder itself is not accepted.
     Refused,
     /// The server refuses these credentials, or asks for some (HTTP 401, 403).
@@ -30,7 +30,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishError {
     /// What kind it is.
-    pub kind: Kind,
+    pub kind: PublishErrorKind,
     /// The HTTP status of the answer, if there was one.
     pub status: Option<u16>,
     /// How long the server asks its clients to wait.
@@ -50,17 +50,17 @@ impl std::error::Error for PublishError {}
 
 impl PublishError {
     /// An error of this kind. The message names what failed, what happened and the remedy.
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn new(kind: PublishErrorKind, message: impl Into<String>) -> Self {
         Self { kind, status: None, retry_after: None, stalled: false, message: message.into() }
     }
 
     /// Something that is not accepted.
     pub fn refused(message: impl Into<String>) -> Self {
-        Self::new(Kind::Refused, message)
+        Self::new(PublishErrorKind::Refused, message)
     }
 
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(Kind::Unavailable, message)
+        Self::new(PublishErrorKind::Unavailable, message)
     }
 
     pub(crate) fn stall(message: impl Into<String>) -> Self {
@@ -78,7 +78,7 @@ impl PublishError {
             }
             _ => format!("{shown}: {error}; check the volume"),
         };
-        Self::new(Kind::Local, message)
+        Self::new(PublishErrorKind::Local, message)
     }
 
     /// The same failure with another name of what failed.
@@ -89,7 +89,7 @@ impl PublishError {
     /// Whether only a person can help: another try fails in the same way.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        matches!(self.kind, Kind::Refused | Kind::Denied | Kind::NotFound)
+        matches!(self.kind, PublishErrorKind::Refused | PublishErrorKind::Denied | PublishErrorKind::NotFound)
     }
 }
 
@@ -102,13 +102,13 @@ impl From<AddressError> for PublishError {
 impl From<StoreError> for PublishError {
     fn from(error: StoreError) -> Self {
         let kind = match error.trouble {
-            Trouble::Invalid | Trouble::Refused => Kind::Refused,
-            Trouble::Denied => Kind::Denied,
-            Trouble::NotFound => Kind::NotFound,
-            Trouble::Unavailable | Trouble::Incomplete => Kind::Unavailable,
-            Trouble::Changed => Kind::Changed,
-            Trouble::Corrupted => Kind::Corrupted,
-            Trouble::Local => Kind::Local,
+            ErrorKind::Invalid | ErrorKind::Refused => PublishErrorKind::Refused,
+            ErrorKind::Denied => PublishErrorKind::Denied,
+            ErrorKind::NotFound => PublishErrorKind::NotFound,
+            ErrorKind::Unavailable | ErrorKind::Incomplete => PublishErrorKind::Unavailable,
+            ErrorKind::Changed => PublishErrorKind::Changed,
+            ErrorKind::Corrupted => PublishErrorKind::Corrupted,
+            ErrorKind::Local => PublishErrorKind::Local,
         };
         Self { status: error.status, retry_after: error.retry_after, ..Self::new(kind, error.to_string()) }
     }

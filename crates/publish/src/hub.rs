@@ -5,9 +5,9 @@
 //! it follows, and the hub refuses it if the branch has another one meanwhile.
 
 use crate::content::{Content, Item};
-use crate::error::{Kind, PublishError};
+use crate::error::{PublishError, PublishErrorKind};
 use crate::ledger::Ledger;
-use crate::network::{Answer, Ask, Network, Payload, Tries, refusal};
+use crate::network::{Answer, Ask, Network, Payload, Retries, refusal};
 use crate::progress::{Progress, Stage};
 use crate::read::{range, sha256};
 use crate::record;
@@ -68,7 +68,7 @@ struct Revision {
 }
 
 /// A file of the branch: its length, and the SHA-256 of a large one.
-struct Found {
+struct BranchFile {
     size: u64,
     sha256: Option<String>,
 }
@@ -139,7 +139,7 @@ struct Commit {
 }
 
 /// A piece of the commit's body.
-enum Piece {
+enum BodyPiece {
     Text(Bytes),
     /// A file's content as base64.
     Content(Box<Item>),
@@ -153,7 +153,7 @@ impl Hub<'_> {
         let mut round = 1;
         loop {
             match self.publish_once().await {
-                Err(error) if error.kind == Kind::Changed && round < ROUNDS => round += 1,
+                Err(error) if error.kind == PublishErrorKind::Changed && round < ROUNDS => round += 1,
                 other => {
                     if other.is_ok() {
                         self.ledger.remove();
@@ -201,7 +201,7 @@ impl Hub<'_> {
         let content = self.content.clone();
         if blocking(move || content.list()).await? != items {
             return Err(PublishError::new(
-                Kind::Changed,
+                PublishErrorKind::Changed,
                 format!("{}: the files changed while they were sent; stop the program that writes them", self.uri),
             ));
         }
@@ -245,7 +245,7 @@ impl Hub<'_> {
 
     /// Sends a request to the API, and retries after temporary failures.
     async fn ask(&self, method: Method, url: &Url, body: Option<&Value>, media: &HeaderValue) -> Result<Answer> {
-        let mut tries = Tries::new(self.network.patience);
+        let mut tries = Retries::new(self.network.patience);
         loop {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT, media.clone());
@@ -264,7 +264,7 @@ impl Hub<'_> {
     }
 
     async fn get(&self, url: &Url, limit: usize) -> Result<Answer> {
-        let mut tries = Tries::new(self.network.patience);
+        let mut tries = Retries::new(self.network.patience);
         loop {
             let failure = match self.network.get(url, Some(&self.token), limit).await {
                 Ok(answer) if is_temporary(answer.status) => self.refused(&self.uri, &answer),
@@ -359,7 +359,7 @@ impl Hub<'_> {
     }
 
     /// The files of a commit, by path.
-    async fn tree(&self, head: &str) -> Result<HashMap<String, Found>> {
+    async fn tree(&self, head: &str) -> Result<HashMap<String, BranchFile>> {
         let mut url = self.api(&["tree", head])?;
         url.set_query(Some("recursive=true"));
         let mut found = HashMap::new();
@@ -372,8 +372,8 @@ impl Hub<'_> {
             let entries: Vec<Entry> = self.parse(&answer)?;
             for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
                 let file = match entry.lfs {
-                    Some(lfs) => Found { size: lfs.size, sha256: Some(lfs.oid) },
-                    None => Found { size: entry.size, sha256: None },
+                    Some(lfs) => BranchFile { size: lfs.size, sha256: Some(lfs.oid) },
+                    None => BranchFile { size: entry.size, sha256: None },
                 };
                 found.insert(entry.path, file);
             }
@@ -390,10 +390,10 @@ impl Hub<'_> {
     }
 
     /// Whether the branch still has the files of a record.
-    fn verify(&self, record: &ResultRecord, found: &HashMap<String, Found>) -> Result<()> {
+    fn verify(&self, record: &ResultRecord, found: &HashMap<String, BranchFile>) -> Result<()> {
         self.progress.enter(Stage::Verifying);
         for file in &record.files {
-            let is_same = |found: &Found| {
+            let is_same = |found: &BranchFile| {
                 found.size == file.size && found.sha256.as_ref().is_none_or(|sha256| *sha256 == file.sha256)
             };
             if !found.get(&file.path).is_some_and(is_same) {
@@ -579,7 +579,7 @@ impl Hub<'_> {
 
     /// Sends a range of a file, and retries after temporary failures.
     async fn put(&self, what: &str, item: &Item, url: &Url, bytes: std::ops::Range<u64>) -> Result<Answer> {
-        let mut tries = Tries::new(self.network.patience);
+        let mut tries = Retries::new(self.network.patience);
         let size = bytes.end - bytes.start;
         loop {
             let payload = Payload::Stream(size, range(self.content.clone(), item.clone(), bytes.clone()));
@@ -609,7 +609,7 @@ impl Hub<'_> {
         body: &Value,
         media: &HeaderValue,
     ) -> Result<()> {
-        let mut tries = Tries::new(self.network.patience);
+        let mut tries = Retries::new(self.network.patience);
         loop {
             let headers = HeaderMap::from_iter([(ACCEPT, media.clone()), (CONTENT_TYPE, media.clone())]);
             let payload = Payload::Whole(body.to_string().into());
@@ -632,20 +632,20 @@ impl Hub<'_> {
         items: &[Item],
         large: &[bool],
         deleted: &[&str],
-    ) -> Result<Vec<Piece>> {
-        let line = |value: Value| Piece::Text(format!("{value}\n").into());
+    ) -> Result<Vec<BodyPiece>> {
+        let line = |value: Value| BodyPiece::Text(format!("{value}\n").into());
         let summary = format!("Publish {}", self.name);
         let description = format!("{} files, {} bytes, digest {}", record.file_count, record.bytes, record.digest);
         let header = json!({"summary": summary, "description": description, "parentCommit": head});
         let mut pieces = vec![line(json!({"key": "header", "value": header}))];
-        let mut file = |path: &str, content: Piece| {
-            pieces.push(Piece::Text(Bytes::from_static(br#"{"key":"file","value":{"content":""#)));
+        let mut file = |path: &str, content: BodyPiece| {
+            pieces.push(BodyPiece::Text(Bytes::from_static(br#"{"key":"file","value":{"content":""#)));
             pieces.push(content);
             let rest = format!(r#"","path":{},"encoding":"base64"}}}}"#, Value::from(path));
-            pieces.push(Piece::Text(format!("{rest}\n").into()));
+            pieces.push(BodyPiece::Text(format!("{rest}\n").into()));
         };
         for (item, _) in items.iter().zip(large).filter(|(_, large)| !**large) {
-            file(&item.path, Piece::Content(Box::new(item.clone())));
+            file(&item.path, BodyPiece::Content(Box::new(item.clone())));
         }
         // No commit contains its own hash.
         let json = ResultRecord { revision: None, ..record.clone() }.to_json();
@@ -656,7 +656,7 @@ impl Hub<'_> {
                 self.uri
             )));
         }
-        file(RECORD_NAME, Piece::Text(STANDARD.encode(json).into()));
+        file(RECORD_NAME, BodyPiece::Text(STANDARD.encode(json).into()));
         for ((item, file), _) in items.iter().zip(&record.files).zip(large).filter(|(_, large)| **large) {
             let value = json!({"path": item.path, "algo": "sha256", "oid": file.sha256, "size": file.size});
             pieces.push(line(json!({"key": "lfsFile", "value": value})));
@@ -666,18 +666,18 @@ impl Hub<'_> {
     }
 
     /// Commits, and returns the commit.
-    async fn commit(&self, pieces: Vec<Piece>) -> Result<String> {
+    async fn commit(&self, pieces: Vec<BodyPiece>) -> Result<String> {
         let url = self.api(&["commit", &self.address.revision])?;
         let length = pieces.iter().map(|piece| match piece {
-            Piece::Text(text) => text.len() as u64,
-            Piece::Content(item) => item.stamp.size.div_ceil(3) * 4,
+            BodyPiece::Text(text) => text.len() as u64,
+            BodyPiece::Content(item) => item.stamp.size.div_ceil(3) * 4,
         });
         let length = length.sum();
         let content = self.content.clone();
         let body: BoxStream<'static, Result<Bytes>> = stream::iter(pieces)
             .flat_map(move |piece| match piece {
-                Piece::Text(text) => stream::iter([Ok(text)]).boxed(),
-                Piece::Content(item) => {
+                BodyPiece::Text(text) => stream::iter([Ok(text)]).boxed(),
+                BodyPiece::Content(item) => {
                     let size = item.stamp.size;
                     let bytes = range(content.clone(), *item, 0..size);
                     bytes.map_ok(|bytes| Bytes::from(STANDARD.encode(bytes))).boxed()
@@ -692,7 +692,7 @@ impl Hub<'_> {
         let answer = match self.network.send(ask).await {
             // The commit may have been made, and its answer lost. The next round finds out.
             Ok(answer) if is_temporary(answer.status) => Err(self.refused(&self.uri, &answer)),
-            Err(error) if error.kind == Kind::Unavailable => Err(error),
+            Err(error) if error.kind == PublishErrorKind::Unavailable => Err(error),
             other => Ok(other),
         };
         let answer = match answer {
@@ -700,7 +700,7 @@ impl Hub<'_> {
             Err(error) => {
                 let pause = error.retry_after.unwrap_or(self.network.patience.back_off);
                 tokio::time::sleep(pause.min(self.network.patience.longest_pause)).await;
-                return Err(PublishError { kind: Kind::Changed, ..error });
+                return Err(PublishError { kind: PublishErrorKind::Changed, ..error });
             }
         };
         let commit: Commit = self.parse(&answer)?;

@@ -3,7 +3,7 @@
 use crate::record;
 use crate::stand_in::{CHUNK, Hub, LARGE, Reply, Request, Server, TOKEN};
 use crate::tests::{bytes, folder, run};
-use crate::{Kind, Options, Patience, Progress, PublishError, Published, RECORD_NAME, ResultRecord};
+use crate::{NetworkTimeouts, Options, Progress, PublishError, PublishErrorKind, Published, RECORD_NAME, ResultRecord};
 use parking_lot::Mutex;
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Room {
         let mut options = Options::new(from, "digits-5f0e");
         options.endpoint = Some(self.server.url());
         options.credentials = Some(self.credentials.path().to_owned());
-        options.patience = Patience { back_off: Duration::from_millis(1), ..Patience::default() };
+        options.patience = NetworkTimeouts { back_off: Duration::from_millis(1), ..NetworkTimeouts::default() };
         options
     }
 
@@ -71,7 +71,7 @@ fn content() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn a_private_repository_gets_one_commit_with_the_record() {
+fn private_repository_gets_one_commit_with_record() {
     let room = Room::new();
     let from = folder(&content());
     let published = room.publish("hf://team/digits", from.path()).unwrap();
@@ -108,7 +108,7 @@ fn a_private_repository_gets_one_commit_with_the_record() {
 }
 
 #[test]
-fn a_branch_is_made_and_an_older_result_on_it_replaced() {
+fn branch_is_created_and_its_older_result_replaced() {
     let room = Room::new();
     room.hub.lock().make();
     let from = folder(&[("a", b"1".to_vec()), ("b/c", b"2".to_vec())]);
@@ -126,7 +126,7 @@ fn a_branch_is_made_and_an_older_result_on_it_replaced() {
 }
 
 #[test]
-fn an_interrupted_publication_is_resumed_by_file() {
+fn interrupted_publication_resumes_by_file() {
     let broken = Arc::new(AtomicUsize::new(1));
     let is_broken = Arc::clone(&broken);
     let room = Room::with(move |_, request| {
@@ -144,7 +144,7 @@ fn an_interrupted_publication_is_resumed_by_file() {
 }
 
 #[test]
-fn failures_that_heal_are_tried_again_as_the_server_asks() {
+fn transient_failures_are_retried_as_server_asks() {
     let count = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&count);
     let room = Room::with(move |hub, request| {
@@ -169,7 +169,7 @@ fn failures_that_heal_are_tried_again_as_the_server_asks() {
 }
 
 #[test]
-fn a_commit_of_others_or_a_lost_answer_makes_another_round() {
+fn concurrent_commit_or_lost_answer_is_retried() {
     let count = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&count);
     let room = Room::with(move |hub, request| {
@@ -196,16 +196,16 @@ fn a_commit_of_others_or_a_lost_answer_makes_another_round() {
 }
 
 #[test]
-fn refusals_are_final_and_name_the_remedy() {
+fn hub_refusals_are_final_and_name_the_remedy() {
     let room = Room::new();
     let from = folder(&content());
     let token = |token: &str| fs::write(room.credentials.path().join("HF_TOKEN"), token).unwrap();
     for (value, uri, kind, status, remedy) in [
-        ("hf_wrong", "hf://team/digits", Kind::Denied, Some(401), "HF_TOKEN is not valid"),
-        ("hf_read", "hf://team/digits", Kind::Denied, Some(403), "permission to write"),
-        (TOKEN, "hf://others/digits", Kind::Denied, Some(403), "repositories of others"),
-        ("", "hf://team/digits", Kind::Refused, None, "there is no HF_TOKEN"),
-        ("a\nb", "hf://team/digits", Kind::Refused, None, "one line"),
+        ("hf_wrong", "hf://team/digits", PublishErrorKind::Denied, Some(401), "HF_TOKEN is not valid"),
+        ("hf_read", "hf://team/digits", PublishErrorKind::Denied, Some(403), "permission to write"),
+        (TOKEN, "hf://others/digits", PublishErrorKind::Denied, Some(403), "repositories of others"),
+        ("", "hf://team/digits", PublishErrorKind::Refused, None, "there is no HF_TOKEN"),
+        ("a\nb", "hf://team/digits", PublishErrorKind::Refused, None, "one line"),
     ] {
         token(value);
         let error = room.publish(uri, from.path()).unwrap_err();
@@ -215,7 +215,7 @@ fn refusals_are_final_and_name_the_remedy() {
 }
 
 #[test]
-fn a_silent_server_is_left_after_the_limit() {
+fn silent_server_is_abandoned_after_time_limit() {
     let room = Room::with(|_, request| (request.method == "PUT").then(Reply::silent));
     let from = folder(&content());
     let mut options = room.options(from.path());
@@ -227,7 +227,7 @@ fn a_silent_server_is_left_after_the_limit() {
 }
 
 #[test]
-fn answers_of_a_hostile_hub_are_refused() {
+fn answers_of_hostile_hub_are_refused() {
     let from = folder(&content());
     let refused = |part: &'static str, body: &'static str| {
         let room = Room::with(move |_, request| request.line().contains(part).then(|| Reply::new(200, body)));
@@ -252,7 +252,7 @@ fn answers_of_a_hostile_hub_are_refused() {
 
 /// The place of an upload is named by the hub, and may not be a metadata service.
 #[test]
-fn no_upload_goes_further_inwards_than_the_hub() {
+fn upload_to_metadata_service_is_refused() {
     for host in ["169.254.169.254", "[fd00:ec2::254]"] {
         let room = Room::with(move |hub, request| {
             let is_batch = request.path.ends_with("/info/lfs/objects/batch");
@@ -268,7 +268,7 @@ fn no_upload_goes_further_inwards_than_the_hub() {
 }
 
 #[test]
-fn the_secret_names_the_hub() {
+fn hub_endpoint_comes_from_secret() {
     let room = Room::new();
     let from = folder(&[("a", b"1".to_vec())]);
     fs::write(room.credentials.path().join("HF_ENDPOINT"), format!("{}\n", room.server.url())).unwrap();

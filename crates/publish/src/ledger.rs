@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 /// A line of the journal.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "did")]
-enum Line {
+enum JournalLine {
     /// First line: what is published where.
     Begin { version: u32, uri: String },
     /// The hash of a file is known.
@@ -44,23 +44,25 @@ pub(crate) struct Upload {
 pub(crate) type Parts = BTreeMap<u64, (String, u32)>;
 
 #[derive(Default)]
-struct Known {
+struct LedgerState {
     hashes: HashMap<String, (Stamp, String)>,
     sent: HashMap<String, (Stamp, String)>,
     uploads: HashMap<String, Upload>,
     parts: HashMap<String, Parts>,
 }
 
-impl Known {
-    fn take(&mut self, line: Line) {
+impl LedgerState {
+    fn take(&mut self, line: JournalLine) {
         match line {
-            Line::Begin { .. } => {}
-            Line::Hashed { path, stamp, sha256 } => drop(self.hashes.insert(path, (stamp, sha256))),
-            Line::Upload { path, stamp, id, part } => drop(self.uploads.insert(path, Upload { id, part, stamp })),
-            Line::Part { id, index, part, crc32c } => {
+            JournalLine::Begin { .. } => {}
+            JournalLine::Hashed { path, stamp, sha256 } => drop(self.hashes.insert(path, (stamp, sha256))),
+            JournalLine::Upload { path, stamp, id, part } => {
+                drop(self.uploads.insert(path, Upload { id, part, stamp }));
+            }
+            JournalLine::Part { id, index, part, crc32c } => {
                 self.parts.entry(id).or_default().insert(index, (part, crc32c));
             }
-            Line::Sent { path, stamp, sha256 } => {
+            JournalLine::Sent { path, stamp, sha256 } => {
                 if let Some(upload) = self.uploads.remove(&path) {
                     self.parts.remove(&upload.id);
                 }
@@ -73,7 +75,7 @@ impl Known {
 /// State of a publication, in memory and on the disk.
 pub(crate) struct Ledger {
     journal: Mutex<Option<Journal>>,
-    known: Mutex<Known>,
+    known: Mutex<LedgerState>,
     place: PathBuf,
 }
 
@@ -87,19 +89,20 @@ impl Ledger {
         let failed = |error: io::Error| PublishError::local(&place, &error);
         fs::create_dir_all(at).map_err(failed)?;
         let folder = Arc::new(Folder::root(at).map_err(failed)?);
-        let (mut journal, lines) = Journal::open::<Line>(&folder, &name).map_err(failed)?;
-        let mut known = Known::default();
-        let is_ours = |line: &Line| matches!(line, Line::Begin { version: VERSION, uri: found } if found == uri);
+        let (mut journal, lines) = Journal::open::<JournalLine>(&folder, &name).map_err(failed)?;
+        let mut known = LedgerState::default();
+        let is_ours =
+            |line: &JournalLine| matches!(line, JournalLine::Begin { version: VERSION, uri: found } if found == uri);
         if lines.first().is_some_and(is_ours) {
             lines.into_iter().for_each(|line| known.take(line));
         } else {
             journal.clear().map_err(failed)?;
-            journal.note(&Line::Begin { version: VERSION, uri: uri.to_owned() }).map_err(failed)?;
+            journal.note(&JournalLine::Begin { version: VERSION, uri: uri.to_owned() }).map_err(failed)?;
         }
         Ok(Self { journal: Mutex::new(Some(journal)), known: Mutex::new(known), place })
     }
 
-    fn note(&self, line: Line) -> Result<()> {
+    fn note(&self, line: JournalLine) -> Result<()> {
         if let Some(journal) = &mut *self.journal.lock() {
             journal.note(&line).map_err(|error| PublishError::local(&self.place, &error))?;
         }
@@ -145,19 +148,19 @@ impl Ledger {
     }
 
     pub fn note_hash(&self, item: &Item, sha256: &str) -> Result<()> {
-        self.note(Line::Hashed { path: item.path.clone(), stamp: item.stamp, sha256: sha256.to_owned() })
+        self.note(JournalLine::Hashed { path: item.path.clone(), stamp: item.stamp, sha256: sha256.to_owned() })
     }
 
     pub fn note_sent(&self, item: &Item, sha256: &str) -> Result<()> {
-        self.note(Line::Sent { path: item.path.clone(), stamp: item.stamp, sha256: sha256.to_owned() })
+        self.note(JournalLine::Sent { path: item.path.clone(), stamp: item.stamp, sha256: sha256.to_owned() })
     }
 
     pub fn note_upload(&self, item: &Item, id: &str, part: u64) -> Result<()> {
-        self.note(Line::Upload { path: item.path.clone(), stamp: item.stamp, id: id.to_owned(), part })
+        self.note(JournalLine::Upload { path: item.path.clone(), stamp: item.stamp, id: id.to_owned(), part })
     }
 
     pub fn note_part(&self, id: &str, index: u64, part: &str, crc32c: u32) -> Result<()> {
-        self.note(Line::Part { id: id.to_owned(), index, part: part.to_owned(), crc32c })
+        self.note(JournalLine::Part { id: id.to_owned(), index, part: part.to_owned(), crc32c })
     }
 
     /// Removes the journal once the publication is complete. A journal that stays has nothing new for the next call.

@@ -38,9 +38,9 @@ mod stand_in;
 mod tests;
 
 pub use address::{Address, ContentKind};
-pub use error::{Kind, PublishError};
+pub use error::{PublishError, PublishErrorKind};
 pub use mlflow::{Registration, Registry, register};
-pub use network::Patience;
+pub use network::NetworkTimeouts;
 pub use progress::{Progress, Reading, Stage};
 pub use protocol::result::{BaseModel, Origin, RECORD_NAME, RecordFile, ResultRecord};
 
@@ -79,7 +79,7 @@ pub struct Options {
     /// The folder with the journal of what was sent. Default `.trainingjob/publish` below `from`.
     pub journal: Option<PathBuf>,
     /// How long to wait for the hub.
-    pub patience: Patience,
+    pub patience: NetworkTimeouts,
 }
 
 impl Options {
@@ -94,7 +94,7 @@ impl Options {
             endpoint: None,
             ca_bundle: None,
             journal: None,
-            patience: Patience::default(),
+            patience: NetworkTimeouts::default(),
         }
     }
 
@@ -188,7 +188,7 @@ async fn to_objects(
         content,
         ledger,
         progress,
-        room: store::Room::default(),
+        room: store::PayloadMemory::default(),
     };
     objects.publish().await
 }
@@ -271,5 +271,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PublishError> + Send + 'static,
 ) -> Result<T, PublishError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(PublishError::new(Kind::Local, format!("{error}; report this as a bug"))))
+    done.unwrap_or_else(|error| {
+        Err(PublishError::new(PublishErrorKind::Local, format!("{error}; report this as a bug")))
+    })
 }

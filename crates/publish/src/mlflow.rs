@@ -1,7 +1,7 @@
 //! Versions of results in MLflow's model registry, by its REST API (2.0).
 
 use crate::error::PublishError;
-use crate::network::{Answer, Ask, Network, Patience, Payload, Tries, refusal};
+use crate::network::{Answer, Ask, Network, NetworkTimeouts, Payload, Retries, refusal};
 use crate::{secret, unreadable};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -52,13 +52,13 @@ struct Version {
 }
 
 #[derive(Deserialize)]
-struct Created {
+struct CreatedVersion {
     model_version: Version,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Found {
+struct VersionPage {
     model_versions: Vec<Version>,
     next_page_token: String,
 }
@@ -79,7 +79,7 @@ impl Registry {
         model: &str,
         credentials: Option<&Path>,
         ca_bundle: Option<&Path>,
-        patience: Patience,
+        patience: NetworkTimeouts,
     ) -> Result<Self> {
         let shown = one_line(&address::redacted(uri));
         let endpoint = Url::parse(uri).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
@@ -133,7 +133,7 @@ impl Registry {
 
     /// Sends a request, and retries after temporary failures.
     async fn ask(&self, method: Method, url: &Url, body: Option<&Value>) -> Result<Answer> {
-        let mut tries = Tries::new(self.network.patience);
+        let mut tries = Retries::new(self.network.patience);
         loop {
             let json = HeaderValue::from_static("application/json");
             let headers = HeaderMap::from_iter([(ACCEPT, json.clone()), (CONTENT_TYPE, json)]);
@@ -145,7 +145,7 @@ impl Registry {
                 .await
             {
                 Ok(answer) => match self.refused(&answer) {
-                    error if error.kind == crate::Kind::Unavailable => error,
+                    error if error.kind == crate::PublishErrorKind::Unavailable => error,
                     _ => return Ok(answer),
                 },
                 Err(error) => error,
@@ -202,7 +202,7 @@ impl Registry {
                     query.append_pair("page_token", &page_token);
                 }
             }
-            let found: Found = self.parse(&self.ask(Method::GET, &url, None).await?)?;
+            let found: VersionPage = self.parse(&self.ask(Method::GET, &url, None).await?)?;
             if let Some(version) = found.model_versions.iter().find(|version| version.source == source) {
                 return Ok(Some(number(&version.version)));
             }
@@ -252,7 +252,7 @@ pub async fn register(registry: &Registry, record: &ResultRecord) -> Result<Regi
     let description = format!("{} files, {} bytes", record.file_count, record.bytes);
     let body = json!({"name": registry.model, "source": source, "tags": tags, "description": description});
     let answer = registry.ask(Method::POST, &registry.url("model-versions/create")?, Some(&body)).await?;
-    let created: Created = registry.parse(&answer)?;
+    let created: CreatedVersion = registry.parse(&answer)?;
     Ok(registration(number(&created.model_version.version), false))
 }
 

@@ -2,7 +2,9 @@
 
 use crate::stand_in::{Reply, Request, Server};
 use crate::tests::{folder, run};
-use crate::{Kind, Origin, Patience, PublishError, Registration, Registry, ResultRecord, record, register};
+use crate::{
+    NetworkTimeouts, Origin, PublishError, PublishErrorKind, Registration, Registry, ResultRecord, record, register,
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -62,12 +64,12 @@ fn record(uri: &str, revision: &str) -> ResultRecord {
 }
 
 fn open(uri: &str, credentials: Option<&Path>) -> Result<Registry, PublishError> {
-    let patience = Patience { back_off: Duration::from_millis(1), ..Patience::default() };
+    let patience = NetworkTimeouts { back_off: Duration::from_millis(1), ..NetworkTimeouts::default() };
     Registry::open(uri, "fine tuned", credentials, None, patience)
 }
 
 #[test]
-fn a_result_becomes_a_version_once() {
+fn result_is_registered_as_one_version() {
     let store: Arc<Mutex<Store>> = Arc::default();
     let (inner, first) = (Arc::clone(&store), Mutex::new(true));
     let server = Server::new(move |request| match std::mem::take(&mut *first.lock()) {
@@ -99,7 +101,7 @@ fn a_result_becomes_a_version_once() {
 }
 
 #[test]
-fn credentials_are_sent_and_refusals_are_final() {
+fn mlflow_credentials_are_sent_and_refusals_are_final() {
     let server = Server::new(|request| match request.headers.get("authorization").map(String::as_str) {
         // user:secret
         Some("Basic dXNlcjpzZWNyZXQ=") => Reply::new(403, r#"{"message":"not\nyours"}"#),
@@ -116,16 +118,19 @@ fn credentials_are_sent_and_refusals_are_final() {
         (error.kind, error.to_string())
     };
     let (kind, text) = error(&[]);
-    assert!(kind == Kind::Denied && text.contains("HTTP 401") && text.contains("MLFLOW_TRACKING_TOKEN"), "{text}");
+    assert!(
+        kind == PublishErrorKind::Denied && text.contains("HTTP 401") && text.contains("MLFLOW_TRACKING_TOKEN"),
+        "{text}"
+    );
     let basic = [("MLFLOW_TRACKING_USERNAME", "user\n"), ("MLFLOW_TRACKING_PASSWORD", "secret")];
     let (kind, text) = error(&basic);
-    assert!(kind == Kind::Denied && text.contains("not yours; give this account"), "{text}");
+    assert!(kind == PublishErrorKind::Denied && text.contains("not yours; give this account"), "{text}");
     let (kind, text) = error(&[("MLFLOW_TRACKING_TOKEN", "token"), basic[0], basic[1]]);
-    assert!(kind == Kind::NotFound && text.contains("URL of an MLflow server"), "{text}");
+    assert!(kind == PublishErrorKind::NotFound && text.contains("URL of an MLflow server"), "{text}");
 }
 
 #[test]
-fn tracking_uris_and_names_that_can_not_be_used_are_refused_with_the_remedy() {
+fn unusable_tracking_uris_and_names_are_refused_with_remedy() {
     for (uri, remedy) in [
         ("/mlruns", "mlflow server --backend-store-uri"),
         ("./mlruns", "mlflow server --backend-store-uri"),
@@ -140,7 +145,7 @@ fn tracking_uris_and_names_that_can_not_be_used_are_refused_with_the_remedy() {
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
     for name in ["", " ", "a/b", "a:b", "a'b", "a\nb", &"x".repeat(257)] {
-        let registry = Registry::open("http://h", name, None, None, Patience::default());
+        let registry = Registry::open("http://h", name, None, None, NetworkTimeouts::default());
         assert!(registry.err().unwrap().to_string().contains("correct its name"), "{name:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! HTTP for the hub and for MLflow: no wait is without a limit, and no token goes to another host.
 
-use crate::error::{Kind, PublishError};
+use crate::error::{PublishError, PublishErrorKind};
 use bytes::Bytes;
 use fetch::{Forbidden, Guard};
 use futures::stream::BoxStream;
@@ -32,7 +32,7 @@ const SLICE: usize = 256 * 1024;
 
 /// Timeouts for servers, and pauses between tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct NetworkTimeouts {
     /// Timeout for a connection. Default 10 s.
     pub connect: Duration,
     /// Timeout for the next byte, in either direction. Default 60 s.
@@ -45,7 +45,7 @@ pub struct Patience {
     pub longest_pause: Duration,
 }
 
-impl Default for Patience {
+impl Default for NetworkTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -58,16 +58,16 @@ impl Default for Patience {
 }
 
 /// The tries of one request.
-pub(crate) struct Tries {
+pub(crate) struct Retries {
     left: u32,
     failures: u32,
-    patience: Patience,
+    patience: NetworkTimeouts,
 }
 
 type Result<T> = std::result::Result<T, PublishError>;
 
-impl Tries {
-    pub fn new(patience: Patience) -> Self {
+impl Retries {
+    pub fn new(patience: NetworkTimeouts) -> Self {
         Self { left: POINTS, failures: 0, patience }
     }
 
@@ -76,7 +76,7 @@ impl Tries {
     /// # Errors
     /// The failure itself if another try can't fix it, or if there were too many.
     fn pause(&mut self, failure: PublishError) -> Result<Duration> {
-        if failure.kind != Kind::Unavailable {
+        if failure.kind != PublishErrorKind::Unavailable {
             return Err(failure);
         }
         let cost = match failure.status {
@@ -96,7 +96,7 @@ impl Tries {
     /// Waits before the next try.
     ///
     /// # Errors
-    /// As [`Tries::pause`].
+    /// As [`Retries::pause`].
     pub async fn wait(&mut self, failure: PublishError) -> Result<()> {
         sleep(self.pause(failure)?).await;
         Ok(())
@@ -119,7 +119,7 @@ pub(crate) struct Ask<'a> {
     /// Goes only to the host of `url`.
     pub token: Option<&'a HeaderValue>,
     pub payload: Payload,
-    /// Whether the answer may take as long as [`Patience::answer`].
+    /// Whether the answer may take as long as [`NetworkTimeouts::answer`].
     pub is_slow: bool,
     /// The longest answer, in bytes.
     pub limit: usize,
@@ -137,7 +137,7 @@ pub(crate) struct Answer {
 pub(crate) struct Network {
     client: Client,
     guard: Guard,
-    pub patience: Patience,
+    pub patience: NetworkTimeouts,
 }
 
 /// When something moved last, in either direction.
@@ -175,13 +175,13 @@ impl Movement {
 
 impl Network {
     /// A client for `endpoint`. `certificates` (PEM) are trusted besides the system's.
-    pub fn new(endpoint: &Url, certificates: Option<&[u8]>, patience: Patience) -> Result<Self> {
+    pub fn new(endpoint: &Url, certificates: Option<&[u8]>, patience: NetworkTimeouts) -> Result<Self> {
         store::choose_tls();
         let failed = |error: reqwest::Error| {
             let place = place(endpoint);
             PublishError::refused(format!("{place}: the HTTP client can't be made ({error}); check the CA bundle"))
         };
-        let guard = Guard::of(endpoint);
+        let guard = Guard::from_endpoint(endpoint);
         let base = || {
             Client::builder()
                 .user_agent(concat!("trainingjob-operator/", env!("CARGO_PKG_VERSION")))
@@ -205,7 +205,7 @@ impl Network {
     /// Sends one request. Any status is an answer.
     ///
     /// # Errors
-    /// [`Kind::Unavailable`] if the server can't be reached, or if nothing moves for too long.
+    /// [`PublishErrorKind::Unavailable`] if the server can't be reached, or if nothing moves for too long.
     pub async fn send(&self, ask: Ask<'_>) -> Result<Answer> {
         let movement = Movement::new();
         let answer = if ask.is_slow { self.patience.answer } else { self.patience.silence };
@@ -392,13 +392,13 @@ pub(crate) fn refusal(what: &str, answer: &Answer, detail: &str, remedy: &str) -
     let detail = if detail.is_empty() { String::new() } else { format!(": {}", one_line(detail)) };
     let failure = |kind, remedy: &str| PublishError::new(kind, format!("{what}: HTTP {status}{detail}; {remedy}"));
     let failure = match status {
-        401 | 403 | 407 => failure(Kind::Denied, remedy),
-        404 | 410 => failure(Kind::NotFound, remedy),
+        401 | 403 | 407 => failure(PublishErrorKind::Denied, remedy),
+        404 | 410 => failure(PublishErrorKind::NotFound, remedy),
         408 | 425 | 429 | 500 | 502..=504 | 520..=530 => {
-            failure(Kind::Unavailable, "the server is overloaded or failing; try again later")
+            failure(PublishErrorKind::Unavailable, "the server is overloaded or failing; try again later")
         }
-        409 | 412 => failure(Kind::Changed, "another client changed it meanwhile; try again"),
-        _ => failure(Kind::Refused, "the server does not accept this request; correct what it names"),
+        409 | 412 => failure(PublishErrorKind::Changed, "another client changed it meanwhile; try again"),
+        _ => failure(PublishErrorKind::Refused, "the server does not accept this request; correct what it names"),
     };
     PublishError { status: Some(status), retry_after: store::retry_after(&answer.headers, Timestamp::now()), ..failure }
 }
@@ -408,10 +408,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tries_end_and_obey_the_server_within_bounds() {
-        let patience = Patience { longest_pause: Duration::from_secs(9), ..Patience::default() };
+    fn retries_are_bounded_and_respect_server_delay() {
+        let patience = NetworkTimeouts { longest_pause: Duration::from_secs(9), ..NetworkTimeouts::default() };
         let count = |failure: &PublishError| {
-            let mut tries = Tries::new(patience);
+            let mut tries = Retries::new(patience);
             (0..100).take_while(|_| tries.pause(failure.clone()).is_ok()).count() + 1
         };
         let busy = PublishError { status: Some(503), ..PublishError::unavailable("x") };
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(count(&PublishError::unavailable("x")), 4);
         assert_eq!(count(&busy), 8);
         assert_eq!(count(&PublishError::refused("x")), 1);
-        let mut tries = Tries::new(patience);
+        let mut tries = Retries::new(patience);
         let mut pause = |retry_after| tries.pause(PublishError { retry_after, ..busy.clone() }).unwrap();
         assert_eq!(pause(None), Duration::from_millis(500));
         assert_eq!(pause(None), Duration::from_secs(1));
@@ -428,10 +428,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_inwards_or_from_https_to_http() {
+    fn redirects_to_internal_or_downgraded_urls_are_refused() {
         let url = |text: &str| Url::parse(text).unwrap();
         let leads = |from: &str, to: &str| {
-            let network = Network::new(&url(from), None, Patience::default()).unwrap();
+            let network = Network::new(&url(from), None, NetworkTimeouts::default()).unwrap();
             network.check_target(&url(from), &url(to)).is_ok()
         };
         assert!(leads("https://hub.example/a", "https://cdn.example/b"));

@@ -1,10 +1,10 @@
 //! Publishing into an object store: files first, the record last.
 
 use crate::content::{Content, Item, changed};
-use crate::error::{Kind, PublishError};
+use crate::error::{PublishError, PublishErrorKind};
 use crate::ledger::Ledger;
 use crate::progress::{Progress, Stage};
-use crate::read::{Part, Reader, sha256};
+use crate::read::{FilePart, Reader, sha256};
 use crate::record;
 use crate::{Published, blocking};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use protocol::result::{LONGEST_RECORD, Origin, RECORD_NAME, RecordFile, ResultRecord};
 use std::collections::{HashMap, HashSet};
-use store::{Room, Store, StoreError, Trouble, part_length};
+use store::{ErrorKind, PayloadMemory, Store, StoreError, part_length};
 use text::one_line;
 
 /// Files up to this length are sent in one request, in bytes.
@@ -34,7 +34,7 @@ pub(crate) struct Objects<'a> {
     pub content: Content,
     pub ledger: Ledger,
     pub progress: &'a Progress,
-    pub room: Room,
+    pub room: PayloadMemory,
 }
 
 type Result<T> = std::result::Result<T, PublishError>;
@@ -125,7 +125,7 @@ impl Objects<'_> {
         self.progress.enter(Stage::Verifying);
         // A result that has a record is never written to again.
         self.verify(&record.files, &self.list().await?).map_err(|error| match error.kind {
-            Kind::Corrupted => PublishError::refused(format!("{error}; publish under another name")),
+            PublishErrorKind::Corrupted => PublishError::refused(format!("{error}; publish under another name")),
             _ => error,
         })?;
         self.ledger.remove();
@@ -183,7 +183,7 @@ impl Objects<'_> {
             stored = self.list().await?;
         }
         Err(PublishError::new(
-            Kind::Changed,
+            PublishErrorKind::Changed,
             format!("{}: its files still change after {ROUNDS} tries; stop the program that writes them", self.uri),
         ))
     }
@@ -208,7 +208,7 @@ impl Objects<'_> {
                     let file = RecordFile { path: item.path.clone(), size, sha256 };
                     return Ok(Some((item, file)));
                 }
-                Err(error) if error.kind == Kind::Changed => {
+                Err(error) if error.kind == PublishErrorKind::Changed => {
                     let (content, known) = (self.content.clone(), item.clone());
                     match blocking(move || Ok(content.again(&known))).await? {
                         Some(now) => item = now,
@@ -244,7 +244,7 @@ impl Objects<'_> {
     /// An upload that can't be ended costs its owner the storage of its parts. That is no failure of the publication.
     async fn abort(&self, path: &str, id: &str) -> Result<()> {
         match self.store.abort_object(path, id).await {
-            Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Refused) => Ok(()),
+            Err(error) if matches!(error.trouble, ErrorKind::Denied | ErrorKind::Refused) => Ok(()),
             other => other.map_err(|error| self.failed(error)),
         }
     }
@@ -290,7 +290,7 @@ impl Objects<'_> {
         match self.store.complete_object(&item.path, id, ids).await {
             Ok(()) => {}
             // An earlier request completed it, and its answer was lost.
-            Err(error) if matches!(error.trouble, Trouble::NotFound | Trouble::Refused) => {
+            Err(error) if matches!(error.trouble, ErrorKind::NotFound | ErrorKind::Refused) => {
                 let found = self.store.find_object(&item.path).await.map_err(|error| self.failed(error))?;
                 if found.is_none_or(|object| object.size != item.stamp.size) {
                     return Err(self.failed(error));
@@ -302,7 +302,7 @@ impl Objects<'_> {
         Ok(sha256)
     }
 
-    async fn send_part(&self, item: &Item, id: &str, part: Part, known: &crate::ledger::Parts) -> Result<String> {
+    async fn send_part(&self, item: &Item, id: &str, part: FilePart, known: &crate::ledger::Parts) -> Result<String> {
         let size = part.bytes.len() as u64;
         if let Some((name, _)) = known.get(&part.index).filter(|(_, crc32c)| *crc32c == part.crc32c) {
             self.progress.kept(size);
@@ -339,7 +339,7 @@ impl Objects<'_> {
             if found != Some(&file.size) {
                 let has = found.map_or("no object".to_owned(), |size| format!("{size} bytes"));
                 return Err(PublishError::new(
-                    Kind::Corrupted,
+                    PublishErrorKind::Corrupted,
                     format!("{}: {} bytes were sent, and the store has {has}", self.place(&file.path), file.size),
                 ));
             }
@@ -381,7 +381,7 @@ impl Objects<'_> {
             Some(found) if found.digest == record.digest => Ok(()),
             Some(found) => Err(self.is_taken(&found)),
             None => Err(PublishError::new(
-                Kind::Unavailable,
+                PublishErrorKind::Unavailable,
                 format!("{}: the store lost the record; try again", self.place(RECORD_NAME)),
             )),
         }
@@ -390,5 +390,5 @@ impl Objects<'_> {
 
 /// Whether the store knows no conditional writes.
 fn has_no_conditions(error: &StoreError) -> bool {
-    error.status == Some(501) || (error.trouble == Trouble::Refused && error.to_string().contains("NotImplemented"))
+    error.status == Some(501) || (error.trouble == ErrorKind::Refused && error.to_string().contains("NotImplemented"))
 }

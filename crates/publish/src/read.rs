@@ -12,14 +12,14 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use store::Room;
+use store::PayloadMemory;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Bytes that are read at once where they are only hashed, or sent as a stream. A multiple of 3, for base64.
 const BLOCK: usize = 3 * 256 * 1024;
 
 /// A part of a file, in memory.
-pub(crate) struct Part {
+pub(crate) struct FilePart {
     pub index: u64,
     pub start: u64,
     pub bytes: Bytes,
@@ -51,7 +51,7 @@ impl Reader {
     }
 
     /// The next part, once there is memory for it. `None` at the end. The file is as it was found, before and after.
-    pub async fn next(self, room: &Room) -> Result<(Option<Part>, Self)> {
+    pub async fn next(self, room: &PayloadMemory) -> Result<(Option<FilePart>, Self)> {
         let size = self.length.min(self.item.stamp.size - self.at);
         // The one part of an empty file is empty.
         if size == 0 && (self.at > 0 || self.item.stamp.size > 0) {
@@ -67,7 +67,7 @@ impl Reader {
             reader.hash.update(&bytes);
             let (start, crc32c) = (reader.at, crc32c::crc32c(&bytes));
             reader.at += size;
-            let part = Part { index: start / reader.length, start, bytes: bytes.into(), crc32c, room: taken };
+            let part = FilePart { index: start / reader.length, start, bytes: bytes.into(), crc32c, room: taken };
             Ok((Some(part), reader))
         })
         .await

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_a_record_is_stable() {
+    fn result_record_format_is_stable() {
         let (a, b) = (hex(&Sha256::digest("a")), hex(&Sha256::digest("b")));
         let digest = hex(&Sha256::digest(format!("{a}  1  a\n{b}  2  b\n")));
         let expected = serde_json::json!({
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn records_with_further_fields_are_read_and_damaged_ones_refused() {
+    fn record_with_unknown_fields_is_read_and_damaged_one_refused() {
         let mut json: serde_json::Value = serde_json::from_slice(&record().to_json()).unwrap();
         json["later"] = serde_json::json!({"a": 1});
         assert_eq!(parse("x", json.to_string().as_bytes()).unwrap(), record());

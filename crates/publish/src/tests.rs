@@ -1,7 +1,9 @@
 //! Publications into a real S3 server.
 
 use crate::record::{self, hex};
-use crate::{Address, BaseModel, Kind, Options, Origin, Progress, PublishError, Published, RECORD_NAME, ResultRecord};
+use crate::{
+    Address, BaseModel, Options, Origin, Progress, PublishError, PublishErrorKind, Published, RECORD_NAME, ResultRecord,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sha2::{Digest, Sha256};
@@ -159,7 +161,7 @@ fn a_process_that_publishes() {
 }
 
 #[test]
-fn a_folder_is_published_with_its_record_and_again_without_a_write() {
+fn folder_is_published_with_record_and_repeat_writes_nothing() {
     let mut server = S3::new();
     let large = bytes(1, (40 << 20) + 5);
     let from = folder(&[
@@ -206,7 +208,7 @@ fn a_folder_is_published_with_its_record_and_again_without_a_write() {
 }
 
 #[test]
-fn a_killed_publisher_is_resumed_without_sending_files_again() {
+fn killed_publisher_resumes_without_resending_files() {
     let mut server = S3::new();
     let small: Vec<(String, Vec<u8>)> = (0..40).map(|n| (format!("a/{n}"), bytes(n, 200_000))).collect();
     let mut files: Vec<(&str, Vec<u8>)> =
@@ -249,7 +251,7 @@ fn a_killed_publisher_is_resumed_without_sending_files_again() {
 }
 
 #[test]
-fn a_file_that_changes_is_sent_again() {
+fn changed_file_is_sent_again() {
     let server = S3::new();
     let from = folder(&[("log", bytes(1, 200 << 20)), ("config.json", b"{}".to_vec()), ("gone", b"x".to_vec())]);
     let options = server.options(from.path());
@@ -272,7 +274,7 @@ fn a_file_that_changes_is_sent_again() {
 }
 
 #[test]
-fn a_reader_sees_no_record_before_all_files() {
+fn record_appears_only_after_all_files() {
     let server = S3::new();
     let files: Vec<(String, Vec<u8>)> =
         (0..300_u16).map(|n| (format!("d{}/{n}", n % 7), bytes(n as u8, 100))).collect();
@@ -298,7 +300,7 @@ fn a_reader_sees_no_record_before_all_files() {
 }
 
 #[test]
-fn other_content_under_the_name_is_refused() {
+fn different_content_under_same_name_is_refused() {
     let server = S3::new();
     let from = folder(&[("a", b"1".to_vec())]);
     fs::create_dir_all(server.object("out/digits-5f0e/x")).unwrap();
@@ -317,7 +319,7 @@ fn other_content_under_the_name_is_refused() {
 }
 
 #[test]
-fn names_that_the_store_can_not_hold_are_refused_before_anything_is_sent() {
+fn invalid_store_names_are_refused_before_sending() {
     let mut server = S3::new();
     let long = vec!["x".repeat(250); 4].join("/");
     let from = folder(&[("a", b"1".to_vec()), (&long, b"2".to_vec())]);
@@ -332,7 +334,7 @@ fn names_that_the_store_can_not_hold_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn an_empty_folder_and_wrong_credentials_are_final() {
+fn empty_folder_and_wrong_credentials_are_final_errors() {
     let server = S3::new();
     let empty = folder(&[]);
     let error = publish(&server.options(empty.path())).unwrap_err();
@@ -341,9 +343,9 @@ fn an_empty_folder_and_wrong_credentials_are_final() {
     let mut options = server.options(from.path());
     options.credentials = Some(server.credentials("wrong"));
     let error = publish(&options).unwrap_err();
-    assert_eq!((error.kind, error.status, error.is_final()), (Kind::Denied, Some(403), true), "{error}");
+    assert_eq!((error.kind, error.status, error.is_final()), (PublishErrorKind::Denied, Some(403), true), "{error}");
     let error = publish_to("s3://nobucket/out", &server.options(from.path())).unwrap_err();
-    assert_eq!((error.kind, error.status, error.is_final()), (Kind::NotFound, Some(404), true), "{error}");
+    assert_eq!((error.kind, error.status, error.is_final()), (PublishErrorKind::NotFound, Some(404), true), "{error}");
     options.credentials = Some(from.path().join("missing"));
     assert!(publish(&options).unwrap_err().is_final());
 }

@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn gradient_of_the_fit_matches_differences() {
+    fn fit_gradient_matches_finite_differences() {
         let data = data();
         let differences = Differences::new(&data);
         let at = [0.3, -0.2, 0.5, 0.1, -3.0];
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn gradient_of_the_acquisition_matches_differences() {
+    fn acquisition_gradient_matches_finite_differences() {
         let data = data();
         let (model, _) = Model::fit(&data);
         let axis = |name: &str, domain| Axis { name: name.to_owned(), domain, condition: None };
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn running_point_is_no_improvement_again() {
+    fn running_point_lowers_expected_improvement() {
         let (mut model, _) = Model::fit(&data());
         let point = [0.37, 0.61, 1.0];
         let before = model.log_improvement(&point);

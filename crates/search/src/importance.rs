@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_parameter_that_matters_has_nearly_all() {
+    fn only_relevant_parameter_has_nearly_all_importance() {
         for (name, value) in [("lr", by_lr as fn(&Parameters) -> f64), ("opt", by_opt)] {
             for seed in 0..5 {
                 let history = searched(Method::Random, 200, seed, value);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_by_a_model_shows_the_same() {
+    fn importance_is_also_found_in_bayesian_search() {
         for seed in 0..5 {
             let history = searched(Method::Bayes, 60, seed, by_lr);
             let found = shares(Goal::Minimize, &history);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_goal_decides_which_results_are_good() {
+    fn importance_respects_the_goal() {
         let mut history = searched(Method::Random, 100, 1, by_lr);
         let minimized = shares(Goal::Minimize, &history);
         for trial in &mut history.trials {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn few_results_say_nothing_and_failures_do_not_count() {
+    fn importance_needs_enough_successful_results() {
         let mut history = searched(Method::Random, 24, 1, by_lr);
         assert!(!shares(Goal::Minimize, &history).is_empty());
         history.trials[..5].iter_mut().for_each(|trial| trial.outcome = Outcome::Failed);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_that_few_trials_have_is_left_out() {
+    fn rarely_set_parameter_has_no_importance() {
         let history = searched(Method::Random, 40, 1, by_lr);
         let with = history.trials.iter().filter(|trial| trial.parameters.contains_key("momentum")).count();
         assert!(with < LEAST_RESULTS);

@@ -26,7 +26,7 @@ pub(crate) fn minimize(
 ) -> (Vec<f64>, f64) {
     let mut at = projected(start, bounds);
     let (mut value, mut gradient) = function(&at);
-    let mut memory: Vec<Pair> = Vec::new();
+    let mut memory: Vec<CurvaturePair> = Vec::new();
     for _ in 0..limits.iterations {
         let free: Vec<bool> = (0..at.len()).map(|i| !is_held(at[i], gradient[i], bounds[i])).collect();
         let steepest = gradient.iter().zip(&free).filter(|(_, free)| **free).map(|(g, _)| g.abs()).fold(0.0, f64::max);
@@ -65,20 +65,20 @@ pub(crate) fn minimize(
             if memory.len() == MEMORY {
                 memory.remove(0);
             }
-            memory.push(Pair { step, change, curvature });
+            memory.push(CurvaturePair { step, change, curvature });
         }
         (at, value, gradient) = (moved, new_value, new_gradient);
     }
     (at, value)
 }
 
-struct Pair {
+struct CurvaturePair {
     step: Vec<f64>,
     change: Vec<f64>,
     curvature: f64,
 }
 
-fn direction(gradient: &[f64], free: &[bool], memory: &[Pair]) -> Vec<f64> {
+fn direction(gradient: &[f64], free: &[bool], memory: &[CurvaturePair]) -> Vec<f64> {
     let mut direction: Vec<f64> = gradient.iter().zip(free).map(|(g, free)| if *free { -g } else { 0.0 }).collect();
     let mut shares = vec![0.0; memory.len()];
     for (share, pair) in shares.iter_mut().zip(memory).rev() {
@@ -135,13 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_lowest_point_of_a_bent_valley() {
+    fn minimizer_finds_rosenbrock_minimum() {
         let (at, value) = minimize(rosenbrock, &[-1.2, 1.0], &[(-5.0, 5.0); 2], LIMITS);
         assert!(value < 1e-12, "{at:?} {value}");
     }
 
     #[test]
-    fn stays_within_the_bounds() {
+    fn minimizer_stays_within_bounds() {
         let (at, _) = minimize(rosenbrock, &[-1.2, 1.0], &[(-5.0, 0.5), (-5.0, 5.0)], LIMITS);
         assert!((at[0] - 0.5).abs() < 1e-9 && (at[1] - 0.25).abs() < 1e-6, "{at:?}");
     }

@@ -38,14 +38,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn improvement_is_continuous_where_its_formula_changes() {
+    fn improvement_is_continuous_at_formula_change() {
         let (above, below) = (log_improvement(-25.0 + 1e-9), log_improvement(-25.0 - 1e-9));
         assert!((above.0 - below.0).abs() < 1e-6, "{above:?} {below:?}");
         assert!((above.1 - below.1).abs() < 1e-6, "{above:?} {below:?}");
     }
 
     #[test]
-    fn derivative_of_improvement_matches_differences() {
+    fn improvement_derivative_matches_finite_differences() {
         for z in [-300.0, -30.0, -26.0, -20.0, -5.0, -1.0, 0.0, 2.0, 8.0] {
             let width = 1e-5;
             let slope = (log_improvement(z + width).0 - log_improvement(z - width).0) / (2.0 * width);
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn mass_far_from_the_mean_is_positive_on_both_sides() {
+    fn tail_mass_is_positive_on_both_sides() {
         assert!(between(8.0, 8.1) > 0.0);
         assert_eq!(between(8.0, 8.1), between(-8.1, -8.0));
     }

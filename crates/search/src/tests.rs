@@ -61,7 +61,7 @@ fn texts(history: &History) -> Vec<String> {
 }
 
 #[test]
-fn suggestions_stay_the_same_on_every_machine() {
+fn suggestions_are_the_same_on_every_machine() {
     let shown = |(method, algorithm)| {
         let history = searched(&mixed(), &settings(method, algorithm, 3), 14, 2);
         serde_json::to_string(&history.trials[13].parameters).unwrap()
@@ -77,7 +77,7 @@ const GOLDEN: [&str; 3] = [
 ];
 
 #[test]
-fn replay_of_a_history_gives_the_same_suggestions() {
+fn replayed_history_gives_same_suggestions() {
     for (method, algorithm) in METHODS {
         let settings = settings(method, algorithm, 11);
         let history = searched(&mixed(), &settings, 24, 3);
@@ -91,7 +91,7 @@ fn replay_of_a_history_gives_the_same_suggestions() {
 }
 
 #[test]
-fn another_seed_is_another_search() {
+fn different_seed_gives_different_search() {
     for (method, algorithm) in METHODS {
         let [one, other] = [1, 2].map(|seed| texts(&searched(&mixed(), &settings(method, algorithm, seed), 12, 0)));
         assert!(one.iter().zip(&other).all(|(one, other)| one != other), "{method:?} {algorithm:?}");
@@ -113,7 +113,7 @@ fn running_trials_are_not_suggested_again() {
 }
 
 #[test]
-fn small_spaces_are_exhausted_before_a_point_comes_twice() {
+fn small_space_is_exhausted_before_a_point_repeats() {
     let space = space(serde_json::json!({
         "a": {"type": "int", "min": 1, "max": 4},
         "b": {"type": "categorical", "choices": ["x", "y", true, 2.5]},
@@ -148,7 +148,7 @@ fn failing_values_and_regions_are_avoided() {
 }
 
 #[test]
-fn results_that_are_not_finite_are_as_bad_as_the_worst() {
+fn non_finite_results_count_as_the_worst() {
     for (method, algorithm) in METHODS {
         let settings = settings(method, algorithm, 2);
         let history = searched(&mixed(), &settings, 20, 0);
@@ -174,7 +174,7 @@ fn results_that_are_not_finite_are_as_bad_as_the_worst() {
 }
 
 #[test]
-fn huge_equal_and_stopped_results_are_fitted() {
+fn extreme_equal_and_stopped_results_are_fitted() {
     let outcomes =
         [1e300, -1e300, 0.0, 0.0, 5e-324, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(|value| Outcome::Finished { value });
     let stopped = [1, 5, 5].map(|step| Outcome::Stopped { step, value: -2.0 });
@@ -207,7 +207,7 @@ fn maximising_mirrors_minimising() {
 }
 
 #[test]
-fn earlier_trials_replace_the_start() {
+fn earlier_trials_replace_initial_points() {
     let settings = settings(Method::Bayes, Algorithm::Gp, 2);
     let earlier = searched(&mixed(), &settings, 20, 0).trials;
     let warm = History { earlier: earlier.clone(), trials: Vec::new() };
@@ -276,7 +276,7 @@ fn grid_lists_all_points_in_order() {
 }
 
 #[test]
-fn bad_spaces_are_refused_by_field() {
+fn invalid_spaces_are_refused_by_field() {
     let cases = [
         ("{}", "parameters: the space is empty; declare at least one parameter"),
         (
@@ -436,7 +436,7 @@ fn conditional_parameters_exist_only_under_their_condition() {
 }
 
 #[test]
-fn models_find_better_values_than_chance() {
+fn models_beat_random_search() {
     let space = space(serde_json::json!({
         "x": {"type": "double", "min": -5, "max": 10},
         "y": {"type": "double", "min": 0, "max": 15},
@@ -471,7 +471,7 @@ fn rungs(asha: Asha, values: &[(usize, u64, f64)]) -> Rungs {
 }
 
 #[test]
-fn asha_stops_what_is_not_among_the_best_of_a_rung() {
+fn asha_stops_trials_not_among_best_of_rung() {
     let asha = Asha { min_step: 1, factor: 2 };
     let rungs = rungs(asha, &[(1, 1, 0.5), (2, 1, 0.4), (3, 1, 0.6), (4, 1, 0.45), (5, 1, f64::NAN), (6, 1, 0.4)]);
     let decided = |trial| asha.decide(Goal::Minimize, &rungs, trial).map(|stop| (stop.step, stop.rank, stop.of));
@@ -480,7 +480,7 @@ fn asha_stops_what_is_not_among_the_best_of_a_rung() {
 }
 
 #[test]
-fn asha_decides_at_each_rung_and_never_again() {
+fn asha_decides_once_per_rung() {
     let asha = Asha { min_step: 2, factor: 3 };
     assert_eq!([0, 1, 2].map(|rung| asha.step(rung)), [Some(2), Some(6), Some(18)]);
     assert_eq!(asha.step(64), None);
@@ -502,7 +502,7 @@ fn asha_decides_at_each_rung_and_never_again() {
 }
 
 #[test]
-fn asha_maximises_too_and_checks_its_settings() {
+fn asha_maximises_and_validates_its_settings() {
     let asha = Asha { min_step: 1, factor: 2 };
     let rungs = rungs(asha, &[(1, 1, 0.5), (2, 1, 0.4)]);
     assert!(asha.decide(Goal::Maximize, &rungs, 2).is_some());

@@ -35,7 +35,7 @@ pub enum Checksum {
 
 /// Timeouts and retries for requests to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct NetworkTimeouts {
     /// Timeout for a connection.
     pub connect: Duration,
     /// Timeout for the next byte, in either direction.
@@ -48,7 +48,7 @@ pub struct Patience {
     pub answer: Duration,
 }
 
-impl Default for Patience {
+impl Default for NetworkTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -80,7 +80,7 @@ pub struct Access {
     /// Checksum that S3 gets.
     pub checksum: Checksum,
     /// Timeouts and retries.
-    pub patience: Patience,
+    pub patience: NetworkTimeouts,
 }
 
 /// Content of a folder of credentials, by file name.
@@ -397,16 +397,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_secret_lacks_is_named_and_its_values_are_not() {
+    fn missing_secret_keys_are_named_without_values() {
         let half = secret("half", &[("AWS_ACCESS_KEY_ID", "hunter2\n")]);
-        let told = error(&half, "s3://bucket/x");
+        let reported = error(&half, "s3://bucket/x");
         assert!(
-            told.contains("both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") && !told.contains("hunter2"),
-            "{told}"
+            reported.contains("both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") && !reported.contains("hunter2"),
+            "{reported}"
         );
         let other = secret("other", &[("password", "hunter2")]);
-        let told = error(&other, "s3://bucket/x");
-        assert!(told.contains("it has password") && !told.contains("hunter2"), "{told}");
+        let reported = error(&other, "s3://bucket/x");
+        assert!(reported.contains("it has password") && !reported.contains("hunter2"), "{reported}");
         assert!(error(&other, "gs://bucket/x").contains("ends in .json"));
         assert!(error(&other, "az://container/x").contains("AZURE_STORAGE_ACCOUNT_NAME"));
         let federated = secret("federated", &[("key.json", r#"{"type": "external_account"}"#)]);
@@ -416,10 +416,10 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_is_no_url_is_named() {
+    fn invalid_endpoint_is_named() {
         for endpoint in ["minio:9000", "ftp://x", "https://", "https://user:hunter2@host", "https://host?x"] {
-            let told = error(&Access { endpoint: Some(endpoint.to_owned()), ..Access::default() }, "s3://bucket/x");
-            assert!(told.contains("endpoint") && !told.contains("hunter2"), "{told}");
+            let reported = error(&Access { endpoint: Some(endpoint.to_owned()), ..Access::default() }, "s3://bucket/x");
+            assert!(reported.contains("endpoint") && !reported.contains("hunter2"), "{reported}");
         }
     }
 }

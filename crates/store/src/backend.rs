@@ -1,9 +1,9 @@
 //! The few kinds of requests to a store, with errors for people. Keys are relative to the prefix.
 
-use crate::error::{StoreError, Trouble};
+use crate::error::{ErrorKind, StoreError};
 use crate::folder::{Entry, Folder};
+use crate::payload_memory::PayloadMemory;
 use crate::read::RangeRead;
-use crate::room::Room;
 use address::{Destination, Scheme};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -73,7 +73,7 @@ pub(crate) struct Bucket {
     pub destination: Destination,
     pub backend: Backend,
     /// Memory for data that is read and sent.
-    pub room: Room,
+    pub room: PayloadMemory,
 }
 
 /// A tag without its quotes, which Azure leaves out in lists.
@@ -120,7 +120,7 @@ impl Bucket {
         let late = |_| {
             let (uri, time) = (self.destination.uri(relative), time.as_secs_f32());
             let remedy = "Check that the endpoint can be reached from this pod; it will be tried again";
-            Err(StoreError::new(Trouble::Unavailable, format!("{uri}: no whole answer within {time} s. {remedy}")))
+            Err(StoreError::new(ErrorKind::Unavailable, format!("{uri}: no whole answer within {time} s. {remedy}")))
         };
         tokio::time::timeout(time, work).await.unwrap_or_else(late)
     }
@@ -136,11 +136,11 @@ impl Bucket {
         let done = tokio::task::spawn_blocking(move || work(&folder)).await;
         done.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
             let trouble = match error.kind() {
-                io::ErrorKind::NotFound => Trouble::NotFound,
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Trouble::Denied,
-                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => Trouble::Invalid,
-                io::ErrorKind::UnexpectedEof => Trouble::Changed,
-                _ => Trouble::Unavailable,
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => ErrorKind::Invalid,
+                io::ErrorKind::UnexpectedEof => ErrorKind::Changed,
+                _ => ErrorKind::Unavailable,
             };
             StoreError::new(trouble, format!("{}: {error}", self.destination.uri(relative)))
         })
@@ -253,7 +253,7 @@ impl Bucket {
     pub async fn range(&self, relative: &str, range: Range<u64>, tag: Option<String>) -> Result<RangeRead<'_>> {
         let changed = || {
             let uri = self.destination.uri(relative);
-            StoreError::new(Trouble::Changed, format!("{uri}: it was changed meanwhile"))
+            StoreError::new(ErrorKind::Changed, format!("{uri}: it was changed meanwhile"))
         };
         match &self.backend {
             Backend::Cloud { objects, .. } => {
@@ -275,7 +275,7 @@ impl Bucket {
                 let gone = || match tag {
                     Some(_) => changed(),
                     None => {
-                        StoreError::new(Trouble::NotFound, format!("{}: it is gone", self.destination.uri(relative)))
+                        StoreError::new(ErrorKind::NotFound, format!("{}: it is gone", self.destination.uri(relative)))
                     }
                 };
                 let object = self.head(relative).await?.ok_or_else(gone)?;
@@ -340,7 +340,7 @@ impl Bucket {
         }
         let count = found.len();
         let why = format!("{}: the list has no end after {PAGES} pages with {count} objects", uri());
-        Err(StoreError::new(Trouble::Refused, format!("{why}. Check that the endpoint is that of the store")))
+        Err(StoreError::new(ErrorKind::Refused, format!("{why}. Check that the endpoint is that of the store")))
     }
 
     /// One page of a list. The object with the key `relative` and a `/` is left out, because consoles create it to show

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Kind of an error, which decides whether and how soon to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Trouble {
+pub enum ErrorKind {
     /// The destination, the endpoint or the credentials can't be used as they are written.
     Invalid,
     /// The store refuses this identity, or does not know it (HTTP 401, 403).
@@ -34,7 +34,7 @@ pub enum Trouble {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreError {
     /// What kind it is.
-    pub trouble: Trouble,
+    pub trouble: ErrorKind,
     /// The HTTP status of the store's answer.
     pub status: Option<u16>,
     /// How long the store asks its clients to wait.
@@ -57,20 +57,20 @@ impl From<AddressError> for StoreError {
 }
 
 impl StoreError {
-    pub fn new(trouble: Trouble, message: impl Into<String>) -> Self {
+    pub fn new(trouble: ErrorKind, message: impl Into<String>) -> Self {
         Self { trouble, status: None, retry_after: None, message: message.into() }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(Trouble::Invalid, message)
+        Self::new(ErrorKind::Invalid, message)
     }
 
     pub(crate) fn corrupted(message: impl Into<String>) -> Self {
-        Self::new(Trouble::Corrupted, message)
+        Self::new(ErrorKind::Corrupted, message)
     }
 
     pub(crate) fn local(file: &Path, error: &io::Error) -> Self {
-        Self::new(Trouble::Local, format!("{}: {error}", file.display()))
+        Self::new(ErrorKind::Local, format!("{}: {error}", file.display()))
     }
 
     /// Whether the error may disappear by itself, so that it is worth retrying soon.
@@ -78,7 +78,7 @@ impl StoreError {
     /// For the other errors only a changed Secret, bucket or disk helps. They are retried too, but slowly.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(self.trouble, Trouble::Unavailable | Trouble::Changed | Trouble::Incomplete)
+        matches!(self.trouble, ErrorKind::Unavailable | ErrorKind::Changed | ErrorKind::Incomplete)
     }
 
     /// Error for what the store's client reports about an object or bucket at `uri`.
@@ -92,8 +92,8 @@ impl StoreError {
             _ => None,
         });
         let code = element(&text, "Code");
-        let trouble = trouble(error, status, code, &text);
-        let told = match (status, code) {
+        let trouble = error_kind(error, status, code, &text);
+        let reported = match (status, code) {
             (Some(status), Some(code)) => format!("HTTP {status} {code}"),
             (Some(status), None) => format!("HTTP {status}"),
             (None, _) => String::new(),
@@ -105,7 +105,7 @@ impl StoreError {
             None => &text,
         };
         let detail = short(detail);
-        let said = [told.as_str(), &detail].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+        let said = [reported.as_str(), &detail].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
         let remedy = match is_overlong(error) {
             true => "Check that the endpoint is that of the store",
             false => remedy(trouble, status, code, &text),
@@ -155,26 +155,26 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     (!value.is_empty() && value.len() <= 400).then_some(value)
 }
 
-fn trouble(error: &object_store::Error, status: Option<u16>, code: Option<&str>, text: &str) -> Trouble {
+fn error_kind(error: &object_store::Error, status: Option<u16>, code: Option<&str>, text: &str) -> ErrorKind {
     // S3 answers 400 to a token that has expired or is malformed.
     let key = ["ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "TokenRefreshRequired"];
     match status {
-        _ if code.is_some_and(|code| key.contains(&code)) => Trouble::Denied,
-        Some(400) if code.is_some_and(is_damage) => Trouble::Unavailable,
-        Some(401 | 403) => Trouble::Denied,
-        Some(404) => Trouble::NotFound,
-        Some(412) => Trouble::Changed,
-        Some(408 | 429 | 500..=599) if status != Some(501) => Trouble::Unavailable,
-        Some(_) => Trouble::Refused,
+        _ if code.is_some_and(|code| key.contains(&code)) => ErrorKind::Denied,
+        Some(400) if code.is_some_and(is_damage) => ErrorKind::Unavailable,
+        Some(401 | 403) => ErrorKind::Denied,
+        Some(404) => ErrorKind::NotFound,
+        Some(412) => ErrorKind::Changed,
+        Some(408 | 429 | 500..=599) if status != Some(501) => ErrorKind::Unavailable,
+        Some(_) => ErrorKind::Refused,
         None => match error {
             object_store::Error::InvalidPath { .. } | object_store::Error::UnknownConfigurationKey { .. } => {
-                Trouble::Invalid
+                ErrorKind::Invalid
             }
-            object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => Trouble::Refused,
-            _ if is_overlong(error) => Trouble::Refused,
-            _ if text.contains("redirect without LOCATION") => Trouble::Invalid,
-            _ if is_configuration(text) => Trouble::Invalid,
-            _ => Trouble::Unavailable,
+            object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => ErrorKind::Refused,
+            _ if is_overlong(error) => ErrorKind::Refused,
+            _ if text.contains("redirect without LOCATION") => ErrorKind::Invalid,
+            _ if is_configuration(text) => ErrorKind::Invalid,
+            _ => ErrorKind::Unavailable,
         },
     }
 }
@@ -206,44 +206,46 @@ fn is_configuration(text: &str) -> bool {
     .any(|part| text.contains(part))
 }
 
-fn remedy(trouble: Trouble, status: Option<u16>, code: Option<&str>, text: &str) -> &'static str {
+fn remedy(trouble: ErrorKind, status: Option<u16>, code: Option<&str>, text: &str) -> &'static str {
     match (trouble, code) {
-        (Trouble::Denied, Some("RequestTimeTooSkewed")) => "Set the clock of this node right",
-        (Trouble::Denied, Some("SignatureDoesNotMatch")) => {
+        (ErrorKind::Denied, Some("RequestTimeTooSkewed")) => "Set the clock of this node right",
+        (ErrorKind::Denied, Some("SignatureDoesNotMatch")) => {
             "The secret key does not belong to the key's name: put the right one into the Secret"
         }
-        (Trouble::Denied, Some("InvalidAccessKeyId")) => {
+        (ErrorKind::Denied, Some("InvalidAccessKeyId")) => {
             "The store does not know this key: put a valid one into the Secret"
         }
-        (Trouble::Denied, Some("ExpiredToken" | "TokenRefreshRequired")) => {
+        (ErrorKind::Denied, Some("ExpiredToken" | "TokenRefreshRequired")) => {
             "The session token has run out: put a fresh one into the Secret"
         }
-        (Trouble::Denied, _) => {
+        (ErrorKind::Denied, _) => {
             "Give this identity the right to list, read, write and delete below the prefix, or name another Secret"
         }
-        (Trouble::NotFound, Some("NoSuchBucket" | "ContainerNotFound")) => {
+        (ErrorKind::NotFound, Some("NoSuchBucket" | "ContainerNotFound")) => {
             "Create the bucket, or correct its name or the endpoint"
         }
-        (Trouble::NotFound, _) => "Check the bucket's name, the prefix and the endpoint",
-        (Trouble::Unavailable, _) if text.contains("certificate") || text.contains("UnknownIssuer") => {
+        (ErrorKind::NotFound, _) => "Check the bucket's name, the prefix and the endpoint",
+        (ErrorKind::Unavailable, _) if text.contains("certificate") || text.contains("UnknownIssuer") => {
             "The server's certificate is not trusted: give its CA as ca.crt in the Secret"
         }
-        (Trouble::Unavailable, _) if text.contains("169.254.169.254") || text.contains("metadata.google.internal") => {
+        (ErrorKind::Unavailable, _)
+            if text.contains("169.254.169.254") || text.contains("metadata.google.internal") =>
+        {
             "There are no credentials: name a Secret, or give the service account an identity of the cloud"
         }
-        (Trouble::Unavailable, Some(code)) if is_damage(code) => {
+        (ErrorKind::Unavailable, Some(code)) if is_damage(code) => {
             "What was sent was damaged on its way, and refused; it will be sent again"
         }
-        (Trouble::Unavailable, _) if status.is_some() => "It will be tried again",
-        (Trouble::Unavailable, _) => "Check that the endpoint can be reached from this pod; it will be tried again",
-        (Trouble::Changed, _) => "It was changed meanwhile",
-        (Trouble::Invalid, _) if text.contains("redirect without LOCATION") => {
+        (ErrorKind::Unavailable, _) if status.is_some() => "It will be tried again",
+        (ErrorKind::Unavailable, _) => "Check that the endpoint can be reached from this pod; it will be tried again",
+        (ErrorKind::Changed, _) => "It was changed meanwhile",
+        (ErrorKind::Invalid, _) if text.contains("redirect without LOCATION") => {
             "The bucket is in another region: set the region, or AWS_REGION in the Secret"
         }
-        (Trouble::Invalid, _) if text.contains("CA certificates") => {
+        (ErrorKind::Invalid, _) if text.contains("CA certificates") => {
             "The image has no CA certificates: give them as ca.crt in the Secret, or install ca-certificates"
         }
-        (Trouble::Invalid, _) => "Correct the destination or the Secret",
+        (ErrorKind::Invalid, _) => "Correct the destination or the Secret",
         _ if matches!(status, Some(301 | 302 | 307 | 308)) || code == Some("AuthorizationHeaderMalformed") => {
             "The bucket is in another region: set the region, or AWS_REGION in the Secret"
         }
@@ -269,41 +271,41 @@ mod tests {
     }
 
     #[test]
-    fn a_status_decides_what_kind_it_is() {
+    fn http_status_decides_error_kind() {
         for (status, trouble, temporary) in [
-            ("403 Forbidden", Trouble::Denied, false),
-            ("401 Unauthorized", Trouble::Denied, false),
-            ("404 Not Found", Trouble::NotFound, false),
-            ("500 Internal Server Error", Trouble::Unavailable, true),
-            ("503 Slow Down", Trouble::Unavailable, true),
-            ("429 Too Many Requests", Trouble::Unavailable, true),
-            ("501 Not Implemented", Trouble::Refused, false),
-            ("400 Bad Request", Trouble::Refused, false),
+            ("403 Forbidden", ErrorKind::Denied, false),
+            ("401 Unauthorized", ErrorKind::Denied, false),
+            ("404 Not Found", ErrorKind::NotFound, false),
+            ("500 Internal Server Error", ErrorKind::Unavailable, true),
+            ("503 Slow Down", ErrorKind::Unavailable, true),
+            ("429 Too Many Requests", ErrorKind::Unavailable, true),
+            ("501 Not Implemented", ErrorKind::Refused, false),
+            ("400 Bad Request", ErrorKind::Refused, false),
         ] {
             let error = generic(&format!("Server returned non-2xx status code: {status}: <Error></Error>"));
-            let told = StoreError::of_store("s3://b/k", &error);
-            assert_eq!(told.trouble, trouble, "{status}: {told}");
-            assert_eq!(told.is_temporary(), temporary, "{status}");
-            assert_eq!(told.status.unwrap().to_string(), status[..3]);
-            assert!(told.to_string().starts_with("s3://b/k: "), "{told}");
+            let reported = StoreError::of_store("s3://b/k", &error);
+            assert_eq!(reported.trouble, trouble, "{status}: {reported}");
+            assert_eq!(reported.is_temporary(), temporary, "{status}");
+            assert_eq!(reported.status.unwrap().to_string(), status[..3]);
+            assert!(reported.to_string().starts_with("s3://b/k: "), "{reported}");
         }
     }
 
     #[test]
-    fn a_token_that_has_expired_is_a_denial_though_the_status_is_400() {
+    fn expired_token_is_a_denial_despite_status_400() {
         let error =
             generic("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code><Message>gone</Message></Error>");
-        let told = StoreError::of_store("s3://b/k", &error);
-        assert_eq!(told.trouble, Trouble::Denied);
+        let reported = StoreError::of_store("s3://b/k", &error);
+        assert_eq!(reported.trouble, ErrorKind::Denied);
         assert_eq!(
-            told.to_string(),
+            reported.to_string(),
             "s3://b/k: HTTP 400 ExpiredToken: gone. The session token has run out: put a fresh one into the Secret"
         );
     }
 
     #[test]
-    fn a_long_answer_is_cut() {
-        let told = StoreError::of_store("s3://b/k", &generic(&"ä".repeat(5000)));
-        assert!(told.to_string().chars().count() < 500, "{told}");
+    fn long_store_error_is_truncated() {
+        let reported = StoreError::of_store("s3://b/k", &generic(&"ä".repeat(5000)));
+        assert!(reported.to_string().chars().count() < 500, "{reported}");
     }
 }

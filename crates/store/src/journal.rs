@@ -98,7 +98,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_torn_line_is_passed_over_and_spoils_no_other() {
+    fn torn_journal_line_is_skipped_without_affecting_others() {
         let name = format!("store-journal-{}", std::process::id());
         let (folder, path) = (std::env::temp_dir(), std::env::temp_dir().join(&name));
         let folder = Arc::new(Folder::root(&folder).unwrap());

@@ -29,25 +29,25 @@ mod folder;
 mod journal;
 pub mod manifest;
 mod names;
+mod payload_memory;
 mod read;
 mod remove;
 mod restore;
-mod room;
 mod sweep;
 mod transport;
 mod upload;
 mod write;
 mod writers;
 
-pub use access::{Access, Checksum, Patience};
+pub use access::{Access, Checksum, NetworkTimeouts};
 pub use address::{Destination, Scheme};
 pub use backend::{Object, Page};
-pub use error::{StoreError, Trouble};
+pub use error::{ErrorKind, StoreError};
 pub use journal::Journal;
-pub use manifest::{Layout, Manifest, Stored};
+pub use manifest::{Layout, Manifest, StoredFile};
+pub use payload_memory::PayloadMemory;
 pub use read::RangeRead;
 pub use remove::Listing;
-pub use room::Room;
 pub use transport::{LEAST_DATA, choose_tls, retry_after};
 pub use upload::part_length;
 
@@ -133,7 +133,7 @@ impl Progress {
 pub struct Store {
     destination: Destination,
     bucket: Bucket,
-    patience: Patience,
+    patience: NetworkTimeouts,
     writer: String,
     progress: Arc<Progress>,
     pool: Arc<upload::Pool>,
@@ -145,7 +145,7 @@ impl Store {
     /// Opens a place. This sends no request to the store yet: see [`Store::check`].
     ///
     /// # Errors
-    /// [`Trouble::Invalid`] if the endpoint, the CA bundle or the credentials can't be used, [`Trouble::Local`] if a
+    /// [`ErrorKind::Invalid`] if the endpoint, the CA bundle or the credentials can't be used, [`ErrorKind::Local`] if a
     /// file with them can't be read.
     pub fn open(destination: &Destination, access: &Access, writer: &str) -> Result<Self, StoreError> {
         Ok(Self {
@@ -153,7 +153,7 @@ impl Store {
             bucket: Bucket {
                 destination: destination.clone(),
                 backend: access.open(destination)?,
-                room: Room::default(),
+                room: PayloadMemory::default(),
             },
             patience: access.patience,
             writer: writer.to_owned(),

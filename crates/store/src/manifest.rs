@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 use crate::names;
 use checkpoint::files::Member;
-use checkpoint::found::{Age, Depth, Format, Found, Verdict};
+use checkpoint::found::{Age, Depth, Format, FoundCheckpoint, Verdict};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
@@ -29,7 +29,7 @@ pub enum Layout {
 /// A file of a checkpoint, in a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Stored {
+pub struct StoredFile {
     /// Relative to the checkpoint (beside it: to its folder), with `/` between its parts.
     pub path: String,
     /// Its length in bytes.
@@ -49,7 +49,7 @@ pub struct Stored {
 pub struct Manifest {
     /// Version of this form.
     pub version: u32,
-    /// As in [`Found`]: relative to the root of its origin.
+    /// As in [`FoundCheckpoint`]: relative to the root of its origin.
     pub path: String,
     /// Where its files lie relative to its path.
     pub layout: Layout,
@@ -66,7 +66,7 @@ pub struct Manifest {
     /// What the program measured.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
-    /// Other checkpoints that the program will load, as in [`Found`].
+    /// Other checkpoints that the program will load, as in [`FoundCheckpoint`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
     /// Why earlier damage may be undetected, if it may. Then it is complete, otherwise valid.
@@ -74,10 +74,10 @@ pub struct Manifest {
     pub unseen: Option<String>,
     /// When the last of its files was written at its origin.
     pub modified: Timestamp,
-    /// Its place in the order of writing, as in [`Found`]; 0 if that is not known.
+    /// Its place in the order of writing, as in [`FoundCheckpoint`]; 0 if that is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub order: u64,
-    /// The earliest possible place, as in [`Found`].
+    /// The earliest possible place, as in [`FoundCheckpoint`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub earliest: u64,
     /// Bytes of all its files.
@@ -92,7 +92,7 @@ pub struct Manifest {
     /// Differs for other content at the same path. For a sharded checkpoint it is the round.
     pub identity: String,
     /// Its files, sorted by path.
-    pub files: Vec<Stored>,
+    pub files: Vec<StoredFile>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -123,11 +123,11 @@ impl Manifest {
     /// Key of its note while its data is removed.
     pub(crate) fn tombstone(&self) -> String {
         let name = names::in_space(&names::escape(&self.path), self.space.as_deref());
-        format!("{}/{name}~{}.json", Self::graves(), self.generation)
+        format!("{}/{name}~{}.json", Self::tombstone_folder(), self.generation)
     }
 
     /// The folder of tombstones.
-    pub(crate) fn graves() -> String {
+    pub(crate) fn tombstone_folder() -> String {
         format!("{}/removed", address::key::OURS)
     }
 
@@ -211,9 +211,9 @@ impl Manifest {
 
     /// The checkpoint as the inventory would report it if it had found it whole.
     #[must_use]
-    pub fn found(&self) -> Found {
-        let member = |file: &Stored| Member { path: file.path.clone(), size: file.size, modified: file.modified };
-        Found {
+    pub fn found(&self) -> FoundCheckpoint {
+        let member = |file: &StoredFile| Member { path: file.path.clone(), size: file.size, modified: file.modified };
+        FoundCheckpoint {
             path: self.path.clone(),
             folder: self.layout == Layout::Folder,
             format: self.format,
@@ -231,7 +231,7 @@ impl Manifest {
         }
     }
 
-    /// Newer checkpoints compare greater, as in [`Found::newer`].
+    /// Newer checkpoints compare greater, as in [`FoundCheckpoint::newer`].
     #[must_use]
     pub fn newer(&self, other: &Self) -> Ordering {
         self.age().newer(&other.age())
@@ -273,7 +273,7 @@ pub(crate) fn key(path: &str, layout: Layout, file: &str, generation: u32, space
 
 /// Whether content at the path of `found` can have this key, in that space. A journal is no reason to touch any other
 /// key.
-pub(crate) fn belongs(key: &str, found: &Found, layout: Layout, space: Option<&str>) -> bool {
+pub(crate) fn belongs(key: &str, found: &FoundCheckpoint, layout: Layout, space: Option<&str>) -> bool {
     let is_of = |base: &str, key: &str| {
         let base = names::in_space(base, space);
         let generation = |rest: &str| rest.strip_prefix('~').is_some_and(|rest| rest.parse::<u32>().is_ok());
@@ -292,7 +292,7 @@ pub(crate) fn belongs(key: &str, found: &Found, layout: Layout, space: Option<&s
 }
 
 /// A value that differs if a checkpoint's content does, from the names, lengths and times of its files.
-pub(crate) fn identity(found: &Found) -> String {
+pub(crate) fn identity(found: &FoundCheckpoint) -> String {
     let lines: Vec<String> =
         found.members.iter().map(|member| format!("{} {} {}", member.size, member.modified, member.path)).collect();
     names::digest(std::iter::once(found.path.as_str()).chain(lines.iter().map(String::as_str)))
@@ -321,7 +321,7 @@ pub(crate) mod tests {
 
     pub(crate) fn manifest(path: &str, files: &[(&str, u64)]) -> Manifest {
         let layout = Layout::Folder;
-        let stored = |(file, size): &(&str, u64)| Stored {
+        let stored = |(file, size): &(&str, u64)| StoredFile {
             path: (*file).to_owned(),
             size: *size,
             crc32c: 0x0bad_cafe,
@@ -352,7 +352,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn manifest_round_trips_through_json() {
         let written = manifest("runs/checkpoint-500", &[("a", 1), ("b/c", 2)]);
         assert_eq!(Manifest::read("s3://b", &written.to_json()).unwrap(), written);
         assert_eq!(written.found().verdict, Verdict::Valid);
@@ -363,7 +363,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_hostile_manifest_is_refused() {
+    fn hostile_manifest_is_refused() {
         for (why, change) in [
             ("absolute", (|m| m.files[0].path = "/etc/passwd".to_owned()) as fn(&mut Manifest)),
             ("..", |m| m.files[0].path = "../../x".to_owned()),
@@ -385,8 +385,8 @@ pub(crate) mod tests {
         ] {
             let mut hostile = manifest("x", &[("a", 1), ("b/c", 2)]);
             change(&mut hostile);
-            let told = Manifest::read("s3://b/m.json", &hostile.to_json()).unwrap_err().to_string();
-            assert!(told.contains(why) && !told.contains('\u{1b}'), "{why}: {told}");
+            let reported = Manifest::read("s3://b/m.json", &hostile.to_json()).unwrap_err().to_string();
+            assert!(reported.contains(why) && !reported.contains('\u{1b}'), "{why}: {reported}");
         }
         // One worker's part of a checkpoint may be empty.
         assert!(Manifest::read_part("s3://b/m.json", &manifest("x", &[]).to_json()).is_ok());
@@ -396,7 +396,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn files_lie_where_people_look_for_them() {
+    fn object_keys_follow_checkpoint_layout() {
         assert_eq!(key("runs/checkpoint-5", Layout::Folder, "a/b", 0, None), "runs/checkpoint-5/a/b");
         assert_eq!(key("runs/checkpoint-5", Layout::Folder, "a/b", 1, None), "runs/checkpoint-5~1/a/b");
         assert_eq!(key("last.ckpt", Layout::Beside, "last.ckpt", 0, None), "last.ckpt");
@@ -406,7 +406,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_journal_speaks_of_its_own_keys_only() {
+    fn journal_accepts_only_its_own_keys() {
         let found = manifest("run/step-5", &[("a", 1)]).found();
         for (key, layout, space, expected) in [
             ("run/step-5/a", Layout::Folder, None, true),

@@ -53,14 +53,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn no_two_paths_have_one_manifest() {
+    fn manifest_names_of_paths_are_unique() {
         let paths = ["a/b", "a=2Fb", "a_b", "a-b", "a b", "ä", "a.b"];
         assert_eq!(paths.iter().map(|path| escape(path)).collect::<BTreeSet<_>>().len(), paths.len());
         assert_eq!(escape("runs/checkpoint-500"), "runs=2Fcheckpoint-500");
     }
 
     #[test]
-    fn no_two_contents_have_one_key() {
+    fn object_keys_of_generations_are_unique() {
         let all = ["x", "x~1", "x~1~1", "x~", "x~a"].iter().flat_map(|path| (0..3).map(|n| of_generation(path, n)));
         assert_eq!(all.collect::<BTreeSet<_>>().len(), 15);
         assert_eq!(of_generation("last.ckpt", 0), "last.ckpt");

@@ -20,7 +20,7 @@ impl Store {
     /// requested without a token, each further one with [`Page::next`]. Only the reader limits the list.
     ///
     /// # Errors
-    /// [`Trouble::Invalid`](crate::Trouble::Invalid) with the key if a key below the prefix has an empty part, `.` or
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the key if a key below the prefix has an empty part, `.` or
     /// `..`; and what the store answers.
     pub async fn page(&self, token: Option<String>) -> Result<Page, StoreError> {
         self.bucket.next_page(token).await
@@ -38,7 +38,7 @@ impl Store {
     /// It is requested once.
     ///
     /// # Errors
-    /// [`Trouble::Changed`](crate::Trouble::Changed) if the object has another tag; and what the store answers.
+    /// [`ErrorKind::Changed`](crate::ErrorKind::Changed) if the object has another tag; and what the store answers.
     pub async fn read(&self, key: &str, range: Range<u64>, tag: Option<String>) -> Result<RangeRead<'_>, StoreError> {
         self.bucket.range(key, range, tag).await
     }

@@ -1,6 +1,6 @@
 //! Listing and removing the checkpoints of a store. A removal deletes the manifest first and the data afterwards.
 
-use crate::error::{StoreError, Trouble};
+use crate::error::{ErrorKind, StoreError};
 use crate::manifest::{self, Manifest};
 use crate::restore::manifest_in;
 use crate::{FILES, Store, names};
@@ -104,8 +104,8 @@ impl Store {
         let uri = self.destination.uri(&key);
         match self.manifest_at(&key).await? {
             Some(whole) if whole.clone().head() == *manifest => Ok(Cow::Owned(whole)),
-            Some(_) => Err(StoreError::new(Trouble::Changed, format!("{uri}: it was replaced meanwhile"))),
-            None => Err(StoreError::new(Trouble::NotFound, format!("{uri}: it was removed meanwhile"))),
+            Some(_) => Err(StoreError::new(ErrorKind::Changed, format!("{uri}: it was replaced meanwhile"))),
+            None => Err(StoreError::new(ErrorKind::NotFound, format!("{uri}: it was removed meanwhile"))),
         }
     }
 
@@ -129,12 +129,12 @@ impl Store {
         if current.is_none() {
             self.bucket.delete(&manifest.own_key()).await?;
         }
-        self.bury(manifest, current.as_ref()).await
+        self.remove_data(manifest, current.as_ref()).await
     }
 
     /// Removes the data of a checkpoint whose manifest is gone, except the files of `current`, and at last its
     /// tombstone.
-    pub(crate) async fn bury(&self, dead: &Manifest, current: Option<&Manifest>) -> Result<(), StoreError> {
+    pub(crate) async fn remove_data(&self, dead: &Manifest, current: Option<&Manifest>) -> Result<(), StoreError> {
         let needed: HashSet<&str> =
             current.into_iter().flat_map(|manifest| manifest.files.iter().map(|file| file.key.as_str())).collect();
         stream::iter(dead.files.iter().filter(|file| !needed.contains(file.key.as_str())))
@@ -147,14 +147,14 @@ impl Store {
 
     /// The keys of the checkpoints whose data is being removed.
     pub(crate) async fn tombstones(&self) -> Result<Vec<String>, StoreError> {
-        Ok(self.bucket.list(&Manifest::graves(), false).await?.into_iter().map(|object| object.key).collect())
+        Ok(self.bucket.list(&Manifest::tombstone_folder(), false).await?.into_iter().map(|object| object.key).collect())
     }
 
     /// The generations of `path` with data that is being removed, by the names of tombstones alone.
     pub(crate) async fn dead_generations(&self, path: &str) -> Result<Vec<u32>, StoreError> {
-        let objects = self.bucket.list(&Manifest::graves(), false).await?;
+        let objects = self.bucket.list(&Manifest::tombstone_folder(), false).await?;
         let space = self.space().await?;
-        let begin = format!("{}/{}~", Manifest::graves(), names::in_space(&names::escape(path), space));
+        let begin = format!("{}/{}~", Manifest::tombstone_folder(), names::in_space(&names::escape(path), space));
         let of = |key: &str| key.strip_prefix(&begin)?.strip_suffix(".json")?.parse().ok();
         Ok(objects.iter().filter_map(|object| of(&object.key)).collect())
     }
@@ -189,7 +189,7 @@ impl Store {
                 Err(StoreError::corrupted(format!("{uri}: it is of another checkpoint, {path}")))
             }))),
             Ok(None) => Ok(None),
-            Err(error) if error.trouble == Trouble::Corrupted => Ok(Some(Err(error))),
+            Err(error) if error.trouble == ErrorKind::Corrupted => Ok(Some(Err(error))),
             Err(error) => Err(error),
         }
     }

@@ -2,7 +2,7 @@
 //! where a program looks.
 
 use crate::backend::{Bucket, Object};
-use crate::error::{StoreError, Trouble};
+use crate::error::{ErrorKind, StoreError};
 use crate::journal::Journal;
 use crate::manifest::{Layout, Manifest};
 use crate::transport::LEAST_DATA;
@@ -32,7 +32,7 @@ const ANCESTORS: usize = 6;
 /// Note that a range of a file is on the disk.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Line {
+struct JournalLine {
     file: String,
     start: u64,
     size: u64,
@@ -40,7 +40,7 @@ struct Line {
 }
 
 /// A file to be fetched.
-struct Wanted {
+struct RemoteFile {
     /// Relative to the destination.
     path: String,
     key: String,
@@ -53,7 +53,7 @@ struct Wanted {
 /// Folders of fetched data that is not whole yet. They are open, so that nothing is written or removed elsewhere,
 /// whatever a program does to their names.
 #[derive(Clone)]
-struct Fetched {
+struct PartialFetch {
     /// The folder of all places.
     places: Arc<Folder>,
     /// The folder of the data for one place.
@@ -67,7 +67,7 @@ struct Fetched {
     path: PathBuf,
 }
 
-impl Fetched {
+impl PartialFetch {
     fn journal(&self) -> String {
         format!("{}.jsonl", self.name)
     }
@@ -77,7 +77,7 @@ impl Fetched {
 struct Fetch<'a> {
     store: &'a Store,
     bucket: &'a Bucket,
-    to: Fetched,
+    to: PartialFetch,
     journal: Mutex<Journal>,
     journal_path: PathBuf,
     /// Size and CRC of each range on the disk, by file and start.
@@ -92,7 +92,7 @@ impl Store {
     /// there. A folder is moved in one step, files one by one. Folders of a root that are links are refused.
     ///
     /// # Errors
-    /// [`Trouble::Corrupted`] if an object is not what was uploaded; [`Trouble::Local`] if the disk is full or fails.
+    /// [`ErrorKind::Corrupted`] if an object is not what was uploaded; [`ErrorKind::Local`] if the disk is full or fails.
     pub async fn restore(&self, manifest: &Manifest, root: &Path) -> Result<PathBuf, StoreError> {
         let manifest = &*self.whole(manifest).await?;
         self.restore_from(&self.bucket, manifest, root, &manifest.path).await
@@ -117,7 +117,7 @@ impl Store {
         let path = beside(folder);
         self.space().await?;
         let Some(mut manifest) = self.manifest(&path).await? else { return Ok(Vec::new()) };
-        let is_there = |file: &crate::Stored| root.join(folder).join(&file.path).symlink_metadata().is_ok();
+        let is_there = |file: &crate::StoredFile| root.join(folder).join(&file.path).symlink_metadata().is_ok();
         manifest.files.retain(|file| !is_there(file));
         if manifest.files.is_empty() {
             return Ok(Vec::new());
@@ -136,7 +136,7 @@ impl Store {
         let wanted = manifest
             .files
             .iter()
-            .map(|file| Wanted {
+            .map(|file| RemoteFile {
                 path: file.path.clone(),
                 key: file.key.clone(),
                 size: file.size,
@@ -158,7 +158,7 @@ impl Store {
     /// [`Store::restore`]. For other content only the lengths are known. The result does not appear before it is whole.
     ///
     /// # Errors
-    /// [`Trouble::NotFound`] if nothing is there, [`Trouble::Invalid`] with the key if a key below it can't be a file's
+    /// [`ErrorKind::NotFound`] if nothing is there, [`ErrorKind::Invalid`] with the key if a key below it can't be a file's
     /// path.
     pub async fn restore_prefix(&self, root: &Path, folder: &str) -> Result<PathBuf, StoreError> {
         let below = |name: &str| if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
@@ -193,11 +193,11 @@ impl Store {
         let above = self.bucket.at(prefix.rsplit_once('/').map_or("", |(above, _)| above));
         let (layout, objects) = match self.bucket.list("", true).await {
             Ok(objects) if !objects.is_empty() => (Layout::Folder, objects),
-            Ok(_) | Err(StoreError { trouble: Trouble::NotFound, .. }) => match above.head(&name).await? {
+            Ok(_) | Err(StoreError { trouble: ErrorKind::NotFound, .. }) => match above.head(&name).await? {
                 Some(object) => (Layout::Beside, vec![object]),
                 None => {
                     let why = format!("{uri}: there is nothing: no object has this key or begins with it and a /");
-                    return Err(StoreError::new(Trouble::NotFound, why));
+                    return Err(StoreError::new(ErrorKind::NotFound, why));
                 }
             },
             Err(error) => return Err(odd_key(error)),
@@ -214,7 +214,7 @@ impl Store {
                 )));
             }
             let (path, key) = (object.key.clone(), object.key.clone());
-            wanted.push(Wanted { path, key, size: object.size, crc32c: None, tag: object.tag.clone() });
+            wanted.push(RemoteFile { path, key, size: object.size, crc32c: None, tag: object.tag.clone() });
         }
         let described =
             wanted.iter().map(|file| format!("{} {} {:?}", file.path, file.size, file.tag)).collect::<Vec<_>>();
@@ -227,7 +227,7 @@ impl Store {
     /// Number of files and their bytes at this store's URI itself, from any writer.
     ///
     /// # Errors
-    /// [`Trouble::NotFound`] if nothing is there.
+    /// [`ErrorKind::NotFound`] if nothing is there.
     pub async fn look(&self) -> Result<(usize, u64), StoreError> {
         let objects = self.bucket.list("", true).await?;
         if !objects.is_empty() {
@@ -240,7 +240,7 @@ impl Store {
             None => {
                 let uri = &self.destination;
                 let why = format!("{uri}: there is nothing: no object has this key or begins with it and a /");
-                Err(StoreError::new(Trouble::NotFound, why))
+                Err(StoreError::new(ErrorKind::NotFound, why))
             }
         }
     }
@@ -248,7 +248,7 @@ impl Store {
     /// Reads all of a checkpoint in the store and compares it with its manifest, without keeping any of it.
     ///
     /// # Errors
-    /// [`Trouble::Corrupted`] with the object that is not what was uploaded.
+    /// [`ErrorKind::Corrupted`] with the object that is not what was uploaded.
     pub async fn verify(&self, manifest: &Manifest) -> Result<(), StoreError> {
         let manifest = &*self.whole(manifest).await?;
         self.progress.begin(manifest.bytes, manifest.files.len() as u64);
@@ -282,8 +282,8 @@ impl Store {
         root: &Path,
         to: &str,
         content: &str,
-        wanted: Vec<Wanted>,
-    ) -> Result<Fetched, StoreError> {
+        wanted: Vec<RemoteFile>,
+    ) -> Result<PartialFetch, StoreError> {
         // One folder for each place; in it one for each content that is to go there.
         let (place_name, name) = (names::digest([to]), content.to_owned());
         let path = root.join(RESTORE).join(&place_name).join(&name);
@@ -298,8 +298,8 @@ impl Store {
                 place.remove(other).map_err(local)?;
             }
             let folder = Arc::new(place.make(&name).map_err(|error| link_or_local(&at, &error))?);
-            let to = Fetched { places, place, place_name, folder, name, path: at.clone() };
-            let (journal, lines) = Journal::open::<Line>(&to.place, &to.journal()).map_err(local)?;
+            let to = PartialFetch { places, place, place_name, folder, name, path: at.clone() };
+            let (journal, lines) = Journal::open::<JournalLine>(&to.place, &to.journal()).map_err(local)?;
             let done: u64 = lines.iter().map(|line| line.size).sum();
             has_room(&at, &to.folder, total.saturating_sub(done))?;
             Ok((to, journal, lines))
@@ -310,7 +310,7 @@ impl Store {
         self.progress.begin(total, wanted.len() as u64);
         let all = stream::iter(&wanted).map(|file| fetch.file(file)).buffer_unordered(FILES);
         if let Err(error) = all.try_collect::<()>().await {
-            if matches!(error.trouble, Trouble::Corrupted | Trouble::Changed) {
+            if matches!(error.trouble, ErrorKind::Corrupted | ErrorKind::Changed) {
                 // A later try uses nothing of it.
                 let to = fetch.to.clone();
                 drop(
@@ -329,7 +329,7 @@ impl Store {
 }
 
 impl Fetch<'_> {
-    async fn file(&self, file: &Wanted) -> Result<(), StoreError> {
+    async fn file(&self, file: &RemoteFile) -> Result<(), StoreError> {
         let path = self.to.path.join(&file.path);
         let (at, below, size, top) = (path.clone(), file.path.clone(), file.size, Arc::clone(&self.to.folder));
         let open = blocking(move || {
@@ -366,7 +366,7 @@ impl Fetch<'_> {
 
     async fn range(
         &self,
-        file: &Wanted,
+        file: &RemoteFile,
         path: &Path,
         open: &Arc<File>,
         start: u64,
@@ -387,7 +387,7 @@ impl Fetch<'_> {
         };
         let range = Range { key: &file.key, start, size, tag: file.tag.clone() };
         let crc32c = stream_range(self.store, self.bucket, range, write).await?;
-        let line = Line { file: file.path.clone(), start, size, crc32c };
+        let line = JournalLine { file: file.path.clone(), start, size, crc32c };
         self.journal.lock().note(&line).map_err(|error| StoreError::local(&self.journal_path, &error))?;
         Ok(crc32c)
     }
@@ -432,8 +432,8 @@ async fn stream_range<F: Future<Output = Result<(), StoreError>>>(
         };
         match read.await {
             Ok(()) if at == end => break,
-            Err(error) if error.trouble != Trouble::Unavailable => {
-                let gone = matches!(error.trouble, Trouble::NotFound) || error.status == Some(416);
+            Err(error) if error.trouble != ErrorKind::Unavailable => {
+                let gone = matches!(error.trouble, ErrorKind::NotFound) || error.status == Some(416);
                 return Err(if gone { missing(bucket, key, &error) } else { error });
             }
             result => {
@@ -470,7 +470,7 @@ fn damaged(store: &Store, bucket: &Bucket, key: &str, expected: u32, crc: u32) -
 
 /// Adds the remedy to the error of a list that one key makes unreadable. The error has the key in it.
 fn odd_key(error: StoreError) -> StoreError {
-    if error.trouble == Trouble::Invalid {
+    if error.trouble == ErrorKind::Invalid {
         StoreError::invalid(format!(
             "{error}. A key below the prefix can't be a file: remove it, or name a prefix without it"
         ))
@@ -506,7 +506,7 @@ pub(crate) async fn manifest_in(
 }
 
 /// Gives the files the times of the originals, by which a checkpoint is compared with its copy.
-async fn keep_times(fetched: &Fetched, manifest: &Manifest) -> Result<(), StoreError> {
+async fn keep_times(fetched: &PartialFetch, manifest: &Manifest) -> Result<(), StoreError> {
     let (fetched, files) = (fetched.clone(), manifest.files.clone());
     blocking(move || {
         for file in files {
@@ -521,7 +521,7 @@ async fn keep_times(fetched: &Fetched, manifest: &Manifest) -> Result<(), StoreE
 }
 
 /// Moves whole data to its place.
-async fn place(root: &Path, to: &str, layout: Layout, fetched: Fetched) -> Result<PathBuf, StoreError> {
+async fn place(root: &Path, to: &str, layout: Layout, fetched: PartialFetch) -> Result<PathBuf, StoreError> {
     let (root, to) = (root.to_owned(), to.to_owned());
     blocking(move || {
         let target = root.join(&to);

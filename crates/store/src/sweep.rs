@@ -3,7 +3,7 @@
 //! Before a checkpoint is sent, a note in `.trainingjob/sending/` has its keys, and the uploads in parts that were
 //! begun. The note is removed when the manifest is there. If a note is a day old, its pod is gone, and its journal too.
 
-use crate::error::{StoreError, Trouble};
+use crate::error::{ErrorKind, StoreError};
 use crate::manifest::Manifest;
 use crate::upload::if_allowed;
 use crate::{FILES, Store, manifest, names};
@@ -58,7 +58,7 @@ impl Store {
                 // It was to be replaced or removed, but was not, so it still exists.
                 self.bucket.delete(&dead.tombstone()).await?;
             } else {
-                self.bury(&dead, current.as_ref()).await?;
+                self.remove_data(&dead, current.as_ref()).await?;
             }
         }
         self.sweep_lost(now).await
@@ -101,7 +101,7 @@ impl Store {
         for (note, sending) in lost {
             for (key, id) in &sending.uploads {
                 match self.bucket.abort(key, id).await {
-                    Err(error) if matches!(error.trouble, Trouble::NotFound) => {}
+                    Err(error) if matches!(error.trouble, ErrorKind::NotFound) => {}
                     other => if_allowed(other)?,
                 }
             }

@@ -90,12 +90,12 @@ impl HttpConnector for Connector {
             other => other,
         };
         let (silence, google_hash, longest_pause) = (self.silence, self.google_hash, self.longest_pause);
-        Ok(HttpClient::new(Watched { client: client.map_err(failed)?, silence, google_hash, longest_pause }))
+        Ok(HttpClient::new(MonitoredClient { client: client.map_err(failed)?, silence, google_hash, longest_pause }))
     }
 }
 
 #[derive(Debug)]
-struct Watched {
+struct MonitoredClient {
     client: Client,
     silence: Duration,
     google_hash: bool,
@@ -196,7 +196,7 @@ impl Reading {
     }
 }
 
-impl HttpService for Watched {
+impl HttpService for MonitoredClient {
     fn call<'s, 'f>(&'s self, request: HttpRequest) -> Pin<Box<dyn Future<Output = Answer> + Send + 'f>>
     where
         's: 'f,
@@ -208,7 +208,7 @@ impl HttpService for Watched {
 
 type Answer = Result<HttpResponse, HttpError>;
 
-impl Watched {
+impl MonitoredClient {
     async fn execute(&self, request: HttpRequest) -> Answer {
         let (parts, body) = request.into_parts();
         let url = reqwest::Url::parse(&parts.uri.to_string())
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_may_be_long_and_slow_but_does_not_trickle() {
+    fn slow_data_is_accepted_but_trickling_is_not() {
         let (silence, second) = (Duration::from_secs(60), Duration::from_secs(1));
         let mut data = Reading::Data { waited: Duration::ZERO, came: 0 };
         for _ in 0..10_000 {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_say_how_long_to_wait() {
+    fn retry_delay_is_read_from_response_headers() {
         let now = "2026-10-21T07:28:00Z".parse().unwrap();
         let wait = |name: &'static str, value: &'static str| {
             let name = http::HeaderName::from_static(name);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_written_as_google_reads_it() {
+    fn checksum_is_base64_encoded_as_google_expects() {
         for (bytes, text) in
             [([0, 0, 0, 0], "AAAAAA=="), ([0xff; 4], "/////w=="), ([0x4f, 0x7a, 0x1b, 0x9c], "T3obnA==")]
         {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_store_is_asked_again_after_its_pause() {
+    fn busy_store_is_retried_after_its_pause() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let server = std::thread::spawn(move || {

@@ -1,15 +1,15 @@
 //! Uploading a checkpoint: first the files, in parts, then the manifest. Then the data that it replaces is removed.
 
-use crate::error::{StoreError, Trouble};
+use crate::error::{ErrorKind, StoreError};
 use crate::journal::Journal;
-use crate::manifest::{self, Layout, Manifest, Stored};
+use crate::manifest::{self, Layout, Manifest, StoredFile};
 use crate::restore::{make_below, manifest_in};
 use crate::sweep::Sending;
 use crate::{FILES, PART, PARTS, Store, names};
 use bytes::Bytes;
 use checkpoint::files::Member;
 use checkpoint::folder::Folder;
-use checkpoint::found::{Depth, Format, Found, Verdict};
+use checkpoint::found::{Depth, Format, FoundCheckpoint, Verdict};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
@@ -33,7 +33,7 @@ const WORTH_KEEPING: usize = 4 * 1024 * 1024;
 /// A line in the journal of an upload.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "did")]
-enum Line {
+enum JournalLine {
     /// First line: which content is uploaded, and where its keys go.
     Begin { version: u32, identity: String, generation: u32 },
     /// An object is about to be sent: it may be there, or may not.
@@ -72,29 +72,29 @@ struct Ledger {
 
 impl Ledger {
     /// A checkpoint with the files in the journal.
-    fn found(&self, path: &str) -> Found {
+    fn found(&self, path: &str) -> FoundCheckpoint {
         let member = |path: &String| Member { path: path.clone(), size: 0, modified: 0 };
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name).to_owned();
         let members: Vec<Member> = self.stored.keys().chain([&name]).map(member).collect();
-        Found { folder: false, members, ..Found::nothing_at(path) }
+        FoundCheckpoint { folder: false, members, ..FoundCheckpoint::nothing_at(path) }
     }
 
-    fn of(lines: Vec<Line>) -> Self {
+    fn from_lines(lines: Vec<JournalLine>) -> Self {
         let mut ledger = Self::default();
         for line in lines {
             match line {
-                Line::Begin { version, identity, generation } if version == VERSION => {
+                JournalLine::Begin { version, identity, generation } if version == VERSION => {
                     ledger.begun = Some((identity, generation));
                 }
-                Line::Begin { .. } => {}
-                Line::Sending { key } => drop(ledger.sending.insert(key)),
-                Line::Upload { key, id, part } => {
+                JournalLine::Begin { .. } => {}
+                JournalLine::Sending { key } => drop(ledger.sending.insert(key)),
+                JournalLine::Upload { key, id, part } => {
                     ledger.uploads.insert(key, (id, part));
                 }
-                Line::Part { id, index, part, crc32c } => {
+                JournalLine::Part { id, index, part, crc32c } => {
                     ledger.parts.entry(id).or_default().insert(index, (part, crc32c));
                 }
-                Line::Stored { file, key, crc32c } => {
+                JournalLine::Stored { file, key, crc32c } => {
                     ledger.uploads.remove(&key);
                     ledger.stored.insert(file, (key, crc32c));
                 }
@@ -154,13 +154,13 @@ fn gone_or_local(path: &Path, error: &io::Error) -> StoreError {
     );
     // A link in the place of a file.
     if is_gone || error.raw_os_error() == Some(nix::libc::ELOOP) {
-        return StoreError::new(Trouble::Changed, format!("{}: {error}", path.display()));
+        return StoreError::new(ErrorKind::Changed, format!("{}: {error}", path.display()));
     }
     StoreError::local(path, error)
 }
 
 /// Layout and folder of a checkpoint's files.
-fn layout(root: &Path, found: &Found) -> Result<(Layout, Base), StoreError> {
+fn layout(root: &Path, found: &FoundCheckpoint) -> Result<(Layout, Base), StoreError> {
     if let Err(why) = manifest::check_path(&found.path) {
         return Err(StoreError::invalid(format!("{}: the checkpoint's path {why}", found.path.escape_debug())));
     }
@@ -175,11 +175,11 @@ fn layout(root: &Path, found: &Found) -> Result<(Layout, Base), StoreError> {
             )));
         }
         if layout == Layout::Beside && member.path.contains('/') {
-            return Err(StoreError::new(Trouble::Changed, format!("{path}: {name} is not beside it")));
+            return Err(StoreError::new(ErrorKind::Changed, format!("{path}: {name} is not beside it")));
         }
     }
     if found.members.is_empty() {
-        return Err(StoreError::new(Trouble::Changed, format!("{}: it has no files", found.path.escape_debug())));
+        return Err(StoreError::new(ErrorKind::Changed, format!("{}: it has no files", found.path.escape_debug())));
     }
     Ok((layout, Base::open(root, manifest::folder(&found.path, layout))?))
 }
@@ -196,8 +196,8 @@ impl Store {
     /// checksums. There, [`Store::verify`] or a restore finds damage by the manifest's CRC-32C.
     ///
     /// # Errors
-    /// [`Trouble::Changed`] if the program has touched the checkpoint meanwhile.
-    pub async fn upload(&self, root: &Path, found: &Found) -> Result<Manifest, StoreError> {
+    /// [`ErrorKind::Changed`] if the program has touched the checkpoint meanwhile.
+    pub async fn upload(&self, root: &Path, found: &FoundCheckpoint) -> Result<Manifest, StoreError> {
         let identity = manifest::identity(found);
         let (layout, base) = layout(root, found)?;
         let old = self.own_manifest(&found.path).await?;
@@ -220,13 +220,13 @@ impl Store {
     /// As [`Store::upload`].
     pub async fn upload_beside(&self, root: &Path, folder: &str, members: &[Member]) -> Result<(), StoreError> {
         let newest = members.iter().map(|member| member.modified).max().unwrap_or_default();
-        let found = Found {
+        let found = FoundCheckpoint {
             folder: false,
             bytes: members.iter().map(|member| member.size).sum(),
             modified: Timestamp::from_nanosecond(i128::from(newest)).unwrap_or_default(),
             depth: Depth::Content,
             members: members.to_vec(),
-            ..Found::nothing_at(&crate::restore::beside(folder))
+            ..FoundCheckpoint::nothing_at(&crate::restore::beside(folder))
         };
         self.upload(root, &found).await.map(drop)
     }
@@ -244,7 +244,13 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::upload`].
-    pub async fn upload_part(&self, root: &Path, found: &Found, worker: u32, round: &str) -> Result<(), StoreError> {
+    pub async fn upload_part(
+        &self,
+        root: &Path,
+        found: &FoundCheckpoint,
+        worker: u32,
+        round: &str,
+    ) -> Result<(), StoreError> {
         if found.members.is_empty() {
             // This worker has no files, and records that. The others would wait for it otherwise.
             self.space().await?;
@@ -294,7 +300,7 @@ impl Store {
     }
 
     /// Writes a signal during the upload, each time that bytes were sent.
-    async fn give_signs(&self, found: &Found, round: &str, worker: u32) -> Infallible {
+    async fn give_signs(&self, found: &FoundCheckpoint, round: &str, worker: u32) -> Infallible {
         let mut before = self.progress.now();
         loop {
             tokio::time::sleep(SIGN).await;
@@ -326,11 +332,11 @@ impl Store {
     /// whole, and the files are the workers'. `lacks` says why all of them together are not a whole checkpoint.
     ///
     /// # Errors
-    /// [`Trouble::Incomplete`] with the workers whose part is missing yet; [`Trouble::Changed`] with what `lacks` says;
-    /// [`Trouble::Corrupted`] if two of them have different files of one name.
+    /// [`ErrorKind::Incomplete`] with the workers whose part is missing yet; [`ErrorKind::Changed`] with what `lacks` says;
+    /// [`ErrorKind::Corrupted`] if two of them have different files of one name.
     pub async fn finish(
         &self,
-        found: &Found,
+        found: &FoundCheckpoint,
         workers: u32,
         round: &str,
         lacks: impl Fn(&[Member]) -> Option<String>,
@@ -352,7 +358,7 @@ impl Store {
             if bytes > manifest::LONGEST {
                 let uri = self.destination.uri(&found.path);
                 let why = "together the workers have more files than a manifest can have";
-                return Err(StoreError::new(Trouble::Refused, format!("{uri}: {why}")));
+                return Err(StoreError::new(ErrorKind::Refused, format!("{uri}: {why}")));
             }
             parts.push(part);
         }
@@ -363,9 +369,9 @@ impl Store {
             let path = self.destination.uri(&found.path);
             let message =
                 format!("{path}: {} of {workers} workers have not uploaded their files: {names}", missing.len());
-            return Err(StoreError::new(Trouble::Incomplete, message));
+            return Err(StoreError::new(ErrorKind::Incomplete, message));
         }
-        let mut files: BTreeMap<String, Stored> = BTreeMap::new();
+        let mut files: BTreeMap<String, StoredFile> = BTreeMap::new();
         let mut generation = 0;
         let mut layout = Layout::Folder;
         for part in parts.into_iter().flatten() {
@@ -386,10 +392,10 @@ impl Store {
                 files.insert(file.path.clone(), file);
             }
         }
-        let files: Vec<Stored> = files.into_values().collect();
-        let member = |file: &Stored| Member { path: file.path.clone(), size: file.size, modified: 0 };
+        let files: Vec<StoredFile> = files.into_values().collect();
+        let member = |file: &StoredFile| Member { path: file.path.clone(), size: file.size, modified: 0 };
         if let Some(why) = lacks(&files.iter().map(member).collect::<Vec<_>>()) {
-            return Err(StoreError::new(Trouble::Changed, format!("{}: {why}", self.destination.uri(&found.path))));
+            return Err(StoreError::new(ErrorKind::Changed, format!("{}: {why}", self.destination.uri(&found.path))));
         }
         self.confirm(&found.path, &files).await?;
         let manifest = self.compose(found, layout, generation, round.to_owned(), files);
@@ -417,7 +423,7 @@ impl Store {
         let current = self.own_manifest(path).await?;
         let local = |error| StoreError::local(&at, &error);
         let (open, lines) = Journal::open(&journals, &name).map_err(local)?;
-        let ledger = Ledger::of(lines);
+        let ledger = Ledger::from_lines(lines);
         let space = self.space().await?.map(str::to_owned);
         // The files are no longer known, so any possible key of a file is accepted.
         let belongs = |key: &str| {
@@ -431,7 +437,7 @@ impl Store {
     }
 
     /// Removes the note of an upload once its manifest is there. If that fails, `sweep` removes it.
-    async fn forget_sending(&self, found: &Found, identity: &str) {
+    async fn forget_sending(&self, found: &FoundCheckpoint, identity: &str) {
         drop(self.bucket.delete(&Sending::key(&self.writer, &found.path, identity)).await);
     }
 
@@ -447,11 +453,11 @@ impl Store {
 
     fn compose(
         &self,
-        found: &Found,
+        found: &FoundCheckpoint,
         layout: Layout,
         generation: u32,
         identity: String,
-        mut files: Vec<Stored>,
+        mut files: Vec<StoredFile>,
     ) -> Manifest {
         files.sort_by(|a, b| a.path.cmp(&b.path));
         Manifest {
@@ -503,7 +509,7 @@ impl Store {
         if let Some(old) = replaced {
             // The new checkpoint exists, so leftovers of the old one are no failure of this upload. `sweep` removes
             // them later.
-            drop(self.bury(old, Some(manifest)).await);
+            drop(self.remove_data(old, Some(manifest)).await);
         }
         Ok(())
     }
@@ -521,18 +527,18 @@ impl Store {
         &self,
         root: &Path,
         base: &Base,
-        found: &Found,
+        found: &FoundCheckpoint,
         layout: Layout,
         identity: &str,
         old: Option<&Manifest>,
-    ) -> Result<(u32, Vec<Stored>), StoreError> {
+    ) -> Result<(u32, Vec<StoredFile>), StoreError> {
         let (journals, name) = (Arc::new(make_below(root, JOURNALS)?), self.journal(&found.path));
         let path = root.join(JOURNALS).join(&name);
         let local = |error| StoreError::local(&path, &error);
         let space = self.space().await?.map(str::to_owned);
         let space = space.as_deref();
         let (mut journal, lines) = Journal::open(&journals, &name).map_err(local)?;
-        let mut ledger = Ledger::of(lines);
+        let mut ledger = Ledger::from_lines(lines);
         let known = ledger
             .begun
             .clone()
@@ -545,7 +551,7 @@ impl Store {
                 journal.clear().map_err(local)?;
                 ledger = Ledger::default();
                 let generation = self.free_generation(&found.path, old).await?;
-                let begin = Line::Begin { version: VERSION, identity: identity.to_owned(), generation };
+                let begin = JournalLine::Begin { version: VERSION, identity: identity.to_owned(), generation };
                 journal.note(&begin).map_err(local)?;
                 generation
             }
@@ -576,7 +582,7 @@ impl Store {
         })
         .await?;
         if let Err(error) = self.confirm(&found.path, &files).await {
-            if error.trouble == Trouble::Corrupted {
+            if error.trouble == ErrorKind::Corrupted {
                 // Objects that the journal has were removed. The next try sends everything.
                 upload.journal.lock().clear().map_err(local)?;
             }
@@ -588,7 +594,7 @@ impl Store {
     }
 
     /// Whether the store has all these objects with their sizes.
-    async fn confirm(&self, path: &str, files: &[Stored]) -> Result<(), StoreError> {
+    async fn confirm(&self, path: &str, files: &[StoredFile]) -> Result<(), StoreError> {
         // One answer lists a thousand objects. If the list can't be read because of other keys, each object is checked.
         let folder = files[0].key.rsplit_once('/').map_or("", |(folder, _)| folder);
         let together = files.len() > 4 && files.iter().all(|file| file.key.starts_with(&format!("{folder}/")));
@@ -646,7 +652,7 @@ impl Store {
     }
 }
 
-fn same_files(manifest: &Manifest, found: &Found) -> bool {
+fn same_files(manifest: &Manifest, found: &FoundCheckpoint) -> bool {
     manifest.files.len() == found.members.len()
         && manifest.files.iter().zip(&found.members).all(|(file, member)| {
             file.path == member.path && file.size == member.size && file.modified == member.modified
@@ -670,11 +676,11 @@ impl Upload<'_> {
         if is_old { self.show(None).await } else { Ok(()) }
     }
 
-    fn note(&self, line: &Line) -> Result<(), StoreError> {
+    fn note(&self, line: &JournalLine) -> Result<(), StoreError> {
         self.journal.lock().note(line).map_err(|error| StoreError::local(&self.journal_path, &error))
     }
 
-    async fn file(&self, member: &Member, key: String) -> Result<Stored, StoreError> {
+    async fn file(&self, member: &Member, key: String) -> Result<StoredFile, StoreError> {
         let known = self.ledger.lock().stored.get(&member.path).filter(|(at, _)| *at == key).map(|(_, crc)| *crc);
         let crc32c = match known {
             Some(crc32c) => {
@@ -685,18 +691,18 @@ impl Upload<'_> {
                 let sent =
                     if member.size <= PART { self.whole(member, &key).await } else { self.parts(member, &key).await };
                 let crc32c = sent?;
-                self.note(&Line::Stored { file: member.path.clone(), key: key.clone(), crc32c })?;
+                self.note(&JournalLine::Stored { file: member.path.clone(), key: key.clone(), crc32c })?;
                 crc32c
             }
         };
         self.store.progress.file();
-        Ok(Stored { path: member.path.clone(), size: member.size, crc32c, key, modified: member.modified })
+        Ok(StoredFile { path: member.path.clone(), size: member.size, crc32c, key, modified: member.modified })
     }
 
     async fn whole(&self, member: &Member, key: &str) -> Result<u32, StoreError> {
         let _room = self.store.bucket.room.take(member.size).await;
         let (bytes, crc32c) = self.read(member, 0, member.size).await?;
-        self.note(&Line::Sending { key: key.to_owned() })?;
+        self.note(&JournalLine::Sending { key: key.to_owned() })?;
         self.store.bucket.put(key, slices(&bytes)).await?;
         self.store.progress.sent(member.size);
         Ok(crc32c)
@@ -713,7 +719,7 @@ impl Upload<'_> {
         }
         let length = part_length(member.size);
         let id = self.store.bucket.begin(key).await?;
-        self.note(&Line::Upload { key: key.to_owned(), id: id.clone(), part: length })?;
+        self.note(&JournalLine::Upload { key: key.to_owned(), id: id.clone(), part: length })?;
         self.show(Some((key, &id))).await?;
         self.ledger.lock().uploads.insert(key.to_owned(), (id.clone(), length));
         self.parts_of(member, key, &id, length).await
@@ -733,7 +739,7 @@ impl Upload<'_> {
             let _room = self.store.bucket.room.take(size).await;
             let (bytes, crc32c) = self.read(member, start, size).await?;
             let part = self.store.bucket.part(key, id, index as usize, start, slices(&bytes)).await?;
-            self.note(&Line::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;
+            self.note(&JournalLine::Part { id: id.to_owned(), index, part: part.clone(), crc32c })?;
             self.renew().await?;
             self.store.progress.sent(size);
             Ok((part, crc32c, size))
@@ -756,7 +762,7 @@ impl Upload<'_> {
     async fn read(&self, member: &Member, start: u64, size: u64) -> Result<(Bytes, u32), StoreError> {
         let (base, member, pool) = (self.base.clone(), member.clone(), Arc::clone(&self.store.pool));
         blocking(move || {
-            let mut buffer = Buffer::of(pool, size as usize);
+            let mut buffer = Buffer::from_pool(pool, size as usize);
             base.read(&member, |file| file.read_exact_at(&mut buffer.bytes, start))?;
             let crc32c = crc32c::crc32c(&buffer.bytes);
             Ok((Bytes::from_owner(buffer), crc32c))
@@ -775,7 +781,7 @@ struct Buffer {
 }
 
 impl Buffer {
-    fn of(pool: Arc<Pool>, length: usize) -> Self {
+    fn from_pool(pool: Arc<Pool>, length: usize) -> Self {
         let kept = if length >= WORTH_KEEPING { pool.lock().pop() } else { None };
         let mut bytes = kept.unwrap_or_default();
         bytes.resize(length, 0);
@@ -802,13 +808,13 @@ impl Drop for Buffer {
 
 /// Whether the store does not know an upload (any more).
 fn is_over(error: &StoreError) -> bool {
-    matches!(error.trouble, Trouble::NotFound | Trouble::Refused)
+    matches!(error.trouble, ErrorKind::NotFound | ErrorKind::Refused)
 }
 
 /// Treats a refused deletion as success. The bucket's owner may forbid deletions; unneeded data then stays.
 pub(crate) fn if_allowed(done: Result<(), StoreError>) -> Result<(), StoreError> {
     match done {
-        Err(error) if matches!(error.trouble, Trouble::Denied | Trouble::Refused) => Ok(()),
+        Err(error) if matches!(error.trouble, ErrorKind::Denied | ErrorKind::Refused) => Ok(()),
         other => other,
     }
 }
@@ -866,7 +872,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => {
-            Err(StoreError::new(Trouble::Local, format!("a thread that reads or writes files has failed: {error}")))
+            Err(StoreError::new(ErrorKind::Local, format!("a thread that reads or writes files has failed: {error}")))
         }
     }
 }
@@ -876,7 +882,7 @@ fn same(path: &Path, now: &fs::Metadata, member: &Member) -> Result<(), StoreErr
     if now.is_file() && now.len() == member.size && modified == member.modified {
         return Ok(());
     }
-    Err(StoreError::new(Trouble::Changed, format!("{}: it was written to meanwhile", path.display())))
+    Err(StoreError::new(ErrorKind::Changed, format!("{}: it was written to meanwhile", path.display())))
 }
 
 #[cfg(test)]
@@ -884,7 +890,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_never_too_many() {
+    fn number_of_upload_parts_is_bounded() {
         const TIB: u64 = 1 << 40;
         for size in [PART + 1, 100 * PART, 10_000 * PART, 10_000 * PART + 1, TIB, 5 * TIB] {
             let length = part_length(size);
@@ -895,7 +901,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_the_whole() {
+    fn slices_concatenate_to_the_whole() {
         let bytes = Bytes::from((0..SLICE * 2 + 7).map(|at| at as u8).collect::<Vec<_>>());
         assert_eq!(slices(&bytes).concat(), bytes);
         assert!(slices(&Bytes::new()).is_empty());

@@ -10,7 +10,7 @@ impl Store {
     /// Whether the store can keep an object at `key`.
     ///
     /// # Errors
-    /// [`Trouble::Invalid`](crate::Trouble::Invalid) with the key and the reason.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the key and the reason.
     pub fn check_key(&self, key: &str) -> Result<(), StoreError> {
         self.bucket.check_key(key)
     }
@@ -27,7 +27,7 @@ impl Store {
     ///
     /// # Errors
     /// What the store answers. A store without conditional writes answers with
-    /// [`Trouble::Refused`](crate::Trouble::Refused).
+    /// [`ErrorKind::Refused`](crate::ErrorKind::Refused).
     pub async fn create_object(&self, key: &str, bytes: Bytes) -> Result<bool, StoreError> {
         self.bucket.create(key, bytes).await
     }
@@ -35,7 +35,7 @@ impl Store {
     /// Reads a whole object of at most `limit` bytes. `None` if there is none.
     ///
     /// # Errors
-    /// [`Trouble::Corrupted`](crate::Trouble::Corrupted) if it is longer; and what the store answers.
+    /// [`ErrorKind::Corrupted`](crate::ErrorKind::Corrupted) if it is longer; and what the store answers.
     pub async fn read_object(&self, key: &str, limit: u64) -> Result<Option<Bytes>, StoreError> {
         self.bucket.get(key, limit).await
     }
@@ -98,11 +98,11 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Access, Destination, Store, Trouble};
+    use crate::{Access, Destination, ErrorKind, Store};
     use bytes::Bytes;
 
     #[tokio::test]
-    async fn an_object_is_created_once() {
+    async fn object_is_created_only_once() {
         let room = std::env::temp_dir().join(format!("store-write-{}", std::process::id()));
         std::fs::create_dir_all(&room).unwrap();
         let destination = Destination::parse(&format!("file://{}", room.display())).unwrap();
@@ -116,7 +116,7 @@ mod tests {
         assert!(store.find_object("a/b").await.unwrap().is_none());
         let bucket = Store::open(&Destination::parse("s3://bucket/x").unwrap(), &Access::default(), "test").unwrap();
         for key in ["a//b", "../b", &"x".repeat(1024)] {
-            assert_eq!(bucket.check_key(key).unwrap_err().trouble, Trouble::Invalid, "{key}");
+            assert_eq!(bucket.check_key(key).unwrap_err().trouble, ErrorKind::Invalid, "{key}");
         }
         bucket.check_key(&"x".repeat(1022)).unwrap();
         std::fs::remove_dir_all(&room).unwrap();

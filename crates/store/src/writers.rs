@@ -18,7 +18,7 @@ struct Writer {
 
 /// Note of the result, which then holds for all workers of the job.
 #[derive(Serialize, Deserialize)]
-struct Place {
+struct Precedence {
     /// Whether the writer was the first.
     first: bool,
 }
@@ -64,14 +64,14 @@ impl Store {
         if let Some(first) = self.is_first(&place).await? {
             return Ok(as_noted(first));
         }
-        self.note(&place, &Place { first: !has_others }).await?;
+        self.note(&place, &Precedence { first: !has_others }).await?;
         Ok(as_noted(!has_others))
     }
 
     async fn is_first(&self, place: &str) -> Result<Option<bool>, StoreError> {
         let noted = self.bucket.get(place, LONGEST).await?;
         // A server may overwrite what another worker has noted. A half-written note counts as none.
-        Ok(noted.and_then(|noted| serde_json::from_slice::<Place>(&noted).ok()).map(|place| place.first))
+        Ok(noted.and_then(|noted| serde_json::from_slice::<Precedence>(&noted).ok()).map(|place| place.first))
     }
 
     async fn note(&self, key: &str, what: &impl Serialize) -> Result<(), StoreError> {

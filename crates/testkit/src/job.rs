@@ -95,11 +95,11 @@ impl Seen {
 impl Job {
     /// Begins to watch a job, which may not exist yet.
     pub async fn watch(client: &Client, namespace: &str, name: &str) -> Self {
-        let (teller, mut seen) = watch::channel(Seen::default());
-        let teller = Arc::new(teller);
+        let (sender, mut seen) = watch::channel(Seen::default());
+        let sender = Arc::new(sender);
         let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), namespace);
         let jobs = watcher(jobs, watcher::Config::default().fields(&format!("metadata.name={name}")));
-        tokio::spawn(follow(jobs, teller.clone(), |seen, job: TrainingJob, is_deleted| {
+        tokio::spawn(follow(jobs, sender.clone(), |seen, job: TrainingJob, is_deleted| {
             if let Some(status) = job.status {
                 seen.note_status(status);
             }
@@ -110,7 +110,7 @@ impl Job {
         }));
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let pods = watcher(pods, watcher::Config::default().labels(&format!("training-job={name}")));
-        tokio::spawn(follow(pods, teller, |seen, pod: Pod, _| {
+        tokio::spawn(follow(pods, sender, |seen, pod: Pod, _| {
             seen.pods.insert(pod.uid().expect("every pod has a UID"), pod);
         }));
         let begun = seen.wait_for(|seen| seen.watches == 2);

@@ -56,7 +56,7 @@ impl Process {
     }
 
     /// Sends it a signal. False if it has ended by then. Another process that has its PID now gets nothing.
-    pub fn strike(&self, signal: Signal) -> bool {
+    pub fn send_signal(&self, signal: Signal) -> bool {
         // The descriptor still refers to that process, whatever becomes of its PID.
         let opened = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let opened = opened.filter(|_| self.is_alive());
@@ -68,7 +68,7 @@ impl Process {
 ///
 /// # Panics
 /// If the kernel refuses it.
-pub fn strike(child: &Child, signal: Signal) {
+pub fn send_signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).expect("a child can be struck");
 }
 

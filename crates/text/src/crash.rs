@@ -20,20 +20,20 @@ pub struct Crash<'t> {
 }
 
 /// The form of one runtime's report.
-struct Form {
+struct ReportFormat {
     /// The line that says what happened. The group `what`, if there is one, is the part of it that is shown.
     first: &'static str,
     /// Pattern that one of the next `near` lines must match. Without it the text is no report.
     proof: Option<&'static str>,
     near: usize,
     /// What else of the report is shown.
-    more: More,
+    more: ExtraText,
     /// How many other lines may follow. A program that prints more has survived.
     followed_by: usize,
 }
 
 /// What is shown besides the first line of a report.
-enum More {
+enum ExtraText {
     Nothing,
     /// The next line, if the first one ends with a colon.
     Next,
@@ -50,128 +50,148 @@ const OTHERS: usize = 100;
 /// Lines that may follow one that only has a level: a program may log such a line and go on.
 const PARTING: usize = 5;
 
-const REPORT: Form = Form { first: "", proof: None, near: NEAR, more: More::Nothing, followed_by: OTHERS };
+const REPORT: ReportFormat =
+    ReportFormat { first: "", proof: None, near: NEAR, more: ExtraText::Nothing, followed_by: OTHERS };
 const CAUSED: [&str; 2] = [" (caused by ", ")"];
 
-const FORMS: &[Form] = &[
+const FORMS: &[ReportFormat] = &[
     // Rust: since 1.73 the message is on the next line, since 1.91 with the thread's number.
-    Form {
+    ReportFormat {
         first: r"^thread '[^']*'(?: \(\d+\))? panicked at (?:\S.*:\d+:\d+:|'.*', \S.*:\d+:\d+)$",
-        more: More::Next,
+        more: ExtraText::Next,
         ..REPORT
     },
     // Rust: what `main` returns, as the crate anyhow shows it.
-    Form {
+    ReportFormat {
         first: r"^Error: .+$",
         proof: Some(r"^Caused by:$"),
-        more: More::Last(r"^ {4,}(?:\d+: )?(\S.*)$", CAUSED),
+        more: ExtraText::Last(r"^ {4,}(?:\d+: )?(\S.*)$", CAUSED),
         ..REPORT
     },
     // Go.
-    Form {
+    ReportFormat {
         first: r"^(?:panic|fatal error): .+$",
         proof: Some(r"^(?:goroutine \d+ .*\[.+\]:|runtime stack:)$"),
         ..REPORT
     },
     // Java and other languages of its virtual machine.
-    Form {
+    ReportFormat {
         first: r#"^Exception in thread "[^"]*" [\w.$]+(?:: .*)?$"#,
-        more: More::Last(r"^Caused by: (\S.*)$", CAUSED),
+        more: ExtraText::Last(r"^Caused by: (\S.*)$", CAUSED),
         ..REPORT
     },
-    Form {
+    ReportFormat {
         first: r"^Error: .+$",
         proof: Some(r"^Caused by: [\w.$]+(?:: .*)?$"),
-        more: More::Last(r"^Caused by: (\S.*)$", CAUSED),
+        more: ExtraText::Last(r"^Caused by: (\S.*)$", CAUSED),
         ..REPORT
     },
-    Form {
+    ReportFormat {
         first: r"^# (?P<what>A fatal error has been detected by the Java Runtime Environment):$",
-        more: More::First(
+        more: ExtraText::First(
             r"^# +(SIG[A-Z]+ \(.*|Internal Error \(.*|Out of Memory Error \(.*|fatal error: .*)$",
             [": ", ""],
         ),
         ..REPORT
     },
-    Form {
+    ReportFormat {
         first: r"^# (?P<what>There is insufficient memory for the Java Runtime Environment to continue)\.$",
-        more: More::First(r"^# (Native memory allocation .*)$", [": ", ""]),
+        more: ExtraText::First(r"^# (Native memory allocation .*)$", [": ", ""]),
         ..REPORT
     },
-    Form { first: r"^Terminating due to java\.lang\.OutOfMemoryError: .+$", ..REPORT },
+    ReportFormat { first: r"^Terminating due to java\.lang\.OutOfMemoryError: .+$", ..REPORT },
     // C++ by GCC's library, and by LLVM's.
-    Form {
+    ReportFormat {
         first: r"^terminate called (?:after throwing an instance of '.+'|without an active exception|recursively)$",
-        more: More::First(r"^ +what\(\): +(\S.*)$", [": ", ""]),
+        more: ExtraText::First(r"^ +what\(\): +(\S.*)$", [": ", ""]),
         ..REPORT
     },
-    Form { first: r"^libc\+\+abi(?:\.dylib)?: terminating (?:due to|with) uncaught .+$", ..REPORT },
+    ReportFormat { first: r"^libc\+\+abi(?:\.dylib)?: terminating (?:due to|with) uncaught .+$", ..REPORT },
     // C: assert(), and glibc about a heap or a stack that was overwritten.
-    Form { first: r"^\S+: \S+:\d+: .+: Assertion `.+' failed\.$", ..REPORT },
-    Form {
+    ReportFormat { first: r"^\S+: \S+:\d+: .+: Assertion `.+' failed\.$", ..REPORT },
+    ReportFormat {
         first: r"(?x)^(?: (?:malloc|malloc_consolidate|calloc|realloc|free) \(\):\ (?:corrupted|invalid|unaligned|unsorted|mismatching|memory\ corruption|double\ free|too\ many)\b.*
             | munmap_chunk\(\):\ invalid\ pointer | double\ free\ or\ corruption\ \(.+\) | corrupted\ (?:size\ vs\.\ prev_size|double-linked\ list)\b.*
             | \*\*\*\ (?:stack\ smashing|buffer\ overflow)\ detected\ \*\*\*:.* | Fatal\ glibc\ error:\ .+ )$",
         ..REPORT
     },
     // The sanitizers of GCC and Clang. Their summary names kind, file, line and function.
-    Form {
+    ReportFormat {
         first: r"^==\d+==ERROR: (?P<what>(?:\w+Sanitizer): .+)$",
-        more: More::First(r"^SUMMARY: \w+Sanitizer: (.+)$", [" (", ")"]),
+        more: ExtraText::First(r"^SUMMARY: \w+Sanitizer: (.+)$", [" (", ")"]),
         ..REPORT
     },
-    Form { first: r"^SUMMARY: (?P<what>(?:\w+Sanitizer): .+)$", ..REPORT },
+    ReportFormat { first: r"^SUMMARY: (?P<what>(?:\w+Sanitizer): .+)$", ..REPORT },
     // glog and Abseil, by which XLA and TensorFlow abort.
-    Form { first: r"^F\d{4,8} \d\d:\d\d:\d+\.\d+ +\d+ (?P<what>\S+:\d+\] .+)$", ..REPORT },
+    ReportFormat { first: r"^F\d{4,8} \d\d:\d\d:\d+\.\d+ +\d+ (?P<what>\S+:\d+\] .+)$", ..REPORT },
     // Python itself, which has crashed.
-    Form {
+    ReportFormat {
         first: r"^Fatal Python error: .+$",
-        more: More::First(r#"^ +(File ".+", line \d+ in .+)$"#, [" (", ")"]),
+        more: ExtraText::First(r#"^ +(File ".+", line \d+ in .+)$"#, [" (", ")"]),
         ..REPORT
     },
     // Julia.
-    Form { first: r"^ERROR: .+$", proof: Some(r"^Stacktrace:$"), ..REPORT },
+    ReportFormat { first: r"^ERROR: .+$", proof: Some(r"^Stacktrace:$"), ..REPORT },
     // R.
-    Form { first: r"^Error(?: in .+)?:(?: .*)?$", proof: Some(r"^Execution halted$"), more: More::Next, ..REPORT },
+    ReportFormat {
+        first: r"^Error(?: in .+)?:(?: .*)?$",
+        proof: Some(r"^Execution halted$"),
+        more: ExtraText::Next,
+        ..REPORT
+    },
     // Node.js: most of its errors look like Python's and are found as such.
-    Form { first: r"^\w*Error \[\w+\]: .+$", proof: Some(r"^ +at .+\d\)?(?: \{)?$"), ..REPORT },
-    Form { first: r"^\[?(?P<what>UnhandledPromiseRejection: .+?)\]?(?: \{)?$", ..REPORT },
-    Form { first: r"^FATAL ERROR: .+$", proof: Some(r"^----- .+ -----$|^ ?\d+: 0x[0-9a-f]+ "), ..REPORT },
+    ReportFormat { first: r"^\w*Error \[\w+\]: .+$", proof: Some(r"^ +at .+\d\)?(?: \{)?$"), ..REPORT },
+    ReportFormat { first: r"^\[?(?P<what>UnhandledPromiseRejection: .+?)\]?(?: \{)?$", ..REPORT },
+    ReportFormat { first: r"^FATAL ERROR: .+$", proof: Some(r"^----- .+ -----$|^ ?\d+: 0x[0-9a-f]+ "), ..REPORT },
     // Ruby.
-    Form { first: r"^\S+:\d+:in [`'].+': .+ \([A-Z][\w:]*\)$", ..REPORT },
+    ReportFormat { first: r"^\S+:\d+:in [`'].+': .+ \([A-Z][\w:]*\)$", ..REPORT },
     // .NET.
-    Form { first: r"^Unhandled exception[.:] \S.+$", more: More::Last(r"^ *---> (\S.*)$", CAUSED), ..REPORT },
+    ReportFormat {
+        first: r"^Unhandled exception[.:] \S.+$",
+        more: ExtraText::Last(r"^ *---> (\S.*)$", CAUSED),
+        ..REPORT
+    },
     // PHP, Swift, OCaml.
-    Form { first: r"^(?:PHP |\S+\.swift:\d+: )?Fatal error: .+$", ..REPORT },
+    ReportFormat { first: r"^(?:PHP |\S+\.swift:\d+: )?Fatal error: .+$", ..REPORT },
     // Dart.
-    Form { first: r"^Unhandled exception:$", proof: Some(r"^#\d+ +\S"), more: More::Next, ..REPORT },
+    ReportFormat { first: r"^Unhandled exception:$", proof: Some(r"^#\d+ +\S"), more: ExtraText::Next, ..REPORT },
     // Zig.
-    Form { first: r"^thread \d+ panic: .+$", proof: Some(r"^\S+:\d+:\d+: 0x[0-9a-f]+ in "), ..REPORT },
+    ReportFormat { first: r"^thread \d+ panic: .+$", proof: Some(r"^\S+:\d+:\d+: 0x[0-9a-f]+ in "), ..REPORT },
     // Deno and Bun, Octave.
-    Form { first: r"^error: .+$", proof: Some(r"^ +at \S.*:\d+:\d+\)?$|^error: called from$"), near: 1, ..REPORT },
+    ReportFormat {
+        first: r"^error: .+$",
+        proof: Some(r"^ +at \S.*:\d+:\d+\)?$|^error: called from$"),
+        near: 1,
+        ..REPORT
+    },
     // Haskell, before GHC 9.10 and since.
-    Form { first: r"^\S+: .+$", proof: Some(r"^CallStack \(from HasCallStack\):$"), near: 1, ..REPORT },
-    Form { first: r"^\S+: Uncaught exception \S+:$", more: More::Next, ..REPORT },
+    ReportFormat { first: r"^\S+: .+$", proof: Some(r"^CallStack \(from HasCallStack\):$"), near: 1, ..REPORT },
+    ReportFormat { first: r"^\S+: Uncaught exception \S+:$", more: ExtraText::Next, ..REPORT },
     // Perl's Carp, Tcl.
-    Form { first: r"^.+ at \S+ line \d+\.$", proof: Some(r"^\t\S+\(.*\) called at .+ line \d+$"), near: 1, ..REPORT },
-    Form { first: r"^\S.*$", proof: Some(r"^    while executing$"), near: 1, ..REPORT },
+    ReportFormat {
+        first: r"^.+ at \S+ line \d+\.$",
+        proof: Some(r"^\t\S+\(.*\) called at .+ line \d+$"),
+        near: 1,
+        ..REPORT
+    },
+    ReportFormat { first: r"^\S.*$", proof: Some(r"^    while executing$"), near: 1, ..REPORT },
     // CMake.
-    Form { first: r"^CMake Error(?: at .+)?:$", more: More::Next, ..REPORT },
+    ReportFormat { first: r"^CMake Error(?: at .+)?:$", more: ExtraText::Next, ..REPORT },
     // Lua.
-    Form { first: r"^(?:\S*/)?(?:lua|luajit)[\d.]*: .+$", proof: Some(r"^stack traceback:$"), ..REPORT },
+    ReportFormat { first: r"^(?:\S*/)?(?:lua|luajit)[\d.]*: .+$", proof: Some(r"^stack traceback:$"), ..REPORT },
     // Elixir.
-    Form { first: r"^\*\* \([A-Z][\w.]*\) .+$", ..REPORT },
+    ReportFormat { first: r"^\*\* \([A-Z][\w.]*\) .+$", ..REPORT },
     // Fortran by GCC and by Intel.
-    Form { first: r"^Fortran runtime error: .+$", ..REPORT },
-    Form { first: r"^forrtl: (?:severe|error) \(\d+\): .+$", ..REPORT },
+    ReportFormat { first: r"^Fortran runtime error: .+$", ..REPORT },
+    ReportFormat { first: r"^forrtl: (?:severe|error) \(\d+\): .+$", ..REPORT },
     // Lines that a program logs at the highest level, with or without a time.
-    Form {
+    ReportFormat {
         first: r"(?x)^(?: (?:[\[(<]?\d{4}[-/]\d\d[-/]\d\d\ )?[\[(<]?\S*\d\d:\d\d\S*\s+(?:\S+\s+){0,4}?[\[(<|]?(?:FATAL|CRITICAL)[\])>:|]?\s
             | [\[(<](?:FATAL|CRITICAL)[\])>]:?\s | (?:FATAL|CRITICAL)(?::\s|\s+[-|]\s) )\s*\S.*$",
         followed_by: PARTING,
         ..REPORT
     },
-    Form { first: r"^CRITICAL:[\w.]+:.+$", followed_by: PARTING, ..REPORT },
+    ReportFormat { first: r"^CRITICAL:[\w.]+:.+$", followed_by: PARTING, ..REPORT },
 ];
 
 /// Finds the reports in `lines`, none of which is empty.
@@ -199,9 +219,9 @@ pub fn reports<'t>(lines: &[&'t str]) -> Vec<Crash<'t>> {
 /// Parses the report that begins at this line in this form.
 fn read<'t>(lines: &[&'t str], at: usize, form: usize) -> Option<(Crash<'t>, usize)> {
     static EACH: LazyLock<Vec<[Option<Regex>; 3]>> = LazyLock::new(|| {
-        let more = |form: &Form| match form.more {
-            More::First(pattern, _) | More::Last(pattern, _) => Some(crate::constant(pattern)),
-            More::Nothing | More::Next => None,
+        let more = |form: &ReportFormat| match form.more {
+            ExtraText::First(pattern, _) | ExtraText::Last(pattern, _) => Some(crate::constant(pattern)),
+            ExtraText::Nothing | ExtraText::Next => None,
         };
         FORMS
             .iter()
@@ -209,26 +229,27 @@ fn read<'t>(lines: &[&'t str], at: usize, form: usize) -> Option<(Crash<'t>, usi
             .collect()
     });
     let (line, rest) = (lines[at], &lines[at + 1..]);
-    let (Form { more, near, followed_by, .. }, [first, proof, pattern]) = (FORMS.get(form)?, EACH.get(form)?);
+    let (ReportFormat { more, near, followed_by, .. }, [first, proof, pattern]) = (FORMS.get(form)?, EACH.get(form)?);
     let proven = match proof {
         Some(proof) => rest.iter().take(*near).position(|line| proof.is_match(line))? + 1,
         None => 0,
     };
     let found = first.as_ref()?.captures(line)?;
     let mut text = found.name("what").map_or(line, |what| what.as_str()).trim().to_owned();
-    let next = rest.first().filter(|_| matches!(more, More::Next) && line.ends_with(':'));
+    let next = rest.first().filter(|_| matches!(more, ExtraText::Next) && line.ends_with(':'));
     let begun = proven.max(usize::from(next.is_some()));
     let length = begun + rest[begun..].iter().take_while(|line| is_body(line)).count();
     if let Some(next) = next {
         text = format!("{text} {}", next.trim());
     }
-    if let (More::First(_, [before, after]) | More::Last(_, [before, after]), Some(pattern)) = (more, pattern) {
+    if let (ExtraText::First(_, [before, after]) | ExtraText::Last(_, [before, after]), Some(pattern)) = (more, pattern)
+    {
         let of = |line: &&'t str| Some(pattern.captures(line)?.get(1)?.as_str());
         // Lines of a stack trace name no cause.
-        let mut told = rest[..length].iter().take_while(|line| !is_stack(line)).filter_map(of);
-        let told = if matches!(more, More::First(..)) { told.next() } else { told.last() };
-        if let Some(told) = told {
-            text = format!("{text}{before}{told}{after}");
+        let mut reported = rest[..length].iter().take_while(|line| !is_stack(line)).filter_map(of);
+        let reported = if matches!(more, ExtraText::First(..)) { reported.next() } else { reported.last() };
+        if let Some(reported) = reported {
+            text = format!("{text}{before}{reported}{after}");
         }
     }
     Some((Crash { line, text, lines: at..at + 1 + length }, *followed_by))
@@ -264,7 +285,7 @@ mod tests {
     use super::*;
 
     /// What the reports in `text` say.
-    fn told(text: &str) -> Vec<String> {
+    fn report_texts(text: &str) -> Vec<String> {
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         reports(&lines).into_iter().map(|crash| crash.text).collect()
     }
@@ -273,7 +294,7 @@ mod tests {
     /// documentation.
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn each_runtime_is_understood() {
+    fn crash_report_of_each_runtime_is_recognized() {
         for (text, expected) in [
             (
                 "step 3\n\nthread 'main' (12) panicked at src/main.rs:4:5:\nindex out of bounds: the len is 3 but the index is 7\n\
@@ -448,13 +469,13 @@ mod tests {
             ),
             ("10:00:00.123 [main] FATAL com.x.T - no licence\n", "10:00:00.123 [main] FATAL com.x.T - no licence"),
         ] {
-            assert_eq!(told(text), [expected], "{text}");
+            assert_eq!(report_texts(text), [expected], "{text}");
         }
     }
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn what_only_looks_like_a_report() {
+    fn crash_report_lookalikes_are_ignored() {
         for text in [
             // Rust, Zig.
             "thread 'main' panicked at nothing",
@@ -572,30 +593,30 @@ mod tests {
             "CRITICAL:root",
             "CRITICAL POINT found at 0.3",
         ] {
-            assert_eq!(told(text), [""; 0], "{text}");
+            assert_eq!(report_texts(text), [""; 0], "{text}");
         }
     }
 
     #[test]
-    fn what_a_program_survives_is_no_end_of_it() {
+    fn survived_crash_report_is_ignored() {
         let steps = |count: usize| (0..count).map(|step| format!("step {step}\n")).collect::<String>();
         let panic = "thread 'loader' panicked at src/a.rs:1:2:\nbad image\n";
-        assert_eq!(told(&format!("{panic}{}", steps(3))).len(), 1);
-        assert_eq!(told(&format!("{panic}{}", steps(OTHERS + 1))).len(), 0);
+        assert_eq!(report_texts(&format!("{panic}{}", steps(3))).len(), 1);
+        assert_eq!(report_texts(&format!("{panic}{}", steps(OTHERS + 1))).len(), 0);
         let level = "CRITICAL: no tracker, going on without\n";
-        assert_eq!(told(&format!("{level}{}", steps(3))).len(), 1);
-        assert_eq!(told(&format!("{level}{}", steps(PARTING + 1))).len(), 0);
+        assert_eq!(report_texts(&format!("{level}{}", steps(3))).len(), 1);
+        assert_eq!(report_texts(&format!("{level}{}", steps(PARTING + 1))).len(), 0);
     }
 
     #[test]
-    fn an_echo_right_after_is_no_report_of_its_own() {
+    fn echo_after_crash_report_is_not_a_second_report() {
         let echo = "thread 'w' (95) panicked at r.rs:1:96:\nassertion `left == right` failed\n  left: 3\n right: 1\n\
                     note: run with `RUST_BACKTRACE=1`\n\nthread 'main' (94) panicked at r.rs:1:165:\n\
                     called `Result::unwrap()` on an `Err` value: Any { .. }\nnote: run with `RUST_BACKTRACE=1`\n";
-        assert_eq!(told(echo), ["thread 'w' (95) panicked at r.rs:1:96: assertion `left == right` failed"]);
+        assert_eq!(report_texts(echo), ["thread 'w' (95) panicked at r.rs:1:96: assertion `left == right` failed"]);
         let apart = echo.replace("\n\nthread", "\nstep 9\nthread");
-        assert_eq!(told(&apart).len(), 2);
+        assert_eq!(report_texts(&apart).len(), 2);
         let ranks = "[rank3]: terminate called after throwing an instance of 'E'\n[rank3]:   what():  bad\n";
-        assert_eq!(told(ranks), ["terminate called after throwing an instance of 'E': bad"]);
+        assert_eq!(report_texts(ranks), ["terminate called after throwing an instance of 'E': bad"]);
     }
 }

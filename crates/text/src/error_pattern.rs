@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_each_kind() {
+    fn each_error_line_matches_its_pattern() {
         use ErrorPattern::{CudaOutOfMemory, LostDaemon, NcclError, NcclTimeout};
         for (line, kind) in [
             (
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_gpu_is_not_what_a_program_does_wrong() {
+    fn gpu_hardware_errors_differ_from_program_errors() {
         for line in [
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             "torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn words_without_their_place() {
+    fn message_is_separated_from_its_log_prefix() {
         let line = "[rank3]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught it";
         assert_eq!(words(line), (Some(3), "Watchdog caught it"));
         assert_eq!(words("CUDA error: out of memory"), (None, "CUDA error: out of memory"));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_one_of_a_kind_is_kept_until_there_was_none_for_long() {
+    fn first_match_is_kept_until_a_long_gap() {
         let mut signs = Vec::new();
         let at = Timestamp::from_second;
         assert!(add(&mut signs, ErrorPattern::NanLoss, || "a".to_owned(), at(1).unwrap()));

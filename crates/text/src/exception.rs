@@ -97,7 +97,7 @@ impl Exception {
     /// Returns the exception that another process raised, if this one only passes it on.
     fn innermost(mut self) -> Self {
         let Some(nested) = nested(&self.message) else {
-            if let Some(message) = first_line_that_tells(&self.class, &self.message) {
+            if let Some(message) = first_stating_line(&self.class, &self.message) {
                 self.message = message;
             }
             return self;
@@ -137,10 +137,10 @@ impl Exception {
 
     /// Whether `line` is the line by which Python ended this traceback.
     pub fn is_in(&self, line: &str) -> bool {
-        let Some((_, told)) = line.split_once(&self.class) else { return false };
-        let told = told.trim_start_matches(':').trim();
-        let begins = |message: &str| told.ends_with(':') && message.starts_with(told);
-        self.first_line().is_none_or(|message| told.contains(message) || begins(message))
+        let Some((_, reported)) = line.split_once(&self.class) else { return false };
+        let reported = reported.trim_start_matches(':').trim();
+        let begins = |message: &str| reported.ends_with(':') && message.starts_with(reported);
+        self.first_line().is_none_or(|message| reported.contains(message) || begins(message))
     }
 
     /// `[rank3]: ValueError: bad shape at train.py:88`, with the mark that PyTorch gives its lines.
@@ -167,7 +167,7 @@ impl Exception {
 }
 
 /// Returns the message with the cause in its first line, if the first line says only that something failed.
-fn first_line_that_tells(class: &str, message: &str) -> Option<String> {
+fn first_stating_line(class: &str, message: &str) -> Option<String> {
     let (first, rest) = message.trim_start().split_once('\n')?;
     let cause = match class.rsplit('.').next()? {
         // XGBoost's collectives put the innermost cause last, before the addresses of the stack.
@@ -190,7 +190,7 @@ fn first_line_that_tells(class: &str, message: &str) -> Option<String> {
 
 /// The kind of failure that an exception reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
+pub enum ExceptionKind {
     /// A module, or a name imported from it, is missing.
     Import,
     /// A source file is not valid Python.
@@ -209,22 +209,22 @@ pub enum Sort {
 }
 
 /// Returns the kind of failure that an exception of this class and message reports.
-pub fn sort(class: &str, message: &str) -> Sort {
+pub fn sort(class: &str, message: &str) -> ExceptionKind {
     static NO_NUMBER: LazyLock<Regex> =
         LazyLock::new(|| crate::constant(r"(?i)\b(?:nan|inf|infinity|infinite|non-?finite|not finite)\b"));
     match error_pattern::of_line(format!("{class}: {message}").as_bytes()) {
-        Some(ErrorPattern::CudaOutOfMemory) => return Sort::CudaOutOfMemory,
-        Some(ErrorPattern::GpuHardware) => return Sort::GpuHardware,
-        Some(ErrorPattern::NcclTimeout) => return Sort::NcclTimeout,
-        Some(ErrorPattern::NcclError) => return Sort::NcclError,
+        Some(ErrorPattern::CudaOutOfMemory) => return ExceptionKind::CudaOutOfMemory,
+        Some(ErrorPattern::GpuHardware) => return ExceptionKind::GpuHardware,
+        Some(ErrorPattern::NcclTimeout) => return ExceptionKind::NcclTimeout,
+        Some(ErrorPattern::NcclError) => return ExceptionKind::NcclError,
         _ => {}
     }
     match class.rsplit('.').next().unwrap_or(class) {
-        "ImportError" | "ModuleNotFoundError" => Sort::Import,
-        "SyntaxError" | "IndentationError" | "TabError" => Sort::Syntax,
-        "OutOfMemoryError" if class.starts_with("torch") => Sort::CudaOutOfMemory, // of any other accelerator
-        _ if message.to_lowercase().contains("loss") && NO_NUMBER.is_match(message) => Sort::NanLoss,
-        _ => Sort::Other,
+        "ImportError" | "ModuleNotFoundError" => ExceptionKind::Import,
+        "SyntaxError" | "IndentationError" | "TabError" => ExceptionKind::Syntax,
+        "OutOfMemoryError" if class.starts_with("torch") => ExceptionKind::CudaOutOfMemory, // of any other accelerator
+        _ if message.to_lowercase().contains("loss") && NO_NUMBER.is_match(message) => ExceptionKind::NanLoss,
+        _ => ExceptionKind::Other,
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hooks_line() {
+    fn exception_hook_line_is_parsed() {
         let line = br#"{"type": "torch.OutOfMemoryError", "message": "CUDA out of memory.\nTried", "file": "train.py", "line": 88, "rank": 3, "thread": null, "seconds": 1763730000.1234}"#;
         let exception = parse(line).unwrap();
         assert_eq!(exception.summary(), "[rank3]: torch.OutOfMemoryError: CUDA out of memory. at train.py:88");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_handed_on() {
+    fn exception_of_another_process_is_unwrapped() {
         let message = r#"Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File \"/a/train.py\", line 12, in get\n    x\nRuntimeError: CUDA error: out of memory\n"#;
         let line =
             format!(r#"{{"type": "RuntimeError", "message": "{message}", "file": "t.py", "line": 3, "seconds": 1}}"#);
@@ -261,38 +261,54 @@ mod tests {
             exception.summary(),
             "RuntimeError: CUDA error: out of memory in DataLoader worker process 0 at /a/train.py:12"
         );
-        assert_eq!(sort(&exception.class, &exception.message), Sort::CudaOutOfMemory);
+        assert_eq!(sort(&exception.class, &exception.message), ExceptionKind::CudaOutOfMemory);
     }
 
     #[test]
-    fn sorts() {
+    fn exceptions_are_sorted_by_class_and_message() {
         for (class, message, expected) in [
-            ("ModuleNotFoundError", "No module named 'x'", Sort::Import),
-            ("ImportError", "cannot import name 'x' from 'y'", Sort::Import),
-            ("IndentationError", "unexpected indent (t.py, line 3)", Sort::Syntax),
-            ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", Sort::CudaOutOfMemory),
-            ("torch.cuda.OutOfMemoryError", "XPU out of memory.", Sort::CudaOutOfMemory),
-            ("RuntimeError", "CUDA error: out of memory\nCUDA kernel errors might be", Sort::CudaOutOfMemory),
-            ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while", Sort::CudaOutOfMemory),
-            ("torch.distributed.DistBackendError", "NCCL error in: x.cpp:1, unhandled system error", Sort::NcclError),
-            ("torch.DistBackendError", "[Rank 0] Watchdog caught collective operation timeout", Sort::NcclTimeout),
+            ("ModuleNotFoundError", "No module named 'x'", ExceptionKind::Import),
+            ("ImportError", "cannot import name 'x' from 'y'", ExceptionKind::Import),
+            ("IndentationError", "unexpected indent (t.py, line 3)", ExceptionKind::Syntax),
+            (
+                "torch.OutOfMemoryError",
+                "CUDA out of memory. Tried to allocate 2.00 GiB.",
+                ExceptionKind::CudaOutOfMemory,
+            ),
+            ("torch.cuda.OutOfMemoryError", "XPU out of memory.", ExceptionKind::CudaOutOfMemory),
+            ("RuntimeError", "CUDA error: out of memory\nCUDA kernel errors might be", ExceptionKind::CudaOutOfMemory),
+            ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while", ExceptionKind::CudaOutOfMemory),
+            (
+                "torch.distributed.DistBackendError",
+                "NCCL error in: x.cpp:1, unhandled system error",
+                ExceptionKind::NcclError,
+            ),
+            (
+                "torch.DistBackendError",
+                "[Rank 0] Watchdog caught collective operation timeout",
+                ExceptionKind::NcclTimeout,
+            ),
             (
                 "torch.AcceleratorError",
                 "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be",
-                Sort::GpuHardware,
+                ExceptionKind::GpuHardware,
             ),
             (
                 "DistBackendError",
                 "NCCL error in: x.cpp:1, unhandled cuda error\nLast error:\nCuda failure 'uncorrectable ECC error encountered'",
-                Sort::GpuHardware,
+                ExceptionKind::GpuHardware,
             ),
-            ("RuntimeError", "CUDA error: device-side assert triggered", Sort::Other),
-            ("ValueError", "The loss returned in `training_step` is nan.", Sort::NanLoss),
-            ("RuntimeError", "Function 'MseLossBackward0' returned nan values in its 0th output.", Sort::NanLoss),
-            ("AssertionError", "loss is not finite", Sort::NanLoss),
-            ("FloatingPointError", "overflow encountered in exp", Sort::Other),
-            ("ValueError", "unknown loss info_nce", Sort::Other),
-            ("MemoryError", "", Sort::Other),
+            ("RuntimeError", "CUDA error: device-side assert triggered", ExceptionKind::Other),
+            ("ValueError", "The loss returned in `training_step` is nan.", ExceptionKind::NanLoss),
+            (
+                "RuntimeError",
+                "Function 'MseLossBackward0' returned nan values in its 0th output.",
+                ExceptionKind::NanLoss,
+            ),
+            ("AssertionError", "loss is not finite", ExceptionKind::NanLoss),
+            ("FloatingPointError", "overflow encountered in exp", ExceptionKind::Other),
+            ("ValueError", "unknown loss info_nce", ExceptionKind::Other),
+            ("MemoryError", "", ExceptionKind::Other),
         ] {
             assert_eq!(sort(class, message), expected, "{class}: {message}");
         }
@@ -306,7 +322,7 @@ mod tests {
 
     /// Messages as XGBoost 3.4, TensorFlow 2.21 and MXNet 1.9 print them.
     #[test]
-    fn messages_whose_first_line_says_nothing() {
+    fn cause_replaces_uninformative_first_message_line() {
         const GRAPH: &str = "tensorflow.python.framework.errors_impl.InvalidArgumentError";
         let ring = "[08:23:09] /workspace/src/collective/result.cc:83: [metric.cu:358|08:23:09]:\n\n\
                     - [allreduce.cc:135|08:23:09]: Ring Allreduce failed.\n\
@@ -319,7 +335,7 @@ mod tests {
                        <stack traces unavailable>\nfailed to connect to all addresses";
         let native = "Traceback (most recent call last):\n  File \"../src/operator/tensor/./dot-inl.h\", line 1241\n\
                       MXNetError: Check failed: (3 vs. 4) : dot shape error: [2,3] X [4,5]";
-        for (class, message, told) in [
+        for (class, message, reported) in [
             (
                 "xgboost._c_api.XGBoostError",
                 ring,
@@ -330,7 +346,7 @@ mod tests {
             ("mxnet.base.MXNetError", native, "Check failed: (3 vs. 4) : dot shape error: [2,3] X [4,5]"),
         ] {
             let exception = raised(class, message);
-            assert_eq!(exception.text(), format!("{class}: {told} at train.py:8"));
+            assert_eq!(exception.text(), format!("{class}: {reported} at train.py:8"));
             if class != "mxnet.base.MXNetError" {
                 assert!(exception.is_in(&format!("{class}: {}", message.lines().next().unwrap())));
             }
@@ -340,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_are_left_as_they_are() {
+    fn ordinary_exception_messages_are_unchanged() {
         for (class, message) in [
             (
                 "xgboost.core.XGBoostError",
@@ -357,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cause() {
+    fn lines_without_a_cause_are_not_parsed() {
         for class in ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "KeyboardInterrupt", ""] {
             let line = format!(r#"{{"type": "{class}", "message": "x", "seconds": 1}}"#);
             assert_eq!(parse(line.as_bytes()), None);

@@ -104,7 +104,7 @@ pub fn without_mpirun<'t>(lines: &[&'t str]) -> Vec<&'t str> {
 
 /// Returns the most informative line of `mpirun` or of a process's MPI, for a process that printed nothing itself. It
 /// names a failed MPI operation, a signal, or that the program has given up.
-pub fn telling_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
+pub fn cause_line<'t>(lines: &[&'t str]) -> Option<&'t str> {
     let find = |is: &dyn Fn(&str) -> bool| lines.iter().find(|line| is(line)).copied();
     find(&is_error)
         .map(|line| plain(line).trim_start_matches("*** "))
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libevent_says_of_a_closed_socket_is_no_programs_word() {
+    fn libevent_warning_about_closed_socket_is_removed() {
         let own = |text: &'static str| without_mpirun(&text.lines().collect::<Vec<_>>()).join("\n");
         let echo = "[warn] Epoll MOD(4) on fd 23 failed. Old events were 6; read change was 0 (none); write change was 2 (del): \
                     Bad file descriptor";
@@ -228,9 +228,9 @@ mod tests {
         }
     }
 
-    type Told<'t> = (Option<u64>, Option<&'t str>, i32);
+    type FailedProcess<'t> = (Option<u64>, Option<&'t str>, i32);
 
-    fn told(text: &str) -> Option<Told<'_>> {
+    fn failed_process(text: &str) -> Option<FailedProcess<'_>> {
         let first = first_process(text)?;
         let node = first.node.map(|node| text.find(&node).map_or("", |at| &text[at..at + node.len()]));
         Some((first.rank, node, first.code))
@@ -240,7 +240,7 @@ mod tests {
         without_mpirun(&text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>())
     }
 
-    fn open_mpi() -> [(String, Told<'static>); 6] {
+    fn open_mpi() -> [(String, FailedProcess<'static>); 6] {
         let note = "\nNOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.\nYou may or may not see output from other processes, depending on\nexactly when Open MPI kills them.";
         let primary = between(
             "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.",
@@ -299,23 +299,23 @@ mod tests {
         "Abort(42) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 42) - process 3\n";
 
     #[test]
-    fn who_failed_first() {
+    fn first_failed_process_is_identified() {
         for (text, expected) in open_mpi() {
             let said = format!("step 3\nlast words\n{text}");
-            assert_eq!(told(&said), Some(expected), "{text}");
+            assert_eq!(failed_process(&said), Some(expected), "{text}");
             assert_eq!(own(&said), ["step 3", "last words"], "{text}");
         }
-        assert_eq!(told(ABORT), Some((Some(3), None, 42)));
+        assert_eq!(failed_process(ABORT), Some((Some(3), None, 42)));
         let signalled = format!("step 3\n{DOUBLE}\n{BAD}\n{DOUBLE}\n{STRING}");
-        assert_eq!(told(&signalled), Some((None, Some("x-training-1"), -11)));
+        assert_eq!(failed_process(&signalled), Some((None, Some("x-training-1"), -11)));
         let failed = format!("step 3\n{DOUBLE}\n{}\n{DOUBLE}\n", BAD.replace("CODE: 11", "CODE: 7"));
-        assert_eq!(told(&failed), Some((None, Some("x-training-1"), 7)));
+        assert_eq!(failed_process(&failed), Some((None, Some("x-training-1"), 7)));
         assert_eq!(own(&format!("step 3\n{BAD}\n{DOUBLE}\n{STRING}")), ["step 3"], "its ruler was read before");
         let remote = format!(
             "step 3\n{DOUBLE}\n{BAD}\n{DOUBLE}\n[proxy:0@x-training-0] main (/src/pmip.c:123): demux engine error waiting for event\n\
              [mpiexec@x-training-0] main (/src/mpiexec.c:270): process manager error waiting for completion\n"
         );
-        assert_eq!(told(&remote), Some((None, Some("x-training-1"), -11)));
+        assert_eq!(failed_process(&remote), Some((None, Some("x-training-1"), -11)));
         let between = format!(
             "{DOUBLE}\n{}\n{DOUBLE}\n{STRING}",
             BAD.replacen(
@@ -325,14 +325,14 @@ mod tests {
                 1
             )
         );
-        assert_eq!(told(&between), Some((None, Some("x-training-1"), -11)));
+        assert_eq!(failed_process(&between), Some((None, Some("x-training-1"), -11)));
         for text in [signalled, failed, remote, between, format!("step 3\n{ABORT}")] {
             assert_eq!(own(&text), ["step 3"], "{text}");
         }
     }
 
     #[test]
-    fn who_failed_first_by_intel_mpi() {
+    fn first_failed_process_is_identified_under_intel_mpi() {
         let block = |rank: u32, how: &str| {
             format!(
                 "\n{DOUBLE}\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n\
@@ -341,9 +341,9 @@ mod tests {
         };
         let killed = block(2, "KILLED BY SIGNAL: 9 (Killed)");
         let signalled = format!("step 3\n{killed}{}", block(3, "KILLED BY SIGNAL: 11 (Segmentation fault)"));
-        assert_eq!(told(&signalled), Some((Some(3), Some("x-training-1"), -11)));
+        assert_eq!(failed_process(&signalled), Some((Some(3), Some("x-training-1"), -11)));
         let failed = format!("step 3\n{}{killed}", block(1, "EXIT STATUS: 7"));
-        assert_eq!(told(&failed), Some((Some(1), Some("x-training-1"), 7)));
+        assert_eq!(failed_process(&failed), Some((Some(1), Some("x-training-1"), 7)));
         assert!(first_process(&killed).unwrap().may_be_any);
         for text in [&signalled, &failed] {
             assert_eq!(own(text), ["step 3"], "{text}");
@@ -356,12 +356,12 @@ mod tests {
             killed.replace("=   RANK", "RANK"),
             killed.replace("=   BAD", "= BAD"),
         ] {
-            assert_eq!(told(&text), None, "{text}");
+            assert_eq!(failed_process(&text), None, "{text}");
         }
     }
 
     #[test]
-    fn where_mpich_says_farewell() {
+    fn mpich_farewell_is_found_on_stdout() {
         let at = |text: &str| farewell_on_stdout(text.as_bytes());
         assert_eq!(at(&format!("step 3\n{DOUBLE}\n{BAD}\n")), Some(7));
         assert_eq!(at(&format!("{BAD}\n")), Some(0), "its ruler was read before");
@@ -378,7 +378,7 @@ mod tests {
 
     /// If a peer notices the lost connection first, `mpirun` names the peer.
     #[test]
-    fn who_got_the_signal() {
+    fn process_killed_by_signal_is_identified_before_its_peer() {
         let segv = "[x-training-1:00040] *** Process received signal ***\n[x-training-1:00040] Signal: Segmentation fault (11)\n\
                     [x-training-1:00040] Signal code:  (0)\n[x-training-1:00040] Failing at address: 0x28\n\
                     [x-training-1:00040] [ 0] /lib/x86_64-linux-gnu/libc.so.6(+0x3c050)[0x7f21d2c5a050]\n\
@@ -392,7 +392,7 @@ mod tests {
             "prterun has exited due to process rank 1 with PID 0 on node x-training-0 calling\n\"abort\". This may have caused other processes in the application to be\nterminated by signals sent by prterun (as reported here).",
         );
         let said = format!("step 3\n{segv}{peer}{closing}");
-        assert_eq!(told(&said), Some((None, Some("x-training-1"), -11)));
+        assert_eq!(failed_process(&said), Some((None, Some("x-training-1"), -11)));
         assert_eq!(own(&said), ["step 3"]);
         let lines: Vec<_> = said.lines().collect();
         assert_eq!(killed_line(&lines), Some("[x-training-1:00040] Signal: Segmentation fault (11)"));
@@ -401,15 +401,15 @@ mod tests {
 
     /// MPICH kills the other processes, and may report one of those first.
     #[test]
-    fn whoever_was_killed_may_have_been_any() {
+    fn killed_process_may_be_any_under_mpich() {
         let killed = format!("{DOUBLE}\n{}\n{DOUBLE}\n", BAD.replace("CODE: 11", "CODE: 9"));
         assert!(first_process(&killed).unwrap().may_be_any);
         assert!(!first_process(&format!("{DOUBLE}\n{BAD}\n{DOUBLE}\n")).unwrap().may_be_any);
     }
 
     #[test]
-    fn what_tells_most() {
-        let line = |text: &str| telling_line(&text.lines().collect::<Vec<_>>()).map(str::to_owned);
+    fn most_informative_mpi_line_is_chosen() {
+        let line = |text: &str| cause_line(&text.lines().collect::<Vec<_>>()).map(str::to_owned);
         let [abort, exit, signal, _, _, signal5] = open_mpi().map(|(text, _)| text);
         assert_eq!(line(&abort).unwrap(), "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD");
         assert_eq!(line(&exit), None);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_lost() {
+    fn lost_worker_lines_are_detected() {
         for line in [
             "agent: x-training-1.x-headless: the connection was lost before the command had ended",
             "ORTE has lost communication with a remote daemon.",
@@ -452,7 +452,7 @@ mod tests {
 
     /// Lines that a program may print without failing.
     #[test]
-    fn what_only_looks_like_it() {
+    fn mpi_failure_lookalikes_are_ignored() {
         for text in [
             // MPI_ABORT
             "if this hangs, MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.",
@@ -492,7 +492,7 @@ mod tests {
             "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   EXIT CODE: nine\n",
             "=   GOOD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   EXIT CODE: 0\n",
         ] {
-            assert_eq!(told(text), None, "{text}");
+            assert_eq!(failed_process(text), None, "{text}");
         }
         for text in [
             format!("{RULER}\nstep 3: loss 0.4\n{RULER}"),
@@ -523,7 +523,7 @@ mod tests {
             "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: none",
             "an MPI_ABORT was invoked on rank 3",
         ] {
-            assert_eq!(telling_line(&[line]), None, "{line}");
+            assert_eq!(cause_line(&[line]), None, "{line}");
         }
     }
 }

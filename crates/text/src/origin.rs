@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whose_failure_it_is() {
+    fn failure_origin_is_own_peer_or_gang() {
         for (line, expected) in [
             ("ValueError: bad", FailureOrigin::Own),
             ("torch.OutOfMemoryError: CUDA out of memory.", FailureOrigin::Own),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_not_of_the_gang_is_its_own_affair() {
+    fn lost_peer_outside_gang_is_own_failure() {
         for line in [
             "ConnectionResetError: [Errno 104] Connection reset by peer",
             "BrokenPipeError: [Errno 32] Broken pipe",

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_of_shells_have_their_signals() {
+    fn shell_exit_codes_map_to_signals() {
         assert_eq!([132, 134, 137, 139, 143].map(of_exit_code), [4, 6, 9, 11, 15].map(Some));
         for code in [0, 1, 2, 9, 11, 101, 126, 127, 128, 129, 130, 131, 160, 255, -11, i32::MIN, i32::MAX] {
             assert_eq!(of_exit_code(code), None, "{code}");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_have_their_names() {
+    fn signals_have_names() {
         let of = |signals: [i32; 4]| signals.map(|signal| name(signal).unwrap());
         assert_eq!(of([SIGABRT, SIGKILL, SIGSEGV, SIGTERM]), ["SIGABRT", "SIGKILL", "SIGSEGV", "SIGTERM"]);
         assert_eq!([0, -9, 32, 64, i32::MAX].map(name), [None; 5]);

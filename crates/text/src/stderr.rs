@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 /// What the last lines of a program say about its end.
 #[derive(Debug, PartialEq)]
-pub struct Telling<'t> {
+pub struct StatedCause<'t> {
     /// What happened, in one line.
     pub text: Cow<'t, str>,
     /// The line that says so, as it was printed.
@@ -22,15 +22,15 @@ pub struct Telling<'t> {
 }
 
 /// Returns the most informative line of `text`, on one line; see [`telling`].
-pub fn telling_line(text: &str) -> Option<Cow<'_, str>> {
-    telling(text).map(|telling| telling.text)
+pub fn cause_line(text: &str) -> Option<Cow<'_, str>> {
+    stated_cause(text).map(|stated_cause| stated_cause.text)
 }
 
 /// Returns the most informative line of `text`: the last exception of Python or [report](crash) of another runtime.
 /// Without these it is the last line that is not in torchrun's closing summary, which says only that some rank failed.
 ///
 /// A rank that complains of others reports no failure of its own. Its line counts only if no line is more informative.
-pub fn telling(text: &str) -> Option<Telling<'_>> {
+pub fn stated_cause(text: &str) -> Option<StatedCause<'_>> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let own = mpi::without_mpirun(&without_torchrun(&lines));
     let crashes = crash::reports(&own);
@@ -44,13 +44,13 @@ pub fn telling(text: &str) -> Option<Telling<'_>> {
 }
 
 /// Wraps a line that is not a report of a runtime.
-fn plain<'t>(text: &'t str, line: &'t str) -> Telling<'t> {
+fn plain<'t>(text: &'t str, line: &'t str) -> StatedCause<'t> {
     let line = line.trim();
-    Telling { text: line.into(), line, after: last_line(text), is_report: false }
+    StatedCause { text: line.into(), line, after: last_line(text), is_report: false }
 }
 
 /// Returns the last exception or report of a runtime with this origin.
-fn last_failure<'t>(lines: &[&'t str], crashes: &[Crash<'t>], wanted: FailureOrigin) -> Option<Telling<'t>> {
+fn last_failure<'t>(lines: &[&'t str], crashes: &[Crash<'t>], wanted: FailureOrigin) -> Option<StatedCause<'t>> {
     let exception = last_exception(lines, |line| origin_of(line) == wanted);
     let crash = crashes.iter().rev().find(|crash| origin_of(&crash.text) == wanted);
     let end = match (exception, crash) {
@@ -63,11 +63,11 @@ fn last_failure<'t>(lines: &[&'t str], crashes: &[Crash<'t>], wanted: FailureOri
     let after = lines[end..].iter().rev().find(|line| is_own(line.trim())).map(|line| line.trim());
     let crash = crash.filter(|crash| crash.lines.end == end);
     Some(match (crash, exception) {
-        (Some(crash), _) => Telling { text: crash.text.clone().into(), line: crash.line, after, is_report: true },
+        (Some(crash), _) => StatedCause { text: crash.text.clone().into(), line: crash.line, after, is_report: true },
         (None, at) => {
             let line = lines.get(at?)?.trim();
             let line = line.strip_prefix("| ").unwrap_or(line);
-            Telling { text: line.into(), line, after, is_report: true }
+            StatedCause { text: line.into(), line, after, is_report: true }
         }
     })
 }
@@ -95,7 +95,7 @@ fn other_line<'t>(text: &str, lines: &[&'t str], own: &[&'t str]) -> Option<&'t 
         .copied()
         .or_else(|| torchruns(own, |line| line.contains("failed (exitcode:")))
         .or_else(|| last().filter(|_| !lines.iter().any(|line| mpi::is_error(line))))
-        .or_else(|| mpi::telling_line(lines))
+        .or_else(|| mpi::cause_line(lines))
         .or_else(last)
         .or_else(|| lines.iter().rev().find(|line| line.trim_start().starts_with("exitcode")).copied())
         .or_else(|| lines.last().copied())
@@ -261,7 +261,7 @@ mod tests {
 
     /// Returns the most informative line, which must be unchanged.
     fn line(text: &str) -> Option<&str> {
-        telling_line(text).map(|line| match line {
+        cause_line(text).map(|line| match line {
             Cow::Borrowed(line) => line,
             Cow::Owned(line) => panic!("{line}"),
         })
@@ -290,7 +290,7 @@ Root Cause (first observed failure):
 ";
 
     #[test]
-    fn the_exception_and_not_torchruns_words() {
+    fn exception_is_preferred_to_torchrun_message() {
         let python =
             "step 3\nTraceback (most recent call last):\n  File \"t.py\", line 1, in <module>\nRuntimeError: boom\n";
         assert_eq!(line(python), Some("RuntimeError: boom"));
@@ -301,7 +301,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn exceptions_without_a_telling_name() {
+    fn exceptions_with_unusual_names_are_found() {
         let own = "Traceback (most recent call last):\n  File \"t.py\", line 1\n    raise Stop()\n__main__.Stop: enough\nbye\n";
         assert_eq!(line(own), Some("__main__.Stop: enough"));
         assert_eq!(
@@ -313,7 +313,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn without_an_exception_the_last_words() {
+    fn last_line_is_used_without_an_exception() {
         assert_eq!(
             line("usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n\n"),
             Some("t.py: error: unrecognized arguments: --x")
@@ -325,7 +325,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn a_group_of_exceptions() {
+    fn exception_group_is_recognized() {
         let group = "  + Exception Group Traceback (most recent call last):\n  |   File \"t.py\", line 1, in <module>\n  |     raise x\n\
                      \x20 | ExceptionGroup: two shards (2 sub-exceptions)\n  +-+---------------- 1 ----------------\n    | ValueError: a\n\
                      \x20   +---------------- 2 ----------------\n    | OSError: b\n    +------------------------------------\n";
@@ -339,7 +339,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn an_error_that_is_logged_before_tidying_up() {
+    fn error_logged_before_cleanup_is_the_cause() {
         for error in [
             "ERROR: no labels",
             "[ERROR] no labels",
@@ -361,7 +361,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn what_a_launcher_says_of_its_python_is_an_echo() {
+    fn launcher_error_about_its_python_child_is_an_echo() {
         let own = "Traceback (most recent call last):\n  File \"t.py\", line 1\nValueError: bad\n";
         let launcher = |command: &str| {
             format!(
@@ -400,7 +400,7 @@ Root Cause (first observed failure):
     const WAITED: &str = "[rank2]: Traceback (most recent call last):\n[rank2]:   x\n[rank2]: RuntimeError: [/gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n";
 
     #[test]
-    fn the_rank_that_torchrun_names() {
+    fn first_failed_rank_is_read_from_torchrun() {
         assert_eq!(first_rank(TORCHRUN), Some((Some(0), 1)));
         let with_others = TORCHRUN
             .replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 1 (pid: 22)");
@@ -413,12 +413,12 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn the_process_that_paddles_launcher_names() {
-        let told = "LAUNCH ERROR 2026-11-23 08:27:00,978 Container failed !!!\n\
+    fn exit_code_is_read_from_paddle_launcher() {
+        let reported = "LAUNCH ERROR 2026-11-23 08:27:00,978 Container failed !!!\n\
                     Container rank 0 status failed cmd ['/usr/bin/python3', '-u', 'train.py'] code -6 log log/workerlog.0\n\
                     LAUNCH INFO 2026-11-23 08:27:00,980 Exit code -6\n";
-        assert_eq!(code_of_paddle(told), Some(-6));
-        assert_eq!(code_of_paddle(&told.replace("code -6 log", "code 1 log")), Some(1));
+        assert_eq!(code_of_paddle(reported), Some(-6));
+        assert_eq!(code_of_paddle(&reported.replace("code -6 log", "code 1 log")), Some(1));
         for other in [
             "Container rank 0 status running cmd ['python3'] code 0 log log/workerlog.0",
             "Container rank 0 status failed",
@@ -431,7 +431,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn exceptions_taken_apart() {
+    fn exception_lines_are_parsed() {
         assert_eq!(exception("[rank3]: a.b.C_Error: x: y"), Some((Some(3), "a.b.C_Error", "x: y")));
         assert_eq!(exception("[default1]:KeyError: 'x'"), Some((None, "KeyError", "'x'")));
         assert_eq!(exception("AssertionError"), Some((None, "AssertionError", "")));
@@ -441,7 +441,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn wrong_arguments_under_torchrun() {
+    fn usage_error_under_torchrun_is_the_cause() {
         let usage = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n";
         let text = format!("{usage}{}", TORCHRUN.replace("exitcode: 1", "exitcode: 2"));
         assert_eq!(line(&text), Some("t.py: error: unrecognized arguments: --x"));
@@ -449,13 +449,13 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn a_stopped_torchrun_does_not_hide_the_cause() {
+    fn stopped_torchrun_does_not_hide_cause() {
         let text = "Traceback (most recent call last):\n  x\nOSError: disk\nTraceback (most recent call last):\n  x\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15\n";
         assert_eq!(line(text), Some("OSError: disk"));
     }
 
     #[test]
-    fn as_rich_and_data_loaders_show_it() {
+    fn rich_and_data_loader_tracebacks_are_recognized() {
         let rich = "╭───── Traceback (most recent call last) ─────╮\n│ /app/train.py:3 in main                     │\n│ ❱ 3 │   raise Stop(\"no\")                   │\n╰─────────────────────────────────────────────╯\nStop: no images\n";
         let ascii = "+--- Traceback (most recent call last) ---+\n| /app/train.py:3 in main                 |\n+-----------------------------------------+\nStop: no images\n";
         for text in [rich, ascii] {
@@ -477,8 +477,8 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn the_last_report_counts_whoever_made_it() {
-        let told = |text: &str| telling_line(text).map(Cow::into_owned);
+    fn last_crash_report_wins_regardless_of_source() {
+        let reported = |text: &str| cause_line(text).map(Cow::into_owned);
         let logged =
             "ERROR:root:no cache\nTraceback (most recent call last):\n  File \"t.py\", line 1\nValueError: bad cache\n";
         let panic =
@@ -487,23 +487,25 @@ Root Cause (first observed failure):
         let fatal = "FATAL: the dataset is damaged\n";
         let damaged = Some(fatal.trim().to_owned());
         let raised = Some("ValueError: bad cache".to_owned());
-        assert_eq!(told(logged), raised);
-        assert_eq!(told(&format!("{logged}{fatal}")), damaged);
-        assert_eq!(told(&format!("{logged}step 3\n{fatal}bye\n")), damaged);
-        assert_eq!(told(&format!("{fatal}{logged}")), raised);
-        assert_eq!(told(&format!("{logged}{panic}")), panicked);
-        assert_eq!(told(&format!("{panic}{logged}")), raised);
+        assert_eq!(reported(logged), raised);
+        assert_eq!(reported(&format!("{logged}{fatal}")), damaged);
+        assert_eq!(reported(&format!("{logged}step 3\n{fatal}bye\n")), damaged);
+        assert_eq!(reported(&format!("{fatal}{logged}")), raised);
+        assert_eq!(reported(&format!("{logged}{panic}")), panicked);
+        assert_eq!(reported(&format!("{panic}{logged}")), raised);
         // The rank's own failure counts, although another rank complains later.
         let lost = "[rank0]: Traceback (most recent call last):\n[rank0]:   x\n[rank0]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n";
-        assert_eq!(told(&format!("{panic}{lost}{TORCHRUN}")), panicked);
+        assert_eq!(reported(&format!("{panic}{lost}{TORCHRUN}")), panicked);
         let echo = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [gloo/transport/tcp/pair.cc:534] Connection closed by peer\n";
-        assert_eq!(told(&format!("{logged}{echo}")), raised);
-        assert_eq!(telling_line(echo).map(|line| origin_of(&line)), Some(FailureOrigin::Peer));
+        assert_eq!(reported(&format!("{logged}{echo}")), raised);
+        assert_eq!(cause_line(echo).map(|line| origin_of(&line)), Some(FailureOrigin::Peer));
     }
 
     #[test]
-    fn what_comes_after_a_report_is_known() {
-        let after = |text: &str| telling(text).map(|telling| (telling.is_report, telling.after.map(str::to_owned)));
+    fn output_after_crash_report_is_returned() {
+        let after = |text: &str| {
+            stated_cause(text).map(|stated_cause| (stated_cause.is_report, stated_cause.after.map(str::to_owned)))
+        };
         let panic = "thread 'a' panicked at src/main.rs:4:5:\nboom\nnote: run with `RUST_BACKTRACE=1`\n";
         assert_eq!(after(panic), Some((true, None)));
         assert_eq!(after(&format!("{panic}no images\n")), Some((true, Some("no images".to_owned()))));
@@ -515,7 +517,7 @@ Root Cause (first observed failure):
     }
 
     #[test]
-    fn closing_words_of_others_hide_nothing() {
+    fn closing_lines_of_other_tools_do_not_hide_cause() {
         for closing in [
             "make: *** [Makefile:2: train] Error 2",
             "make[1]: *** [train] Error 9",

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 /// An exception that was raised in another process, and where.
 #[derive(Debug, PartialEq)]
-pub struct Nested<'m> {
+pub struct NestedException<'m> {
     pub class: &'m str,
     pub message: &'m str,
     /// File of the innermost frame that is in the user's code and not in a library.
@@ -17,7 +17,7 @@ pub struct Nested<'m> {
 
 /// Returns the last exception whose traceback is in `message`. In a chain this is the one raised last, and in nested
 /// tracebacks the innermost one.
-pub fn nested(message: &str) -> Option<Nested<'_>> {
+pub fn nested(message: &str) -> Option<NestedException<'_>> {
     static FRAME: LazyLock<Regex> = LazyLock::new(|| crate::constant(r#"(?m)^ +File "([^"\n]+)", line (\d+)"#));
     static RAISED: LazyLock<Regex> = LazyLock::new(|| crate::constant(r"(?m)^([A-Za-z_][\w.]*)(?:: ?|$)"));
     let traceback = last_traceback(message)?;
@@ -41,7 +41,7 @@ pub fn nested(message: &str) -> Option<Nested<'_>> {
         RAISED.captures(&rest[start..]).filter(|raised| raised.get(0).is_some_and(|whole| whole.start() == 0))?;
     let class = raised.get(1)?.as_str();
     let message_of = rest[start..].get(raised.get(0)?.end()..).unwrap_or_default();
-    Some(Nested { class, message: message_of.trim_end(), file, line, process: process(message) })
+    Some(NestedException { class, message: message_of.trim_end(), file, line, process: process(message) })
 }
 
 /// Text after the last header. torch/utils/data/_utils/worker.py and torch/multiprocessing/spawn.py keep Python's.
@@ -87,7 +87,7 @@ mod tests {
         RuntimeError: CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`.\n";
 
     #[test]
-    fn of_a_data_loader() {
+    fn traceback_of_data_loader_worker_is_unwrapped() {
         let found = nested(LOADER).unwrap();
         assert_eq!((found.class, found.file, found.line), ("RuntimeError", "/app/train.py", 12));
         assert_eq!(found.message, "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`.");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_spawned_process_and_what_it_had_caught() {
+    fn nested_traceback_of_spawned_process_is_unwrapped() {
         let spawned = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n\
                        \x20 File \"/app/train.py\", line 7, in work\n    raise KeyError('x')\nKeyError: 'x'\n";
         let found = nested(spawned).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_one() {
+    fn nested_traceback_lookalikes_are_ignored() {
         for message in [
             "No 'Traceback (most recent call last):' in the child's log",
             "see log\nTraceback (most recent call last):\nit was lost",

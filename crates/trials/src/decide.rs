@@ -1,7 +1,7 @@
 //! One look at a search: which trials have ended, which actions follow, and its state.
 
 use crate::study::Study;
-use crate::trial::{self, Became};
+use crate::trial::{self, TrialJobState};
 use api::{
     BestTrial, ConditionType, EarlierTrial, Reason, TrainingJob, TrialFailures, TrialReading, TrialState, TrialStatus,
     TuningJob, TuningJobStatus, TuningMethod, TuningState,
@@ -31,7 +31,7 @@ pub struct Input<'a> {
     /// reason and a message.
     pub checked: Option<Result<Vec<EarlierTrial>, (Reason, String)>>,
     /// TrainingJobs of the trials that have not ended, by number.
-    pub trials: BTreeMap<u32, Seen<'a>>,
+    pub trials: BTreeMap<u32, ObservedTrial<'a>>,
     /// Why a trial can't be created, if that is so.
     pub blocked: Option<(Reason, String)>,
     /// The current time, in whole seconds.
@@ -40,7 +40,7 @@ pub struct Input<'a> {
 
 /// A trial's TrainingJob.
 #[derive(Clone, Copy)]
-pub struct Seen<'a> {
+pub struct ObservedTrial<'a> {
     /// The job.
     pub job: &'a TrainingJob,
     /// Its GPUs.
@@ -49,7 +49,7 @@ pub struct Seen<'a> {
 
 /// The decision.
 #[derive(Debug, Default, PartialEq)]
-pub struct Verdict {
+pub struct Decision {
     /// The status as it should be.
     pub status: TuningJobStatus,
     /// Whether the template and `warmStartFrom` have to be checked first.
@@ -64,7 +64,7 @@ pub struct Verdict {
 
 /// Decides what follows from a look at a search. It takes up to half a second for each suggestion.
 #[must_use]
-pub fn decide(input: &Input<'_>) -> Verdict {
+pub fn decide(input: &Input<'_>) -> Decision {
     let mut status = input.job.status.clone().unwrap_or_default();
     status.observed_generation = input.job.metadata.generation;
     let study = match Study::new(input.job) {
@@ -73,7 +73,7 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     };
     if condition_is(&status.conditions, ConditionType::Accepted, true).is_none() {
         match &input.checked {
-            None => return Verdict { status, needs_check: true, ..Verdict::default() },
+            None => return Decision { status, needs_check: true, ..Decision::default() },
             Some(Err((reason, why))) => return refused(input, status, reason, why),
             Some(Ok(earlier)) => {
                 status.earlier.clone_from(earlier);
@@ -87,7 +87,7 @@ pub fn decide(input: &Input<'_>) -> Verdict {
         }
     }
     let rungs = rungs(&status.rungs).unwrap_or_default();
-    let mut look = Look { input, study: &study, status, rungs, events: Vec::new() };
+    let mut look = SearchPass { input, study: &study, status, rungs, events: Vec::new() };
     look.record();
     look.stop_early();
     look.summarize();
@@ -102,7 +102,7 @@ pub fn decide(input: &Input<'_>) -> Verdict {
     look.finish()
 }
 
-fn refused(input: &Input<'_>, mut status: TuningJobStatus, reason: &Reason, why: &str) -> Verdict {
+fn refused(input: &Input<'_>, mut status: TuningJobStatus, reason: &Reason, why: &str) -> Decision {
     let generation = input.job.metadata.generation;
     set_condition(&mut status.conditions, ConditionType::Accepted, false, reason, why, generation, input.now);
     if status.trials.is_empty() {
@@ -116,10 +116,10 @@ fn refused(input: &Input<'_>, mut status: TuningJobStatus, reason: &Reason, why:
     let event = is_news.then(|| Event { warning: true, reason: "Refused", note: why.to_owned() });
     // The template, the quota or the earlier search may appear later.
     let requeue = Some(Duration::from_secs(30));
-    Verdict { status, events: event.into_iter().collect(), requeue, ..Verdict::default() }
+    Decision { status, events: event.into_iter().collect(), requeue, ..Decision::default() }
 }
 
-struct Look<'a> {
+struct SearchPass<'a> {
     input: &'a Input<'a>,
     study: &'a Study<'a>,
     status: TuningJobStatus,
@@ -127,7 +127,7 @@ struct Look<'a> {
     events: Vec<Event>,
 }
 
-impl Look<'_> {
+impl SearchPass<'_> {
     fn event(&mut self, warning: bool, reason: &'static str, note: String) {
         self.events.push(Event { warning, reason, note });
     }
@@ -151,10 +151,10 @@ impl Look<'_> {
             };
             self.measure(at, seen);
             let row = &mut self.status.trials[at];
-            match trial::became(seen.job, &self.study.tuning.metric.name, row.retries.unwrap_or_default()) {
-                Became::Running if row.state == TrialState::Suggested => row.state = TrialState::Running,
-                Became::Waiting | Became::Running => {}
-                Became::Retry { reason } => {
+            match trial::trial_job_state(seen.job, &self.study.tuning.metric.name, row.retries.unwrap_or_default()) {
+                TrialJobState::Running if row.state == TrialState::Suggested => row.state = TrialState::Running,
+                TrialJobState::Waiting | TrialJobState::Running => {}
+                TrialJobState::Retry { reason } => {
                     let name = seen.job.name_any();
                     *row = TrialStatus {
                         retries: Some(row.retries.unwrap_or_default() + 1),
@@ -170,11 +170,11 @@ impl Look<'_> {
                     );
                     self.event(true, "TrialRetried", note);
                 }
-                Became::Ended { state, reason } => {
+                TrialJobState::Ended { state, reason } => {
                     let time = end_time(seen.job, self.input.now);
                     ended.push((time, row.trial, at, state, reason, String::new()));
                 }
-                Became::Failed { reason, message } => {
+                TrialJobState::Failed { reason, message } => {
                     let time = end_time(seen.job, self.input.now);
                     ended.push((time, row.trial, at, TrialState::Failed, Some(reason), message));
                 }
@@ -204,7 +204,7 @@ impl Look<'_> {
     }
 
     /// Records the readings and the times of a trial.
-    fn measure(&mut self, at: usize, seen: Seen<'_>) {
+    fn measure(&mut self, at: usize, seen: ObservedTrial<'_>) {
         let (takes_last, asha) = (self.study.takes_last(), self.study.asha);
         let row = &mut self.status.trials[at];
         let Some(status) = &seen.job.status else { return };
@@ -410,11 +410,11 @@ impl Look<'_> {
         set(ConditionType::Suspended, state == TuningState::Suspended, &message);
         set(ConditionType::Succeeded, state == TuningState::Completed, &message);
         set(ConditionType::Failed, state == TuningState::Failed, &message);
-        self.tell(state, &message);
+        self.set_state(state, &message);
     }
 
     /// Adds events for the changes of the search as a whole.
-    fn tell(&mut self, state: TuningState, message: &str) {
+    fn set_state(&mut self, state: TuningState, message: &str) {
         let before = self.input.job.status.clone().unwrap_or_default();
         if let Some(best) =
             self.status.best.clone().filter(|best| before.best.as_ref().is_none_or(|was| was.trial != best.trial))
@@ -439,7 +439,7 @@ impl Look<'_> {
         }
     }
 
-    fn finish(mut self) -> Verdict {
+    fn finish(mut self) -> Decision {
         if self.study.asha.is_some() {
             self.status.rungs = recorded(&self.rungs);
         }
@@ -449,7 +449,7 @@ impl Look<'_> {
         let missing = self.status.trials.iter().filter(is_missing).filter(|_| may_create);
         let create = missing.map(|row| trial::trial_job(self.study, self.input.job, row)).collect();
         let requeue = (self.status.running > 0).then_some(COUNTING);
-        Verdict { status: self.status, needs_check: false, create, events: self.events, requeue }
+        Decision { status: self.status, needs_check: false, create, events: self.events, requeue }
     }
 
     /// Whether the TrainingJob of a recorded trial exists, under its present name.

@@ -24,7 +24,7 @@ mod short;
 mod study;
 mod trial;
 
-pub use decide::{Input, Seen, Verdict, decide};
+pub use decide::{Decision, Input, ObservedTrial, decide};
 pub use short::{own_search, status_of_search};
 pub use study::{Study, earlier};
 pub use trial::{TRIAL, TUNING_JOB, Wish, best_job, first_trial, trial_job, trial_name, wish};

@@ -93,16 +93,16 @@ impl World {
         self.job.status.clone().unwrap_or_default()
     }
 
-    fn verdict(&self) -> Verdict {
+    fn verdict(&self) -> Decision {
         self.verdict_checked(Some(Ok(Vec::new())))
     }
 
-    fn verdict_checked(&self, checked: Option<Result<Vec<api::EarlierTrial>, (Reason, String)>>) -> Verdict {
+    fn verdict_checked(&self, checked: Option<Result<Vec<api::EarlierTrial>, (Reason, String)>>) -> Decision {
         let status = self.status();
         let rows = status.trials.iter().filter(|row| !row.state.is_ended());
         let seen = rows.filter_map(|row| {
             let job = self.trials.get(&trial_name("s", row.trial, row.retries))?;
-            Some((row.trial, Seen { job, gpus: 4 }))
+            Some((row.trial, ObservedTrial { job, gpus: 4 }))
         });
         decide(&Input {
             job: &self.job,
@@ -114,13 +114,13 @@ impl World {
         })
     }
 
-    fn write(&mut self, verdict: &Verdict) {
+    fn write(&mut self, verdict: &Decision) {
         let json = serde_json::to_value(&verdict.status).unwrap();
         self.job.status = Some(serde_json::from_value(json).unwrap());
         self.events.extend(verdict.events.iter().map(|event| event.reason.to_owned()));
     }
 
-    fn create(&mut self, verdict: &Verdict) {
+    fn create(&mut self, verdict: &Decision) {
         for trial in &verdict.create {
             let mut trial = trial.clone();
             let start_time = Some(Time(at(self.now)));
@@ -218,7 +218,7 @@ fn objective(readings: &[f64], of: &api::Objective) -> ObjectiveStatus {
 }
 
 #[test]
-fn a_search_runs_its_trials_and_finds_the_best() {
+fn search_runs_its_trials_and_finds_the_best() {
     let mut world = World::new(json!({}), ordinary);
     world.run();
     let status = world.status();
@@ -255,7 +255,7 @@ fn a_search_runs_its_trials_and_finds_the_best() {
 }
 
 #[test]
-fn the_best_trial_as_a_job_of_its_own() {
+fn best_trial_becomes_a_standalone_job() {
     let metadata = json!({ "labels": { "team": "a" }, "annotations": { "note": "b" } });
     let spec = json!({
         "numWorkers": 2, "image": "train", "output": "pvc://results/s", "ttlSecondsAfterFinished": 5,
@@ -289,7 +289,7 @@ fn the_best_trial_as_a_job_of_its_own() {
 }
 
 #[test]
-fn a_grid_may_have_fewer_trials() {
+fn grid_size_limits_number_of_trials() {
     let parameters = json!({ "width": { "type": "int", "values": [16, 32, 64] } });
     let grid = search(json!({ "method": "grid", "parameters": parameters }));
     assert_eq!(Study::new(&grid).unwrap().most_trials(), 3);
@@ -297,7 +297,7 @@ fn a_grid_may_have_fewer_trials() {
 }
 
 #[test]
-fn the_record_gives_the_same_suggestions_again() {
+fn recorded_trials_reproduce_the_suggestions() {
     let mut world = World::new(json!({ "maxTrials": 25, "parallelTrials": 4 }), ordinary);
     world.run();
     let status = world.status();
@@ -313,7 +313,7 @@ proptest! {
 
     /// Killed before the status is written, before trials are created, or between two of them.
     #[test]
-    fn a_killed_operator_leaves_the_same_table(kills in prop::collection::vec(0_u8..6, 80)) {
+    fn killed_operator_produces_same_result_table(kills in prop::collection::vec(0_u8..6, 80)) {
         let mut undisturbed = World::new(json!({}), ordinary);
         undisturbed.run();
         let mut world = World::new(json!({}), ordinary);
@@ -348,7 +348,7 @@ proptest! {
 
 /// The operator was away while several trials ended.
 #[test]
-fn ends_that_are_seen_together_count_one_by_one() {
+fn trials_that_end_together_are_counted_one_by_one() {
     let mut undisturbed = World::new(json!({ "parallelTrials": 4 }), slow);
     undisturbed.run();
     fn slow(trial: &TrainingJob) -> Fate {
@@ -380,7 +380,7 @@ fn a_trial_is_recorded_before_it_is_created() {
 }
 
 #[test]
-fn a_deleted_trial_is_created_again() {
+fn deleted_trial_is_recreated() {
     let mut world = World::new(json!({}), ordinary);
     world.pass();
     let deleted = world.trials.remove("s-2").unwrap();
@@ -394,7 +394,7 @@ fn a_deleted_trial_is_created_again() {
 }
 
 #[test]
-fn failures_are_counted_and_quoted() {
+fn failed_trials_are_counted_and_quoted() {
     fn fails_with_tanh(trial: &TrainingJob) -> Fate {
         let is_tanh = trial.spec.hyperparameters.as_ref().unwrap().additional_params["act"] == "tanh";
         let end = if is_tanh { End::Fails(Reason::CudaOutOfMemory, "worker 0: out of memory") } else { End::Completes };
@@ -433,7 +433,7 @@ fn failures_are_counted_and_quoted() {
 }
 
 #[test]
-fn what_the_hyperparameters_did_not_cause_is_tried_again() {
+fn failures_not_caused_by_hyperparameters_are_retried() {
     fn on_bad_nodes(trial: &TrainingJob) -> Fate {
         let end = match trial.name_any().as_str() {
             "s-2" | "s-2-r1" => End::Fails(Reason::NodeLost, "node a is gone"),
@@ -456,7 +456,7 @@ fn what_the_hyperparameters_did_not_cause_is_tried_again() {
 }
 
 #[test]
-fn nan_is_a_result_and_no_reading_is_a_failure() {
+fn nan_is_a_result_and_missing_reading_is_a_failure() {
     fn odd(trial: &TrainingJob) -> Fate {
         let fate = ordinary(trial);
         match trial.name_any().as_str() {
@@ -506,7 +506,7 @@ fn early_stopping_ends_bad_trials_and_keeps_good_ones() {
 }
 
 #[test]
-fn a_suspended_search_starts_nothing() {
+fn suspended_search_starts_no_trials() {
     let mut world = World::new(json!({}), ordinary);
     world.pass();
     world.job.spec.suspend = true;
@@ -523,7 +523,7 @@ fn a_suspended_search_starts_nothing() {
 }
 
 #[test]
-fn more_trials_continue_a_finished_search() {
+fn raised_max_trials_continue_a_finished_search() {
     let mut world = World::new(json!({}), ordinary);
     world.run();
     let table = world.table();
@@ -539,7 +539,7 @@ fn more_trials_continue_a_finished_search() {
 }
 
 #[test]
-fn a_budget_ends_the_search() {
+fn gpu_hour_budget_ends_the_search() {
     let mut world = World::new(json!({ "gpuHours": 0.05 }), ordinary);
     world.run();
     let status = world.status();
@@ -551,7 +551,7 @@ fn a_budget_ends_the_search() {
 }
 
 #[test]
-fn a_grid_ends_with_its_last_point() {
+fn grid_search_ends_with_its_last_point() {
     let tuning = json!({ "method": "grid", "parameters": {
         "learning_rate": { "type": "double", "values": [0.001, 0.01] },
         "width": { "type": "int", "values": [16, 32, 64] },
@@ -565,7 +565,7 @@ fn a_grid_ends_with_its_last_point() {
 }
 
 #[test]
-fn wrong_declarations_are_refused_with_the_field() {
+fn invalid_declarations_are_refused_by_field() {
     let refused = |tuning: Value| {
         let world = World::new(tuning, ordinary);
         let status = world.verdict().status;
@@ -627,7 +627,7 @@ fn conditional_hyperparameters_are_left_out() {
 }
 
 #[test]
-fn trials_have_results_and_checkpoints_of_their_own() {
+fn trials_have_their_own_output_and_checkpoints() {
     let tuning = json!({ "maxTrials": 2, "template": { "metadata": { "labels": { "team": "a" } }, "spec": {
         "numWorkers": 1, "output": "pvc://results/runs", "ttlSecondsAfterFinished": 1,
         "checkpoint": { "storage": { "type": "s3", "s3Bucket": "bucket", "prefix": "team/x" } },
@@ -644,7 +644,7 @@ fn trials_have_results_and_checkpoints_of_their_own() {
 }
 
 #[test]
-fn a_warm_start_takes_results_that_the_space_contains() {
+fn warm_start_takes_earlier_results_within_space() {
     let mut first = World::new(json!({ "maxTrials": 15 }), ordinary);
     first.run();
     let mut second = World::new(json!({ "maxTrials": 3, "warmStartFrom": ["first"] }), ordinary);
@@ -669,7 +669,7 @@ fn a_warm_start_takes_results_that_the_space_contains() {
 }
 
 #[test]
-fn the_largest_search_fits_into_a_status() {
+fn largest_search_fits_into_its_status() {
     let parameters: serde_json::Map<String, Value> = (0..20)
         .map(|at| {
             let name = format!("p{at:0>62}");

@@ -153,7 +153,7 @@ fn set(hyperparameters: &mut api::Hyperparameters, name: &str, value: &Value) {
 }
 
 /// The state of a trial's TrainingJob.
-pub(crate) enum Became {
+pub(crate) enum TrialJobState {
     /// Its program has not started.
     Waiting,
     /// Its program has started.
@@ -167,8 +167,8 @@ pub(crate) enum Became {
 }
 
 /// Determines the state of a trial's TrainingJob. `retries` is the number of earlier retries of the trial.
-pub(crate) fn became(job: &TrainingJob, metric: &str, retries: u32) -> Became {
-    let Some(status) = &job.status else { return Became::Waiting };
+pub(crate) fn trial_job_state(job: &TrainingJob, metric: &str, retries: u32) -> TrialJobState {
+    let Some(status) = &job.status else { return TrialJobState::Waiting };
     let objective = status.objective.as_ref();
     let is_without_reading = objective.is_none_or(|objective| objective.count == 0);
     match status.state {
@@ -176,28 +176,28 @@ pub(crate) fn became(job: &TrainingJob, metric: &str, retries: u32) -> Became {
             let succeeded = condition_is(&status.conditions, ConditionType::Succeeded, true);
             let is_stopped = succeeded.is_some_and(|succeeded| succeeded.reason == Reason::StoppedBySearch.as_str());
             if is_stopped {
-                return Became::Ended { state: TrialState::Stopped, reason: None };
+                return TrialJobState::Ended { state: TrialState::Stopped, reason: None };
             }
             if is_without_reading {
-                return Became::Failed { reason: Reason::MetricMissing, message: missing(status, metric) };
+                return TrialJobState::Failed { reason: Reason::MetricMissing, message: missing(status, metric) };
             }
-            Became::Ended { state: TrialState::Succeeded, reason: None }
+            TrialJobState::Ended { state: TrialState::Succeeded, reason: None }
         }
         Some(State::Failed) => {
             let reason = status.failure_reason.clone().unwrap_or(Reason::Failed);
             // A NaN loss is the result of these hyperparameters.
             if reason == Reason::NanLoss {
-                return Became::Ended { state: TrialState::Succeeded, reason: Some(reason) };
+                return TrialJobState::Ended { state: TrialState::Succeeded, reason: Some(reason) };
             }
             if is_disruption(&reason) && retries < RETRIES {
-                return Became::Retry { reason };
+                return TrialJobState::Retry { reason };
             }
             let failed = condition_is(&status.conditions, ConditionType::Failed, true);
             let message = failed.map(|failed| failed.message.clone()).unwrap_or_default();
-            Became::Failed { reason, message }
+            TrialJobState::Failed { reason, message }
         }
-        _ if status.start_time.is_some() => Became::Running,
-        _ => Became::Waiting,
+        _ if status.start_time.is_some() => TrialJobState::Running,
+        _ => TrialJobState::Waiting,
     }
 }
 

@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use trial::{Child, Ending};
+use trial::{Child, ProgramEnd};
 
 /// Search the hyperparameters of a program, without a cluster.
 ///
@@ -119,7 +119,7 @@ impl Run<'_> {
     }
 
     /// Whether there was another trial to start.
-    fn start_next(&mut self, sender: &mpsc::UnboundedSender<(usize, Ending)>) -> anyhow::Result<bool> {
+    fn start_next(&mut self, sender: &mpsc::UnboundedSender<(usize, ProgramEnd)>) -> anyhow::Result<bool> {
         if self.history.trials.len() == self.trials {
             return Ok(false);
         }
@@ -137,26 +137,26 @@ impl Run<'_> {
         Ok(true)
     }
 
-    fn end(&mut self, number: usize, ending: &Ending, lines: &mut impl Write) -> anyhow::Result<()> {
+    fn end(&mut self, number: usize, ending: &ProgramEnd, lines: &mut impl Write) -> anyhow::Result<()> {
         self.running.retain(|(running, _)| *running != number);
         let trial = &mut self.history.trials[number - 1];
         trial.outcome = match ending {
-            Ending::Value(value) => Outcome::Finished { value: *value },
-            Ending::Failed(_) => Outcome::Failed,
+            ProgramEnd::Value(value) => Outcome::Finished { value: *value },
+            ProgramEnd::Failed(_) => Outcome::Failed,
         };
-        let line = serde_json::to_string(&Line { trial: number, parameters: &trial.parameters, ending })?;
+        let line = serde_json::to_string(&TrialLine { trial: number, parameters: &trial.parameters, ending })?;
         writeln!(lines, "{line}").and_then(|()| lines.flush()).context("writing to stdout")
     }
 }
 
 /// The line that is printed for one trial.
-struct Line<'a> {
+struct TrialLine<'a> {
     trial: usize,
     parameters: &'a Parameters,
-    ending: &'a Ending,
+    ending: &'a ProgramEnd,
 }
 
-impl Serialize for Line<'_> {
+impl Serialize for TrialLine<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Number(#[serde(with = "protocol::number")] f64);
@@ -164,8 +164,8 @@ impl Serialize for Line<'_> {
         map.serialize_entry("trial", &self.trial)?;
         map.serialize_entry("parameters", self.parameters)?;
         match self.ending {
-            Ending::Value(value) => map.serialize_entry("value", &Number(*value))?,
-            Ending::Failed(reason) => {
+            ProgramEnd::Value(value) => map.serialize_entry("value", &Number(*value))?,
+            ProgramEnd::Failed(reason) => {
                 map.serialize_entry("value", &None::<f64>)?;
                 map.serialize_entry("failed", reason)?;
             }

@@ -20,7 +20,7 @@ fn lines(space: &str, script: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 #[test]
-fn prints_one_line_for_each_trial() {
+fn prints_one_line_per_trial() {
     let lines = lines(SPACE, "cat > /dev/null; echo epoch; echo 0.5").unwrap();
     let mut numbers: Vec<u64> = lines.iter().map(|line| line["trial"].as_u64().unwrap()).collect();
     numbers.sort_unstable();
@@ -56,7 +56,7 @@ fn failed_trials_have_a_reason_and_the_run_continues() {
 }
 
 #[test]
-fn values_that_are_not_finite_are_printed_as_text() {
+fn non_finite_values_are_printed_as_text() {
     for (printed, value) in [("nan", "NaN"), ("inf", "+Inf"), ("-inf", "-Inf")] {
         assert!(lines(SPACE, &format!("echo {printed}")).unwrap().iter().all(|line| line["value"] == value));
     }
@@ -69,7 +69,7 @@ fn grid_ends_with_its_last_point() {
 }
 
 #[test]
-fn bad_files_are_refused_by_field() {
+fn invalid_files_are_refused_by_field() {
     let cases = [
         (SPACE.replace("bayes", "guess"), "method: unknown variant `guess`"),
         (SPACE.replace("\"max\"", "\"most\""), "parameters.x.most: unknown field `most`"),
@@ -83,7 +83,7 @@ fn bad_files_are_refused_by_field() {
 }
 
 #[test]
-fn program_that_cannot_be_started_is_an_error() {
+fn program_that_cannot_start_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = Arguments { command: vec!["/nowhere/train".to_owned()], ..arguments(&folder, SPACE, "") };
     let error = format!("{:#}", run(&arguments, &mut Vec::new()).unwrap_err());
@@ -97,5 +97,5 @@ fn dropped_program_ends_with_its_descendants() {
     let command = ["sh", "-c", "sleep 1000 & wait"].map(str::to_owned);
     let child = Child::start(&command, String::new(), move |ending| sender.send(ending).unwrap()).unwrap();
     drop(child);
-    assert_eq!(endings.recv().unwrap(), Ending::Failed("signal 9".to_owned()));
+    assert_eq!(endings.recv().unwrap(), ProgramEnd::Failed("signal 9".to_owned()));
 }

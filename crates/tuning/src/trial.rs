@@ -15,7 +15,7 @@ const MOST_QUOTED: usize = 80;
 
 /// How a program ended.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Ending {
+pub(crate) enum ProgramEnd {
     Value(f64),
     Failed(String),
 }
@@ -31,7 +31,7 @@ impl Child {
     pub fn start(
         command: &[String],
         input: String,
-        report: impl FnOnce(Ending) + Send + 'static,
+        report: impl FnOnce(ProgramEnd) + Send + 'static,
     ) -> anyhow::Result<Self> {
         let mut builder = Command::new(&command[0]);
         builder.args(&command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
@@ -54,7 +54,7 @@ impl Child {
             drop(group);
             report(match (status, read) {
                 (Ok(status), Ok(_)) => ending(status, &String::from_utf8_lossy(&output)),
-                (Err(error), _) | (_, Err(error)) => Ending::Failed(error.to_string()),
+                (Err(error), _) | (_, Err(error)) => ProgramEnd::Failed(error.to_string()),
             });
         });
         Ok(Self { group })
@@ -71,21 +71,21 @@ impl Drop for Child {
     }
 }
 
-fn ending(status: ExitStatus, output: &str) -> Ending {
+fn ending(status: ExitStatus, output: &str) -> ProgramEnd {
     if let Some(signal) = status.signal() {
-        return Ending::Failed(format!("signal {signal}"));
+        return ProgramEnd::Failed(format!("signal {signal}"));
     }
     if let Some(code) = status.code().filter(|code| *code != 0) {
-        return Ending::Failed(format!("exit code {code}"));
+        return ProgramEnd::Failed(format!("exit code {code}"));
     }
     let Some(last) = output.lines().map(str::trim).rfind(|line| !line.is_empty()) else {
-        return Ending::Failed("printed no number".to_owned());
+        return ProgramEnd::Failed("printed no number".to_owned());
     };
     match last.parse() {
-        Ok(value) => Ending::Value(value),
+        Ok(value) => ProgramEnd::Value(value),
         Err(_) => {
             let quoted: String = last.chars().take(MOST_QUOTED).collect();
-            Ending::Failed(format!("the last line is not a number: {quoted}"))
+            ProgramEnd::Failed(format!("the last line is not a number: {quoted}"))
         }
     }
 }

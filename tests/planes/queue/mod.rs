@@ -17,7 +17,7 @@ use testkit::wait::{SOON, eventually};
 use world::Space;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gang_is_queued_admitted_preempted_and_resumed() {
+async fn gang_is_queued_admitted_preempted_and_resumed() {
     let space = Space::new("life", 0).await;
     let gang = space.submit("gang", 16, json!({ "failurePolicy": { "backoffLimit": 0 } })).await;
     gang.is_queued().await;
@@ -40,7 +40,7 @@ async fn a_gang_is_queued_admitted_preempted_and_resumed() {
 /// One Workload covers all roles. They wait, start, are preempted, resume and end together, on the nodes that they were
 /// given.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gang_of_several_roles_is_admitted_as_one() {
+async fn gang_of_several_roles_is_admitted_as_one() {
     let space = Space::new("roles", 12).await;
     let roles = json!([{ "name": "actor", "replicas": 6, "gpusPerReplica": 1, "command": ["act"] }]);
     let fields = json!({ "framework": "none", "failurePolicy": { "backoffLimit": 0 }, "roles": roles });
@@ -81,7 +81,7 @@ async fn a_gang_of_several_roles_is_admitted_as_one() {
 
 /// A suspended job leaves its queue, and returns to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gang_of_several_roles_that_is_suspended_leaves_the_queue() {
+async fn suspended_gang_of_several_roles_leaves_the_queue() {
     let mut space = Space::new("left", 4).await;
     {
         let roles = json!([{ "name": "actor", "replicas": 2, "gpusPerReplica": 1 }]);
@@ -120,7 +120,7 @@ async fn every_worker_of_a_large_gang_is_counted_after_a_resume() {
 
 /// Succeeded workers are not started again. No process may wait for them, even if it has forgotten them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gang_of_which_some_had_ended_goes_on_without_them() {
+async fn gang_resumes_without_its_ended_workers() {
     let mut space = Space::new("ended", 16).await;
     {
         let gang = space.submit("gang", 16, json!({})).await;
@@ -147,7 +147,7 @@ async fn a_gang_of_which_some_had_ended_goes_on_without_them() {
 
 /// `activeDeadlineSeconds` counts the time in which the job may run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_time_in_the_queue_is_not_counted() {
+async fn queue_time_does_not_count_toward_the_deadline() {
     let space = Space::new("deadline", 16).await;
     let gang = space.submit("gang", 16, json!({})).await;
     let start = gang.runs(0).await.start_time.unwrap().0;
@@ -183,7 +183,7 @@ async fn the_time_in_the_queue_is_not_counted() {
 
 /// The agent of the resumed program starts its count of evaluations again, in the same attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn early_stopping_counts_on_after_a_resume() {
+async fn early_stopping_count_survives_a_resume() {
     let space = Space::new("early", 16).await;
     let file = space.file("evaluations");
     let evaluation = |step: u32, loss: f64| {

@@ -170,7 +170,7 @@ impl Space {
     }
 
     fn pods(&self, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
-        self.witness.read(&self.name, |space| space.of(Kind::Pod).filter(|pod| wanted(pod)).cloned().collect())
+        self.witness.read(&self.name, |space| space.of_kind(Kind::Pod).filter(|pod| wanted(pod)).cloned().collect())
     }
 
     fn api<K>(&self) -> Api<K>
@@ -405,12 +405,12 @@ impl Space {
                 let what = match seen.kind {
                     Kind::Job => {
                         let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-                        let told = conditions.iter().map(|c| {
+                        let reported = conditions.iter().map(|c| {
                             format!("{}={} at {}", text(&c["type"]), text(&c["status"]), text(&c["lastTransitionTime"]))
                         });
-                        let told: Vec<_> = told.collect();
+                        let reported: Vec<_> = reported.collect();
                         format!(
-                            "suspend={} active={} completed={:?} {told:?}",
+                            "suspend={} active={} completed={:?} {reported:?}",
                             object["spec"]["suspend"],
                             object["status"]["active"],
                             text(&object["status"]["completedIndexes"])

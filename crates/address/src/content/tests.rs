@@ -10,7 +10,7 @@ fn canonical(uri: &str, kind: ContentKind) -> String {
 }
 
 #[test]
-fn canonical_forms() {
+fn addresses_are_canonicalized() {
     for (uri, expected) in [
         ("hf://a/b", "hf://a/b@main"),
         ("hf://a/b/", "hf://a/b@main"),
@@ -47,7 +47,7 @@ fn canonical_forms() {
 }
 
 #[test]
-fn harmless_lookalikes_are_accepted() {
+fn unusual_but_valid_addresses_are_accepted() {
     let web = |path: &str| format!("https://host/{path}#sha256={HASH}");
     for uri in [
         "hf://a/b.c@v1.0".to_owned(),
@@ -78,7 +78,7 @@ fn harmless_lookalikes_are_accepted() {
 }
 
 #[test]
-fn wrong_addresses_are_refused_with_a_remedy() {
+fn invalid_address_is_rejected_with_a_remedy() {
     let upper = HASH.to_ascii_uppercase();
     for (uri, part) in [
         ("a/b", "not a URI"),
@@ -150,7 +150,7 @@ fn wrong_addresses_are_refused_with_a_remedy() {
 }
 
 #[test]
-fn credentials_are_refused_and_not_repeated() {
+fn credentials_in_an_address_are_rejected_and_not_echoed() {
     for uri in [
         "hf://hunter2@a/b",
         "hf://user:hunter2@a/b",
@@ -176,7 +176,7 @@ fn credentials_are_refused_and_not_repeated() {
 }
 
 #[test]
-fn addresses_of_results_that_can_not_be_written_are_refused_with_the_remedy() {
+fn unwritable_result_address_is_rejected_with_a_remedy() {
     for (uri, remedy) in [
         ("https://h/f#sha256=", "64 hexadecimal"),
         (&format!("https://h/f#sha256={}", "0".repeat(64)), "write s3://"),
@@ -196,7 +196,7 @@ fn addresses_of_results_that_can_not_be_written_are_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_published_result_is_named_with_its_digest() {
+fn object_store_address_may_carry_a_digest() {
     let digest = "0a".repeat(32);
     for uri in ["s3://bucket/results/x", "gs://bucket/x", "az://container/x", "oci://n/ns/b/bucket/o/x"] {
         let named = format!("{uri}#sha256={digest}");

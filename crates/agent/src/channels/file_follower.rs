@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn appended_written_anew_and_replaced() {
+    fn appended_rewritten_and_replaced_files_are_followed() {
         let room = room("anew");
         let path = room.0.join("file");
         let mut follower = FileFollower::new(path.clone());
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_a_last_line_counts() {
+    fn read_to_end_yields_the_unterminated_last_line() {
         let room = room("end");
         let path = room.0.join("file");
         let mut follower = FileFollower::new(path.clone());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_for_ever() {
+    fn followed_file_is_truncated_when_too_large() {
         let room = room("grow");
         let path = room.0.join("file");
         let mut appends = File::options().append(true).create(true).open(&path).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_does_not_append_leaves_holes() {
+    fn holes_left_by_a_non_appending_writer_are_skipped() {
         let room = room("holes");
         let path = room.0.join("file");
         let mut writes = File::create(&path).unwrap();

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_is_told() {
+    fn channels_add_their_variables_and_clean_up_on_drop() {
         let mut env = Environment::new();
         let channels = channels();
         channels.add_to(&mut env);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_has_stays() {
+    fn program_environment_is_preserved() {
         let own = [("KUBEFLOW_TRAINER_SERVER_URL", "https://own"), ("PYTHONPATH", "/own:"), ("X", "1")];
         let mut env = environment(&own);
         channels().add_to(&mut env);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_gone_around() {
+    fn loopback_bypasses_a_configured_proxy() {
         for (variables, name, value) in [
             (&[("HTTP_PROXY", "p")][..], "no_proxy", "127.0.0.1"),
             (&[("http_proxy", "p"), ("NO_PROXY", "a")][..], "NO_PROXY", "127.0.0.1,a"),

@@ -2,7 +2,7 @@
 //! to the others, so that all resume from the same checkpoint.
 
 use gang::frame::AnswerKey;
-use protocol::checkpoints::Kept;
+use protocol::checkpoints::GoodCheckpoint;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const NONCE_LETTERS: usize = 64;
 /// The checkpoint that the runs of an attempt resume from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Choice {
+pub struct ResumeChoice {
     /// UID of the TrainingJob. The former address of its worker may belong to another job by now.
     pub uid: String,
     /// The attempt that it is for.
@@ -25,9 +25,9 @@ pub struct Choice {
     pub path: String,
     /// The checkpoint, if there is one to resume from.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<Kept>,
+    pub from: Option<GoodCheckpoint>,
     /// Where the first worker got it from.
-    pub fetched: From,
+    pub fetched: CheckpointOrigin,
     /// Digest of the code that the attempt runs, if it is delivered to the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
@@ -36,7 +36,7 @@ pub struct Choice {
 /// Where a checkpoint was before an attempt resumed from it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum From {
+pub enum CheckpointOrigin {
     /// On the volume.
     #[default]
     Here,

@@ -1,17 +1,17 @@
 //! Commands on the checkpoints of a job, run by a user, or by the operator while no worker runs.
 
 use crate::checkpoints::block_on;
-use crate::checkpoints::copies::{Standing, Where, copied as as_copied, copy_beside, open_uri, places};
+use crate::checkpoints::copies::{CopyStatus, CopyTarget, copied as as_copied, copy_beside, open_uri, places};
 use crate::checkpoints::folder_manager::{fetch_uri, keep};
 use crate::checkpoints::found::{bad_ones, depth, describe, kept, look_at, verify_for_start};
 use crate::checkpoints::problem::{failed, in_store, refused};
-use crate::serve::local::{hurry_copies, standing};
+use crate::serve::local::{copy_statuses, hurry_copies};
 use checkpoint::budget::Budget;
-use checkpoint::choose::{Candidate, Place, Query, Wish, choose, explain};
+use checkpoint::choose::{Candidate, Location, Query, Wish, choose, explain};
 use checkpoint::folder::Folder;
 use checkpoint::found::Verdict;
 use checkpoint::inventory::{Inventory, Proofs, Scan, Stage};
-use checkpoint::keep::{Fate, fates, saves_to_delete};
+use checkpoint::keep::{RetentionDecision, decide_all, saves_to_delete};
 use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::report::Report as Table;
 use checkpoint::series::saves;
@@ -74,7 +74,7 @@ pub struct Commands {
 /// The checkpoints of one place.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct At {
+struct LocationListing {
     place: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     checkpoints: Option<Table>,
@@ -121,14 +121,14 @@ impl Commands {
         let Some(state) = state else { return self.copy().map(drop) };
         hurry_copies(state).map_err(unasked)?;
         let copies = loop {
-            let copies = standing(state).map_err(unasked)?;
+            let copies = copy_statuses(state).map_err(unasked)?;
             if !copies.iter().any(|copies| copies.is_urgent) {
                 break copies;
             }
             std::thread::sleep(LOOK_AGAIN);
         };
         let mut errors = Vec::new();
-        for Standing { uri, last, error, .. } in &copies {
+        for CopyStatus { uri, last, error, .. } in &copies {
             match (error, last) {
                 (Some(error), _) => errors.push(error.clone()),
                 (None, Some(last)) => println!("the newest copy in {uri} is {}", shown(&last.path)),
@@ -177,16 +177,19 @@ impl Commands {
     fn list(&self) -> Result<(), LaunchError> {
         let (_, scan) = self.scan();
         let room = Folder::root(&self.root).and_then(|root| space(&root)).ok();
-        let mut all =
-            vec![At { place: self.root.display().to_string(), checkpoints: Some(Table::of(&scan, room)), error: None }];
+        let mut all = vec![LocationListing {
+            place: self.root.display().to_string(),
+            checkpoints: Some(Table::from_scan(&scan, room)),
+            error: None,
+        }];
         for place in places(&self.policy) {
             let listed = self.listed(&place);
             let table = |manifests: &Vec<Manifest>| {
                 let found = manifests.iter().map(|manifest| in_store(manifest, &self.policy.uid)).collect();
-                Table::of(&Scan { found, whole: true, ..Scan::default() }, None)
+                Table::from_scan(&Scan { found, whole: true, ..Scan::default() }, None)
             };
             let (checkpoints, error) = (listed.as_ref().ok().map(table), listed.err().map(|error| error.to_string()));
-            all.push(At { place: place.uri.clone(), checkpoints, error });
+            all.push(LocationListing { place: place.uri.clone(), checkpoints, error });
         }
         if self.json {
             println!("{}", serde_json::to_string(&all).unwrap_or_default());
@@ -206,7 +209,7 @@ impl Commands {
 
     fn verify(&self) -> Result<(), LaunchError> {
         let scan = Inventory::new(&self.root, "", "").read(Timestamp::now(), &Budget::default());
-        self.print(&Table::of(&scan, None));
+        self.print(&Table::from_scan(&scan, None));
         let bad = scan.found.iter().filter(|known| known.stage == Stage::Written && !known.found.is_good());
         let bad: Vec<_> =
             bad.map(|known| format!("{}: {}", shown(&known.found.path), describe(&known.found.verdict))).collect();
@@ -239,8 +242,8 @@ impl Commands {
         };
         let query = Query { candidates, wish, unlisted: scan.unlisted(), may_start_over: self.policy.may_start_over };
         let choice = choose(query, |candidate| match &candidate.place {
-            Place::Store(_) => Ok(()),
-            Place::Volume => {
+            Location::Store(_) => Ok(()),
+            Location::Volume => {
                 verify_for_start(&mut inventory, &candidate.found, depth(&self.policy), &Budget::default()).map(drop)
             }
         });
@@ -266,7 +269,7 @@ impl Commands {
             copied = Some(copied.map_or(paths.clone(), |known| known.intersection(&paths).cloned().collect()));
         }
         let rules = keep(&self.policy, None, copied, &scan);
-        let fates = fates(&scan.found, &rules, now);
+        let fates = decide_all(&scan.found, &rules, now);
         if !dry_run {
             let root = Folder::root(&self.root).map_err(|error| broken(&self.root, &error))?;
             for save in saves_to_delete(&scan.found, &rules, now) {
@@ -276,15 +279,15 @@ impl Commands {
             empty_trash(&root, &Budget::default()).map_err(|error| broken(&self.root, &error))?;
         }
         if self.json {
-            self.print(&Table::of(&scan, None).with_fates(&fates));
+            self.print(&Table::from_scan(&scan, None).with_fates(&fates));
             return Ok(());
         }
         for (known, fate) in &fates {
             let path = shown(&known.found.path);
             match fate {
-                Fate::Keep(rule) => println!("{path}: stays: {}", rule.why()),
-                Fate::Delete(rule) if dry_run => println!("{path}: would be deleted: {}", rule.why()),
-                Fate::Delete(rule) => println!("{path}: deleted: {}", rule.why()),
+                RetentionDecision::Keep(rule) => println!("{path}: stays: {}", rule.why()),
+                RetentionDecision::Delete(rule) if dry_run => println!("{path}: would be deleted: {}", rule.why()),
+                RetentionDecision::Delete(rule) => println!("{path}: deleted: {}", rule.why()),
             }
         }
         if fates.is_empty() {
@@ -299,7 +302,7 @@ impl Commands {
             return Err(unusable(format!("{} is there already: name a new folder in --to", to.display())));
         }
         let mut errors = Vec::new();
-        let mut newest: Option<(Where, Manifest)> = None;
+        let mut newest: Option<(CopyTarget, Manifest)> = None;
         for place in places(&self.policy) {
             match self.listed(&place) {
                 Ok(manifests) => {
@@ -352,7 +355,7 @@ impl Commands {
             };
         }
         let (files, bytes) =
-            patiently(|| block_on(open_uri(&self.policy, from)?.look())).map_err(|error| failed(&error))?;
+            retry(|| block_on(open_uri(&self.policy, from)?.look())).map_err(|error| failed(&error))?;
         println!("{from} is there: {files} files, {bytes} bytes");
         Ok(())
     }
@@ -367,7 +370,7 @@ impl Commands {
         let saves = saves(good, |known| &known.found);
         let save = saves.first().map(|save| save.items.clone()).unwrap_or_default();
         let newest = save.first();
-        let mut told = Checkpoints {
+        let mut reported = Checkpoints {
             latest: newest.map(|known| kept(&known.found, None)),
             valid: scan.count(|verdict| *verdict == Verdict::Valid),
             complete: scan.count(|verdict| matches!(verdict, Verdict::Complete { .. })),
@@ -386,10 +389,10 @@ impl Commands {
                     store.upload(&self.root, &known.found).await
                 })
             };
-            match patiently(upload) {
+            match retry(upload) {
                 Ok(manifest) => {
                     println!("{} is copied to {}", shown(&manifest.path), place.uri);
-                    told.copied = Some(as_copied(&manifest));
+                    reported.copied = Some(as_copied(&manifest));
                 }
                 Err(error) => {
                     println!("{error}");
@@ -398,17 +401,17 @@ impl Commands {
             }
         }
         let _ = inventory.leave();
-        Ok(told)
+        Ok(reported)
     }
 
-    fn listed(&self, place: &Where) -> Result<Vec<Manifest>, StoreError> {
+    fn listed(&self, place: &CopyTarget) -> Result<Vec<Manifest>, StoreError> {
         let store = place.open(&self.policy.uid)?;
         block_on(store.list()).map(|listing| listing.manifests)
     }
 }
 
 /// Retries `work` while its error is temporary.
-fn patiently<T>(work: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+fn retry<T>(work: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let since = Instant::now();
     loop {
         match work() {

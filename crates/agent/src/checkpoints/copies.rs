@@ -7,13 +7,13 @@ use crate::checkpoints::{CheckpointManager, block_on, stand_back};
 use crate::panics::catch_parser_panic;
 use checkpoint::budget::Budget;
 use checkpoint::files::Member;
-use checkpoint::found::{Found, Verdict};
+use checkpoint::found::{FoundCheckpoint, Verdict};
 use checkpoint::inventory::Inventory;
-use checkpoint::keep::{Keep, to_delete};
+use checkpoint::keep::{RetentionRules, to_delete};
 use checkpoint::series::{Series, saves};
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
-use protocol::checkpoints::{CheckpointPolicy, Kept, Problem, StorePlace};
+use protocol::checkpoints::{CheckpointPolicy, GoodCheckpoint, Problem, StorePlace};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use store::{Access, Destination, Manifest, Store, StoreError, Trouble};
+use store::{Access, Destination, ErrorKind, Manifest, Store, StoreError};
 
 /// First and longest interval between retries after a failure. The interval doubles in between.
 const AGAIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
@@ -34,7 +34,7 @@ const PARTS_AGAIN: Duration = Duration::from_secs(2);
 
 /// A place in a store, and what it is for.
 #[derive(Clone)]
-pub(super) struct Where {
+pub(super) struct CopyTarget {
     pub uri: String,
     place: StorePlace,
     interval: Duration,
@@ -43,14 +43,14 @@ pub(super) struct Where {
 }
 
 /// The stores of a policy: where checkpoints are kept, then where they are copied to.
-pub(super) fn places(policy: &CheckpointPolicy) -> impl Iterator<Item = Where> {
+pub(super) fn places(policy: &CheckpointPolicy) -> impl Iterator<Item = CopyTarget> {
     let store = policy.store.clone().map(|place| (place, Duration::ZERO, false));
     let backup = policy.backup.clone().map(|backup| (backup.place, Duration::from_secs(backup.interval_seconds), true));
     let all = store.into_iter().chain(backup);
-    all.map(|(place, interval, is_backup)| Where { uri: place.uri.clone(), place, interval, is_backup })
+    all.map(|(place, interval, is_backup)| CopyTarget { uri: place.uri.clone(), place, interval, is_backup })
 }
 
-impl Where {
+impl CopyTarget {
     /// Opens it with the credentials as they are now.
     pub(super) fn open(&self, writer: &str) -> Result<Store, StoreError> {
         open(Destination::parse(&self.uri)?, &self.place, writer)
@@ -93,20 +93,20 @@ fn open(mut destination: Destination, place: &StorePlace, writer: &str) -> Resul
 /// The status of the copies in one store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Standing {
+pub struct CopyStatus {
     /// The store, with the prefix.
     pub uri: String,
     /// Whether a copy that a user requested is still pending.
     pub is_urgent: bool,
     /// The newest copy.
-    pub last: Option<Kept>,
+    pub last: Option<GoodCheckpoint>,
     /// Why the last try failed.
     pub error: Option<String>,
 }
 
 /// The copies of one folder in one store.
 pub(super) struct Copies {
-    place: Where,
+    place: CopyTarget,
     /// Whether the program's files are lost with the pod.
     is_last_chance: bool,
     /// Whether the checkpoints are kept in another store as well.
@@ -123,9 +123,9 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// The retention rules of the store.
-    keep: Keep,
+    keep: RetentionRules,
     /// Good checkpoints to copy.
-    wanted: Vec<Found>,
+    wanted: Vec<FoundCheckpoint>,
     /// Files beside the checkpoints, by folder.
     beside: BTreeMap<String, Vec<Member>>,
     /// Path and time of the checkpoints in the store. `None` until the store has been listed.
@@ -137,7 +137,7 @@ struct State {
     /// Scans so far.
     looks: u64,
     /// The newest copy.
-    last: Option<Kept>,
+    last: Option<GoodCheckpoint>,
     error: Option<StoreError>,
     /// No more checkpoints follow. The wanted ones are copied at once.
     drains: bool,
@@ -148,13 +148,13 @@ struct State {
 }
 
 impl State {
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundCheckpoint) -> bool {
         self.have.as_ref().is_some_and(|have| have.get(&found.path) == Some(&found.modified))
     }
 
     /// Checkpoints that are still to be copied, the newest first. A store gets the newest saves of each series, which
     /// are kept there. A backup gets the newest save.
-    fn waiting(&self, is_backup: bool) -> Vec<&Found> {
+    fn waiting(&self, is_backup: bool) -> Vec<&FoundCheckpoint> {
         let most = match self.keep.retention {
             _ if is_backup => 1,
             0 => usize::MAX,
@@ -185,7 +185,7 @@ impl State {
 
 impl Copies {
     /// Starts the thread. Returns `None` if the kernel denies one.
-    pub(super) fn start(manager: &Arc<CheckpointManager>, place: Where) -> Option<Self> {
+    pub(super) fn start(manager: &Arc<CheckpointManager>, place: CopyTarget) -> Option<Self> {
         let is_last_chance = manager.is_only_copy();
         let is_second = place.is_backup && manager.policy.store.is_some();
         let shared = Arc::<Shared>::default();
@@ -201,13 +201,18 @@ impl Copies {
     }
 
     /// Whether this very checkpoint is in the store.
-    pub(super) fn has(&self, found: &Found) -> bool {
+    pub(super) fn has(&self, found: &FoundCheckpoint) -> bool {
         self.shared.state.lock().has(found)
     }
 
     /// Sets the checkpoints to copy, and the files beside them. The checkpoints are good, or may be together with files
     /// of other workers. `keep` decides which of them stay in the store.
-    pub(super) fn want(&self, found: Vec<Found>, keep: Keep, beside: BTreeMap<String, Vec<Member>>) {
+    pub(super) fn want(
+        &self,
+        found: Vec<FoundCheckpoint>,
+        keep: RetentionRules,
+        beside: BTreeMap<String, Vec<Member>>,
+    ) {
         let mut state = self.shared.state.lock();
         (state.wanted, state.keep, state.beside) = (found, keep, beside);
         state.passed_over.clear();
@@ -239,15 +244,15 @@ impl Copies {
     }
 
     /// Copies pending checkpoints without waiting for the interval.
-    pub(super) fn hurry(&self) {
+    pub(super) fn copy_now(&self) {
         self.shared.state.lock().is_urgent = true;
         self.shared.changed.notify_all();
     }
 
     /// The status of the copies.
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn status(&self) -> CopyStatus {
         let state = self.shared.state.lock();
-        Standing {
+        CopyStatus {
             uri: self.place.uri.clone(),
             is_urgent: state.is_urgent && !state.is_drained,
             last: state.last.clone(),
@@ -263,7 +268,7 @@ impl Copies {
     }
 
     /// The last copy.
-    pub(super) fn last(&self) -> Option<Kept> {
+    pub(super) fn last(&self) -> Option<GoodCheckpoint> {
         self.shared.state.lock().last.clone()
     }
 
@@ -281,7 +286,7 @@ impl Copies {
 }
 
 #[expect(clippy::match_same_arms, reason = "each arm is a rule of its own")]
-fn work(shared: &Shared, place: &Where, manager: &CheckpointManager) {
+fn work(shared: &Shared, place: &CopyTarget, manager: &CheckpointManager) {
     let (root, uid) = (&manager.root, &manager.policy.uid);
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let mut failures = 0_u32;
@@ -353,7 +358,7 @@ fn work(shared: &Shared, place: &Where, manager: &CheckpointManager) {
             }
             // The program still writes the checkpoint, or has removed it. This does not hold for the results of a later
             // scan: the checkpoint may be complete by now, and no scan follows the last one.
-            Err(error) if error.trouble == Trouble::Changed => {
+            Err(error) if error.trouble == ErrorKind::Changed => {
                 if state.looks == look {
                     state.passed_over.extend(found.map(|found| found.path));
                 }
@@ -376,7 +381,7 @@ enum Done {
 }
 
 /// When the next copy is due. A backup from before the agent's start counts.
-fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
+fn next_due(last: Option<&GoodCheckpoint>, interval: Duration) -> Instant {
     let age = last.and_then(|kept| kept.time).map(|time| Timestamp::now().duration_since(time));
     let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or(interval);
     Instant::now() + interval.saturating_sub(age)
@@ -387,7 +392,7 @@ fn next_due(last: Option<&Kept>, interval: Duration) -> Instant {
 pub(super) async fn copy_beside(
     store: &Store,
     root: &Path,
-    found: &Found,
+    found: &FoundCheckpoint,
     beside: &BTreeMap<String, Vec<Member>>,
 ) -> Result<(), StoreError> {
     let folder = found.path.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -403,7 +408,7 @@ pub(super) async fn copy_beside(
     members.sort_by(|a, b| a.path.cmp(&b.path));
     match store.upload_beside(root, folder, &members).await {
         // A growing log is copied with the next checkpoint, as it is then.
-        Err(error) if error.trouble == Trouble::Changed => Ok(()),
+        Err(error) if error.trouble == ErrorKind::Changed => Ok(()),
         other => other,
     }
 }
@@ -414,11 +419,11 @@ pub(super) async fn copy_beside(
 async fn gather(
     manager: &CheckpointManager,
     store: &Store,
-    place: &Where,
-    found: &Found,
+    place: &CopyTarget,
+    found: &FoundCheckpoint,
 ) -> Result<Manifest, StoreError> {
     let round = place.round(&format!("{} {} {}", found.path, found.modified, manager.started));
-    let found = &Found { verdict: put_together(), ..found.clone() };
+    let found = &FoundCheckpoint { verdict: put_together(), ..found.clone() };
     let inventory = Inventory::new(&manager.root, "", "");
     let lacks = |files: &[Member]| {
         inventory.lacks(found, files, &Budget::default()).unwrap_or_else(|error| Some(error.to_string()))
@@ -430,11 +435,11 @@ async fn gather(
         let mut signs = Vec::new();
         loop {
             match store.finish(found, manager.policy.workers, &round, lacks).await {
-                Err(error) if error.trouble == Trouble::Incomplete && !manager.calls_for(&round) => {
+                Err(error) if error.trouble == ErrorKind::Incomplete && !manager.calls_for(&round) => {
                     let message = format!("{}: another attempt has begun", found.path);
-                    return Err(StoreError::new(Trouble::Changed, message));
+                    return Err(StoreError::new(ErrorKind::Changed, message));
                 }
-                Err(error) if error.trouble == Trouble::Incomplete => {
+                Err(error) if error.trouble == ErrorKind::Incomplete => {
                     let seen = store.signs(&found.path, manager.policy.workers, &round).await?;
                     if seen != signs {
                         (signs, since) = (seen, Instant::now());
@@ -460,12 +465,12 @@ pub(super) fn put_together() -> Verdict {
 
 /// Deletes checkpoints that the rules don't keep from the store in which this job keeps its checkpoints. A deletion
 /// that fails is retried with the next copy.
-async fn rotate(store: &Store, uid: &str, keep: &Keep) {
+async fn rotate(store: &Store, uid: &str, keep: &RetentionRules) {
     let Ok(listing) = store.list().await else { return };
     // Checkpoints of other writers may have the same paths. They belong neither to this job nor to its saves.
     let own: Vec<_> = listing.manifests.iter().filter(|manifest| manifest.writer == uid).collect();
     let all: Vec<_> = own.iter().map(|manifest| in_store(manifest, uid)).collect();
-    for path in to_delete(&all, &Keep { backup: None, ..keep.clone() }, Timestamp::now()) {
+    for path in to_delete(&all, &RetentionRules { backup: None, ..keep.clone() }, Timestamp::now()) {
         if let Some(manifest) = own.iter().find(|manifest| manifest.path == path) {
             let _ = store.remove(manifest).await;
         }
@@ -483,7 +488,12 @@ pub(super) struct PartSender {
 
 impl PartSender {
     /// Starts the thread. Returns `None` if the kernel denies one.
-    pub(super) fn start(manager: &Arc<CheckpointManager>, place: &Where, found: &Found, round: &str) -> Option<Self> {
+    pub(super) fn start(
+        manager: &Arc<CheckpointManager>,
+        place: &CopyTarget,
+        found: &FoundCheckpoint,
+        round: &str,
+    ) -> Option<Self> {
         let stop = Arc::<AtomicBool>::default();
         let (theirs, manager, place) = (Arc::clone(&stop), Arc::clone(manager), place.clone());
         let (path, members) = (found.path.clone(), found.members.clone());
@@ -496,7 +506,7 @@ impl PartSender {
                 tokio::select! {
                     sent = sent => sent,
                     () = stopped(&theirs) => {
-                        Err(StoreError::new(Trouble::Changed, format!("{}: it is not asked for any more", found.path)))
+                        Err(StoreError::new(ErrorKind::Changed, format!("{}: it is not asked for any more", found.path)))
                     }
                 }
             });
@@ -515,7 +525,8 @@ impl PartSender {
     /// The result of the sending.
     pub(super) fn end(mut self) -> Result<(), StoreError> {
         let thread = self.thread.take();
-        let failed = || Err(StoreError::new(Trouble::Local, format!("{}: the thread that sends it failed", self.path)));
+        let failed =
+            || Err(StoreError::new(ErrorKind::Local, format!("{}: the thread that sends it failed", self.path)));
         thread.map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| failed()))
     }
 }
@@ -533,6 +544,6 @@ async fn stopped(stop: &AtomicBool) {
 }
 
 /// The copy for the status, with the time at which it was complete.
-pub(super) fn copied(manifest: &Manifest) -> Kept {
-    Kept { time: Some(manifest.stored), ..kept(&manifest.found(), None) }
+pub(super) fn copied(manifest: &Manifest) -> GoodCheckpoint {
+    GoodCheckpoint { time: Some(manifest.stored), ..kept(&manifest.found(), None) }
 }

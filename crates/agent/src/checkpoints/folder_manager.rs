@@ -1,30 +1,30 @@
 //! Manages one folder of checkpoints.
 
-use crate::checkpoints::choice::{Choice, From};
-use crate::checkpoints::copies::{Copies, PartSender, Where, open_uri, places, put_together};
+use crate::checkpoints::choice::{CheckpointOrigin, ResumeChoice};
+use crate::checkpoints::copies::{Copies, CopyTarget, PartSender, open_uri, places, put_together};
 use crate::checkpoints::found::{bad_ones, depth, kept, look_at, verify_for_start};
 use crate::checkpoints::heartbeat::Heartbeat;
 use crate::checkpoints::problem::{doubt, failed, refused};
 use crate::checkpoints::start::{Work, is_own_failure};
-use crate::checkpoints::{CheckpointManager, Until, block_on, stand_back};
+use crate::checkpoints::{AttemptStage, CheckpointManager, block_on, stand_back};
 use crate::gang::judge::alone;
 use crate::now;
 use crate::panics::catch_parser_panic;
 use checkpoint::best::{BEST, link_best, unlink_best};
 use checkpoint::budget::Budget;
-use checkpoint::choose::{Candidate, Doubt, Place, Query, Start, Wish, choose};
+use checkpoint::choose::{Candidate, Doubt, Location, Query, Start, Wish, choose};
 use checkpoint::files::Member;
 use checkpoint::folder::Folder;
-use checkpoint::found::{Depth, Found, Verdict};
-use checkpoint::inventory::{Inventory, Known, Proofs, Read, Reading, Scan, Stage};
-use checkpoint::keep::{Keep, Mode, saves_to_delete};
+use checkpoint::found::{Depth, FoundCheckpoint, Verdict};
+use checkpoint::inventory::{Inventory, KnownCheckpoint, Proofs, Read, Reading, Scan, Stage};
+use checkpoint::keep::{Mode, RetentionRules, saves_to_delete};
 use checkpoint::remove::{empty_trash, remove_save};
 use checkpoint::series::{Series, saves};
 use checkpoint::space::{nearly_full, space};
 use checkpoint::wording::shown;
 use jiff::{SignedDuration, Timestamp};
 use protocol::attempt::AttemptEnd;
-use protocol::checkpoints::{CheckpointPolicy, Checkpoints, Kept, Problem, ProblemKind};
+use protocol::checkpoints::{CheckpointPolicy, Checkpoints, GoodCheckpoint, Problem, ProblemKind};
 use protocol::report::{LaunchError, LaunchErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use store::{Manifest, StoreError, Trouble};
+use store::{ErrorKind, Manifest, StoreError};
 
 /// Rate limit for reading checkpoints, in bytes per second, so that the training's own reads do not wait.
 const PACE: u64 = 256 << 20;
@@ -62,7 +62,7 @@ pub(super) struct FolderManager<'a> {
     inventory: Inventory,
     started: Timestamp,
     attempt: u32,
-    resumed: Option<Kept>,
+    resumed: Option<GoodCheckpoint>,
     /// Whether it is known if the checkpoint that the attempt began with has worked.
     is_judged: bool,
     deleted: u64,
@@ -138,9 +138,9 @@ impl<'a> FolderManager<'a> {
 
     /// Chooses the checkpoint that the attempt begins with. Waits while something that the choice depends on can't be
     /// read. The error says what could not be read, or why the attempt can't start.
-    pub(super) fn choose(&mut self) -> Result<Choice, LaunchError> {
+    pub(super) fn choose(&mut self) -> Result<ResumeChoice, LaunchError> {
         let since = Instant::now();
-        let mut told = String::new();
+        let mut reported = String::new();
         self.inventory.await_turn(Timestamp::now());
         loop {
             let hindrance = match self.decide()? {
@@ -148,17 +148,17 @@ impl<'a> FolderManager<'a> {
                 Err(hindrance) => hindrance,
             };
             let LaunchError { kind, message } = hindrance;
-            if told != message {
+            if reported != message {
                 self.manager.log.say(format_args!("the attempt waits: {message}"));
                 let problem = match kind {
                     LaunchErrorKind::FolderInUse => ProblemKind::Shared,
                     _ => ProblemKind::Unreadable,
                 };
                 let problems = vec![Problem { kind: problem, message: message.clone() }];
-                self.manager.tell(Checkpoints { problems, ..Checkpoints::default() });
-                told.clone_from(&message);
+                self.manager.publish(Checkpoints { problems, ..Checkpoints::default() });
+                reported.clone_from(&message);
             }
-            if since.elapsed() >= self.manager.patience() || self.manager.until() != Until::Run {
+            if since.elapsed() >= self.manager.patience() || self.manager.until() != AttemptStage::Run {
                 // Another attempt tries again.
                 let waited = since.elapsed().as_secs();
                 return Err(LaunchError { kind, message: format!("{message} (waited for {waited} s)") });
@@ -168,7 +168,7 @@ impl<'a> FolderManager<'a> {
     }
 
     /// Chooses the checkpoint that the attempt begins with. The inner error says what the attempt has to wait for.
-    fn decide(&mut self) -> Result<Result<Choice, LaunchError>, LaunchError> {
+    fn decide(&mut self) -> Result<Result<ResumeChoice, LaunchError>, LaunchError> {
         let policy = self.manager.current_policy();
         // Before the scan, which orders new checkpoints after those of the stores.
         let listed: Vec<_> = places(&policy).map(|place| (self.listed(&place), place)).collect();
@@ -201,8 +201,8 @@ impl<'a> FolderManager<'a> {
             Start::From(found, place) => {
                 let path = self.manager.root.join(&found.path);
                 let from = match place {
-                    Place::Volume => From::Here,
-                    Place::Store(uri) => From::Store(uri),
+                    Location::Volume => CheckpointOrigin::Here,
+                    Location::Store(uri) => CheckpointOrigin::Store(uri),
                 };
                 Some((*found, path, from))
             }
@@ -222,7 +222,7 @@ impl<'a> FolderManager<'a> {
         let path_shown = path.display();
         self.manager.log.say(format_args!("resumes from {path_shown}{at}; read {read} bytes to verify its {bytes}"));
         self.resumed = Some(kept.clone());
-        Ok(Ok(Choice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice }))
+        Ok(Ok(ResumeChoice { path: path.to_string_lossy().into_owned(), from: Some(kept), fetched: from, ..choice }))
     }
 
     /// Scans the folder before the program starts. Checkpoints that are there already are not the program's own.
@@ -241,7 +241,7 @@ impl<'a> FolderManager<'a> {
     }
 
     /// Everything that the choice depends on.
-    fn query(&self, policy: &CheckpointPolicy, scan: &Scan, listed: &[(Listed, Where)]) -> Query {
+    fn query(&self, policy: &CheckpointPolicy, scan: &Scan, listed: &[(Listed, CopyTarget)]) -> Query {
         let (uid, inventory) = (&policy.uid, &self.inventory);
         let manifests = || listed.iter().flat_map(|(list, place)| list.iter().flatten().map(move |it| (it, place)));
         let used = self.manager.wish_used(policy);
@@ -256,12 +256,12 @@ impl<'a> FolderManager<'a> {
         let counts_there = |manifest: &Manifest| {
             manifest.writer == *uid && inventory.is_since_wish(manifest.order) && is_since_request(manifest)
         };
-        let is_copy = |known: &Known| {
+        let is_copy = |known: &KnownCheckpoint| {
             let same = |it: &Manifest| it.path == known.found.path && it.modified == known.found.modified;
             manifests().any(|(manifest, _)| counts_there(manifest) && same(manifest))
         };
         // If the ledger was lost, the time decides.
-        let is_since = |known: &Known| {
+        let is_since = |known: &KnownCheckpoint| {
             let path = &known.found.path;
             inventory.is_new() && used.is_some_and(|used| known.found.modified >= used) && !inventory.is_others(path)
         };
@@ -277,7 +277,7 @@ impl<'a> FolderManager<'a> {
         });
         let candidates: Vec<_> = on_volume.chain(in_stores).collect();
         let is_there = |counts: bool| {
-            let on_volume = candidates.iter().filter(|it| it.place == Place::Volume);
+            let on_volume = candidates.iter().filter(|it| it.place == Location::Volume);
             on_volume.into_iter().any(|it| (it.counts || !counts) && it.found.is_good())
         };
         // A checkpoint in the backup was on the volume before. It still is, unless the volume was replaced.
@@ -298,13 +298,13 @@ impl<'a> FolderManager<'a> {
     }
 
     /// Chooses a checkpoint and verifies it first. A checkpoint in a store is fetched before it is verified.
-    fn chosen_of(&mut self, query: Query, listed: &[(Listed, Where)]) -> checkpoint::choose::Choice {
+    fn chosen_of(&mut self, query: Query, listed: &[(Listed, CopyTarget)]) -> checkpoint::choose::Choice {
         let budget = self.budget();
         let (manager, inventory) = (self.manager, &mut self.inventory);
         let depth = depth(&manager.policy);
         choose(query, |candidate| match &candidate.place {
-            Place::Volume => verify_for_start(inventory, &candidate.found, depth, &budget).map(drop),
-            Place::Store(uri) => {
+            Location::Volume => verify_for_start(inventory, &candidate.found, depth, &budget).map(drop),
+            Location::Store(uri) => {
                 let of = listed.iter().find(|(_, place)| place.uri == *uri);
                 let Some((Ok(manifests), place)) = of else { return Err(Doubt::Bad("it is gone".into())) };
                 let is_it = |it: &&Manifest| it.path == candidate.found.path && it.modified == candidate.found.modified;
@@ -313,7 +313,7 @@ impl<'a> FolderManager<'a> {
                 let restore = store.restore_with_beside(manifest, &manager.root);
                 for_start(manager, None, uri, restore).map_err(|error| doubt(&error))?;
                 // The bytes are those that were uploaded. Whether they can be loaded depends on their format.
-                let restored = Found { members: Vec::new(), ..candidate.found.clone() };
+                let restored = FoundCheckpoint { members: Vec::new(), ..candidate.found.clone() };
                 verify_for_start(inventory, &restored, depth, &budget).map(drop)
             }
         })
@@ -321,7 +321,10 @@ impl<'a> FolderManager<'a> {
 
     /// The checkpoint of `resumeFrom`, which has to be good. From now on the job's own checkpoints take precedence over
     /// it.
-    fn wished(&mut self, policy: &CheckpointPolicy) -> Result<(Found, PathBuf, From), LaunchError> {
+    fn wished(
+        &mut self,
+        policy: &CheckpointPolicy,
+    ) -> Result<(FoundCheckpoint, PathBuf, CheckpointOrigin), LaunchError> {
         let from = policy.resume_from.clone().unwrap_or_default();
         let name = match policy.request {
             Some(_) => format!("restart --from {from}"),
@@ -329,9 +332,9 @@ impl<'a> FolderManager<'a> {
         };
         let (path, place) = if from.contains("://") {
             let path = self.fetch(policy, &from)?;
-            (path, From::Uri(from.clone()))
+            (path, CheckpointOrigin::Uri(from.clone()))
         } else {
-            (PathBuf::from(&from), From::Here)
+            (PathBuf::from(&from), CheckpointOrigin::Here)
         };
         let found = look_at(&path, depth(policy), &self.manager.proofs, &self.budget());
         let found = found.map_err(|doubt| refused(doubt, &name))?;
@@ -339,7 +342,7 @@ impl<'a> FolderManager<'a> {
         let known = path.strip_prefix(&self.manager.root).unwrap_or(&path).to_string_lossy().into_owned();
         self.inventory.use_wish(policy.wish().unwrap_or_default());
         self.manager.use_wish(policy);
-        Ok((Found { path: known, ..found }, path, place))
+        Ok((FoundCheckpoint { path: known, ..found }, path, place))
     }
 
     fn fetch(&self, policy: &CheckpointPolicy, uri: &str) -> Result<PathBuf, LaunchError> {
@@ -353,7 +356,7 @@ impl<'a> FolderManager<'a> {
     }
 
     /// Lists the checkpoints of a store.
-    fn listed(&mut self, place: &Where) -> Listed {
+    fn listed(&mut self, place: &CopyTarget) -> Listed {
         let list = async { place.open(&self.manager.policy.uid)?.list().await };
         let listing = for_start(self.manager, Some(self.manager.patience()), &place.uri, list)?;
         for unreadable in &listing.unreadable {
@@ -365,13 +368,13 @@ impl<'a> FolderManager<'a> {
     }
 
     /// Fetches what the first worker has fetched, for a worker with a folder of its own.
-    pub(super) fn fetch_as_chosen(&mut self, choice: &Choice) -> Result<(), LaunchError> {
+    pub(super) fn fetch_as_chosen(&mut self, choice: &ResumeChoice) -> Result<(), LaunchError> {
         self.see_what_is_there();
         self.resumed.clone_from(&choice.from);
         match &choice.fetched {
-            From::Here => Ok(()),
-            From::Uri(uri) => self.fetch(&self.manager.policy, uri).map(drop),
-            From::Store(uri) => {
+            CheckpointOrigin::Here => Ok(()),
+            CheckpointOrigin::Uri(uri) => self.fetch(&self.manager.policy, uri).map(drop),
+            CheckpointOrigin::Store(uri) => {
                 let path = choice.from.as_ref().map(|kept| kept.path.clone()).unwrap_or_default();
                 let place = places(&self.manager.policy).find(|place| place.uri == *uri);
                 let fetch = || {
@@ -385,7 +388,7 @@ impl<'a> FolderManager<'a> {
                 };
                 let since = Instant::now();
                 while fetch().is_none() {
-                    if since.elapsed() >= FETCH || self.manager.until() != Until::Run {
+                    if since.elapsed() >= FETCH || self.manager.until() != AttemptStage::Run {
                         let message = format!("{path} could not be fetched from {uri}, as the first worker has");
                         return Err(LaunchError { kind: LaunchErrorKind::StorageUnavailable, message });
                     }
@@ -398,8 +401,8 @@ impl<'a> FolderManager<'a> {
 
     /// Scans the folder, deletes checkpoints that the rules don't keep, requests copies, and reports the result.
     /// Returns how long the scan took, without waits.
-    pub(super) fn look(&mut self, policy: &CheckpointPolicy, until: Until) -> Duration {
-        let is_last = until != Until::Run;
+    pub(super) fn look(&mut self, policy: &CheckpointPolicy, until: AttemptStage) -> Duration {
+        let is_last = until != AttemptStage::Run;
         let began = Instant::now();
         let mut now = Timestamp::now();
         let budget = self.budget().bytes_per_second(PACE).time(LOOK);
@@ -417,7 +420,7 @@ impl<'a> FolderManager<'a> {
         // here.
         let run = self.manager.current.get();
         let is_done = run.is_some_and(|run| run.observations.snapshot().0.exit_code == Some(0));
-        let is_awaited = (until == Until::Pod && !policy.shared) || is_done;
+        let is_awaited = (until == AttemptStage::Pod && !policy.shared) || is_done;
         self.read_on(&mut scan, most, now, is_last, is_awaited);
         if is_last && is_awaited {
             self.inventory.prove(&mut scan, most, now, &budget);
@@ -441,21 +444,21 @@ impl<'a> FolderManager<'a> {
             && !self.copies.iter().filter(|copies| copies.is_needed()).all(|copies| copies.drain(TELL))
         {
             // The status shows what the end of the pod waits for.
-            self.manager.tell(self.describe(policy, &scan));
+            self.manager.publish(self.describe(policy, &scan));
         }
         if is_first {
             self.note_put_together(&mut scan);
-            let told = self.describe(policy, &scan);
+            let reported = self.describe(policy, &scan);
             if is_done && policy.shared {
-                self.link_best(told.best.as_ref());
+                self.link_best(reported.best.as_ref());
             }
-            self.manager.tell(told);
+            self.manager.publish(reported);
         }
         if is_last {
             self.manager.call_done();
         }
         // Between two attempts in this pod the job keeps the folder.
-        if until == Until::Pod {
+        if until == AttemptStage::Pod {
             self.heartbeat = None;
             let _ = self.inventory.leave();
         }
@@ -501,13 +504,13 @@ impl<'a> FolderManager<'a> {
 
     /// Whether the end of the pod waits for this scan. A scan that began before the program's end is followed by
     /// another one, and what it waits for may be called off.
-    fn is_leaving(&self, until: Until) -> bool {
-        until == Until::Pod && self.manager.until() == Until::Pod
+    fn is_leaving(&self, until: AttemptStage) -> bool {
+        until == AttemptStage::Pod && self.manager.until() == AttemptStage::Pod
     }
 
     /// Uploads this worker's files when the first worker's agent asks for them, to a store or to the backup. Then
     /// removes older uploaded files from this worker's own folder.
-    fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, until: Until) {
+    fn join_in(&mut self, policy: &CheckpointPolicy, scan: &Scan, until: AttemptStage) {
         let places: Vec<_> = places(policy).collect();
         if places.is_empty() {
             return;
@@ -528,14 +531,14 @@ impl<'a> FolderManager<'a> {
             }
             std::thread::sleep(Duration::from_secs(1));
         }
-        if until != Until::Run {
+        if until != AttemptStage::Run {
             self.sender = None;
         }
         self.drop_old_parts(policy, scan);
     }
 
     /// Sends the files of one round after the other in another thread, which has no time limit.
-    fn send_parts(&mut self, places: &[Where], rounds: &[(String, String)], scan: &Scan) {
+    fn send_parts(&mut self, places: &[CopyTarget], rounds: &[(String, String)], scan: &Scan) {
         let is_called = |round: &str| rounds.iter().any(|(_, called)| called == round);
         if let Some(sender) = self.sender.take_if(|sender| sender.is_done() || !is_called(&sender.round))
             && sender.is_done()
@@ -552,7 +555,7 @@ impl<'a> FolderManager<'a> {
         for (path, round) in rounds {
             let Some(place) = places.iter().find(|place| place.is_for(round)) else { continue };
             let found = scan.found.iter().find(|known| known.found.path == *path).map(|known| known.found.clone());
-            let found = found.unwrap_or_else(|| Found::nothing_at(path));
+            let found = found.unwrap_or_else(|| FoundCheckpoint::nothing_at(path));
             // A checkpoint that was sent before all of it was written is sent again.
             if self.sender.is_none() && self.sent.get(round) != Some(&found.members) {
                 self.sender = PartSender::start(self.manager, place, &found, round);
@@ -570,7 +573,7 @@ impl<'a> FolderManager<'a> {
         for save in saves.iter().filter(|save| retention > 0 && save.position.is_some()) {
             let later = |series: &Series| saves.iter().filter(|other| other.supersedes(save, series)).count();
             if save.series.iter().all(|series| later(series) >= retention) {
-                let files: Vec<&Found> = save.items.iter().map(|known| &known.found).collect();
+                let files: Vec<&FoundCheckpoint> = save.items.iter().map(|known| &known.found).collect();
                 if let Err(error) = remove_save(&root, &files, &Budget::default()) {
                     self.manager.log.say(error);
                 }
@@ -623,7 +626,7 @@ impl<'a> FolderManager<'a> {
         if !self.manager.is_sharded() {
             return;
         }
-        let is_incomplete = |known: &Known| matches!(known.found.verdict, Verdict::Incomplete { .. });
+        let is_incomplete = |known: &KnownCheckpoint| matches!(known.found.verdict, Verdict::Incomplete { .. });
         for known in scan.found.iter_mut().filter(|known| known.own && is_incomplete(known)) {
             if self.copies.iter().any(|copies| copies.has(&known.found)) {
                 (known.found.verdict, known.found.depth) = (put_together(), Depth::Content);
@@ -635,10 +638,10 @@ impl<'a> FolderManager<'a> {
     /// The job's good checkpoints, the newest first. Where other workers have files of them, it includes those that may
     /// be good. While the program runs, it excludes incomplete checkpoints of an earlier attempt, because some workers
     /// may have rewritten their files and others not yet.
-    fn to_copy(&self, scan: &Scan, now: Timestamp, until: Until) -> Vec<Found> {
-        let may_be = |known: &Known| {
+    fn to_copy(&self, scan: &Scan, now: Timestamp, until: AttemptStage) -> Vec<FoundCheckpoint> {
+        let may_be = |known: &KnownCheckpoint| {
             let is_part = matches!(known.found.verdict, Verdict::Incomplete { .. });
-            let is_of_now = until != Until::Run || known.found.modified >= self.started;
+            let is_of_now = until != AttemptStage::Run || known.found.modified >= self.started;
             self.manager.is_sharded() && is_part && is_of_now && known.is_quiet(now)
         };
         let own = scan.found.iter().filter(|known| known.own && (known.is_proven() || may_be(known)));
@@ -655,7 +658,7 @@ impl<'a> FolderManager<'a> {
         let keep = keep(policy, self.resumed.as_ref(), copied, scan);
         let mut gone = BTreeSet::new();
         for save in saves_to_delete(&scan.found, &keep, now) {
-            let files: Vec<&Found> = save.iter().map(|known| &known.found).collect();
+            let files: Vec<&FoundCheckpoint> = save.iter().map(|known| &known.found).collect();
             match remove_save(&root, &files, budget) {
                 Ok(()) => gone.extend(files.into_iter().map(|found| found.path.clone())),
                 Err(error) => self.manager.log.say(error),
@@ -666,7 +669,7 @@ impl<'a> FolderManager<'a> {
     }
 
     /// Gives the best checkpoint of a finished job a stable path.
-    fn link_best(&self, best: Option<&Kept>) {
+    fn link_best(&self, best: Option<&GoodCheckpoint>) {
         let Some(best) = best else { return };
         match Folder::root(&self.manager.root).and_then(|root| link_best(&root, &best.path)) {
             Ok(true) => {}
@@ -679,7 +682,7 @@ impl<'a> FolderManager<'a> {
     }
 
     fn describe(&self, policy: &CheckpointPolicy, scan: &Scan) -> Checkpoints {
-        let written = |known: &&Known| known.found.is_good() && known.stage == Stage::Written;
+        let written = |known: &&KnownCheckpoint| known.found.is_good() && known.stage == Stage::Written;
         let latest = scan.found.iter().find(written).map(|known| kept(&known.found, None));
         let space = Folder::root(&self.manager.root).and_then(|root| space(&root)).ok();
         let best = policy.keep_best.as_ref().and_then(|by| {
@@ -712,7 +715,12 @@ impl<'a> FolderManager<'a> {
         }
     }
 
-    fn problems(&self, scan: &Scan, latest: Option<&Kept>, space: Option<checkpoint::space::Space>) -> Vec<Problem> {
+    fn problems(
+        &self,
+        scan: &Scan,
+        latest: Option<&GoodCheckpoint>,
+        space: Option<checkpoint::space::Space>,
+    ) -> Vec<Problem> {
         let mut problems = bad_ones(scan);
         if let Some(message) = space.and_then(|space| nearly_full(&space, latest.map(|latest| latest.bytes))) {
             problems.push(Problem { kind: ProblemKind::NearlyFull, message });
@@ -747,7 +755,7 @@ fn for_start<T>(
 ) -> Result<T, StoreError> {
     let since = Instant::now();
     let given_up = async {
-        while manager.until() == Until::Run && most.is_none_or(|most| since.elapsed() < most) {
+        while manager.until() == AttemptStage::Run && most.is_none_or(|most| since.elapsed() < most) {
             tokio::time::sleep(CALLED_OFF).await;
         }
     };
@@ -758,7 +766,7 @@ fn for_start<T>(
                 let waited = since.elapsed().as_secs();
                 let remedy = "Check that the endpoint is that of the store, and how much lies below the prefix";
                 let why = format!("{uri}: it has answered for {waited} s and is not done. {remedy}");
-                Err(StoreError::new(Trouble::Unavailable, why))
+                Err(StoreError::new(ErrorKind::Unavailable, why))
             }
         }
     })
@@ -768,8 +776,8 @@ fn for_start<T>(
 type Listed = Result<Vec<Manifest>, StoreError>;
 
 /// A choice that begins at step 0.
-fn checkpoint_choice(policy: &CheckpointPolicy, attempt: u32) -> Choice {
-    Choice { uid: policy.uid.clone(), attempt, ..Choice::default() }
+fn checkpoint_choice(policy: &CheckpointPolicy, attempt: u32) -> ResumeChoice {
+    ResumeChoice { uid: policy.uid.clone(), attempt, ..ResumeChoice::default() }
 }
 
 fn in_use(others: &[String]) -> String {
@@ -792,12 +800,12 @@ fn none_usable(why: &str) -> LaunchError {
 /// The retention rules of the policy.
 pub(super) fn keep(
     policy: &CheckpointPolicy,
-    resumed: Option<&Kept>,
+    resumed: Option<&GoodCheckpoint>,
     copied: Option<BTreeSet<String>>,
     scan: &Scan,
-) -> Keep {
+) -> RetentionRules {
     let mode = |max: bool| if max { Mode::Max } else { Mode::Min };
-    Keep {
+    RetentionRules {
         retention: policy.retention(),
         best: policy.keep_best.as_ref().map(|best| (best.metric.clone(), mode(best.max))),
         resumed_from: resumed.map(|kept| kept.path.clone()),

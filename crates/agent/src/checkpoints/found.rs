@@ -2,11 +2,11 @@
 
 use checkpoint::budget::Budget;
 use checkpoint::choose::Doubt;
-use checkpoint::found::{Depth, Found, Verdict};
-use checkpoint::inventory::{Inventory, Known, Proofs, Scan};
+use checkpoint::found::{Depth, FoundCheckpoint, Verdict};
+use checkpoint::inventory::{Inventory, KnownCheckpoint, Proofs, Scan};
 use checkpoint::wording::shown;
 use jiff::Timestamp;
-use protocol::checkpoints::{CheckpointPolicy, Kept, Problem, ProblemKind};
+use protocol::checkpoints::{CheckpointPolicy, GoodCheckpoint, Problem, ProblemKind};
 use std::path::Path;
 use std::{fs, io};
 use store::StoreError;
@@ -40,7 +40,12 @@ pub(super) fn depth(policy: &CheckpointPolicy) -> Depth {
     if policy.structure_only { Depth::Structure } else { Depth::Content }
 }
 
-fn verify(inventory: &mut Inventory, found: &Found, depth: Depth, budget: &Budget) -> io::Result<Known> {
+fn verify(
+    inventory: &mut Inventory,
+    found: &FoundCheckpoint,
+    depth: Depth,
+    budget: &Budget,
+) -> io::Result<KnownCheckpoint> {
     match depth {
         Depth::Structure => inventory.verify_structure(found, Timestamp::now(), budget),
         Depth::Content => inventory.verify(found, true, Timestamp::now(), budget),
@@ -50,10 +55,10 @@ fn verify(inventory: &mut Inventory, found: &Found, depth: Depth, budget: &Budge
 /// Verifies a checkpoint before an attempt resumes from it.
 pub(super) fn verify_for_start(
     inventory: &mut Inventory,
-    found: &Found,
+    found: &FoundCheckpoint,
     depth: Depth,
     budget: &Budget,
-) -> Result<Found, Doubt> {
+) -> Result<FoundCheckpoint, Doubt> {
     match verify(inventory, found, depth, budget) {
         Ok(known) if known.found.is_good() => Ok(known.found),
         Ok(known) => Err(Doubt::Bad(describe(&known.found.verdict))),
@@ -62,8 +67,8 @@ pub(super) fn verify_for_start(
     }
 }
 
-pub(super) fn kept(found: &Found, metric: Option<f64>) -> Kept {
-    Kept {
+pub(super) fn kept(found: &FoundCheckpoint, metric: Option<f64>) -> GoodCheckpoint {
+    GoodCheckpoint {
         path: found.path.clone(),
         step: found.step,
         epoch: found.epoch,
@@ -89,7 +94,7 @@ pub(super) fn failing(error: &StoreError) -> Problem {
 
 /// Verifies one checkpoint that a user named. A checkpoint in the proofs is not read again. Files beside it do not
 /// matter.
-pub(super) fn look_at(path: &Path, depth: Depth, proofs: &Proofs, budget: &Budget) -> Result<Found, Doubt> {
+pub(super) fn look_at(path: &Path, depth: Depth, proofs: &Proofs, budget: &Budget) -> Result<FoundCheckpoint, Doubt> {
     let bad = |why: &str| Err(Doubt::Bad(why.to_owned()));
     let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return bad("it names no checkpoint");
@@ -102,7 +107,7 @@ pub(super) fn look_at(path: &Path, depth: Depth, proofs: &Proofs, budget: &Budge
         Err(error) => return Err(Doubt::Unread(format!("it can't be read: {error}"))),
     };
     let mut inventory = Inventory::new(parent, "", "").with_proofs(proofs);
-    let named = Found { path: name.to_owned(), folder, ..Found::nothing_at(name) };
+    let named = FoundCheckpoint { path: name.to_owned(), folder, ..FoundCheckpoint::nothing_at(name) };
     match verify(&mut inventory, &named, depth, budget) {
         Ok(known) if known.found.is_good() => Ok(known.found),
         Ok(known) => Err(Doubt::Bad(describe(&known.found.verdict))),

@@ -3,7 +3,7 @@
 
 use crate::checkpoints::{CheckpointManager, stand_back};
 use checkpoint::folder::Folder;
-use checkpoint::ledger::{self, Turn};
+use checkpoint::ledger::{self, RootClaim};
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Heartbeat {
                 }
                 // Under the lock, so that no heartbeat follows the end.
                 if let Ok(root) = Folder::root(&root) {
-                    let _ = ledger::heartbeat(&root, &uid, &job, Turn::Holds, Timestamp::now());
+                    let _ = ledger::heartbeat(&root, &uid, &job, RootClaim::Holds, Timestamp::now());
                 }
             }
         };

@@ -15,8 +15,8 @@ mod problem;
 mod start;
 
 use crate::agent_log::AgentLog;
-use crate::checkpoints::choice::{Choice, NoRounds, ROUNDS, Rounds};
-pub use crate::checkpoints::copies::Standing;
+use crate::checkpoints::choice::{NoRounds, ROUNDS, ResumeChoice, Rounds};
+pub use crate::checkpoints::copies::CopyStatus;
 use crate::checkpoints::copies::{Copies, places};
 use crate::checkpoints::folder_manager::FolderManager;
 use crate::gang::{self, read_key};
@@ -108,17 +108,17 @@ struct UsedWish {
 }
 
 impl UsedWish {
-    fn of(past: &GangPast) -> Option<Self> {
+    fn from_past(past: &GangPast) -> Option<Self> {
         Some(Self { time: past.wish_used?, request: past.request.clone() })
     }
 }
 
 #[derive(Default)]
 struct State {
-    chosen: Option<Result<Choice, LaunchError>>,
-    told: Option<Checkpoints>,
+    chosen: Option<Result<ResumeChoice, LaunchError>>,
+    published: Option<Checkpoints>,
     /// What is still to be done.
-    until: Until,
+    until: AttemptStage,
     has_settled: bool,
     /// The work that was requested last waits for the work before it.
     is_pending: bool,
@@ -128,7 +128,7 @@ struct State {
 
 /// What is still to be done in an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Until {
+pub(super) enum AttemptStage {
     /// The program runs.
     #[default]
     Run,
@@ -178,7 +178,7 @@ impl CheckpointManager {
             read_at_end: AtomicU64::new(0),
             thread: Mutex::default(),
             copies: Mutex::default(),
-            wish_used: Mutex::new(gang.and_then(|gang| UsedWish::of(&gang.past))),
+            wish_used: Mutex::new(gang.and_then(|gang| UsedWish::from_past(&gang.past))),
             in_gang: gang.is_some(),
             unjudged: Mutex::default(),
             has_left: AtomicBool::new(false),
@@ -195,7 +195,12 @@ impl CheckpointManager {
     ///
     /// # Errors
     /// Only where the kernel denies a thread.
-    pub fn begin(self: &Arc<Self>, attempt: u32, given: Option<Choice>, before: Option<&AttemptEnd>) -> io::Result<()> {
+    pub fn begin(
+        self: &Arc<Self>,
+        attempt: u32,
+        given: Option<ResumeChoice>,
+        before: Option<&AttemptEnd>,
+    ) -> io::Result<()> {
         let before = before.cloned();
         // Stops the reads of earlier attempts, so that this one does not wait for them.
         self.stop.lock().store(true, Ordering::Relaxed);
@@ -208,8 +213,8 @@ impl CheckpointManager {
     /// Only where the kernel denies a thread.
     pub fn finish(self: &Arc<Self>, attempt: u32) -> io::Result<()> {
         self.work_on(move |manager| {
-            manager.state.lock().until = Until::Pod;
-            FolderManager::new(manager, attempt).look(&manager.current_policy(), Until::Pod);
+            manager.state.lock().until = AttemptStage::Pod;
+            FolderManager::new(manager, attempt).look(&manager.current_policy(), AttemptStage::Pod);
         })
     }
 
@@ -249,8 +254,8 @@ impl CheckpointManager {
             stand_back();
             // Two threads in one folder would get in each other's way.
             let _ = before.map(thread::JoinHandle::join);
-            let told = manager.state.lock().told.take();
-            *manager.state.lock() = State { told, ..State::default() };
+            let reported = manager.state.lock().published.take();
+            *manager.state.lock() = State { published: reported, ..State::default() };
             if catch_parser_panic(|| work(&manager)).is_none() {
                 // A start from step 0 instead would lose the existing checkpoints.
                 let message = "choosing the checkpoint to resume from failed because of a bug in the agent".to_owned();
@@ -263,32 +268,32 @@ impl CheckpointManager {
     }
 
     /// The checkpoint that the run resumes from, once it is chosen. The error says why the run can't start.
-    pub fn chosen(&self) -> Option<Result<Choice, LaunchError>> {
+    pub fn chosen(&self) -> Option<Result<ResumeChoice, LaunchError>> {
         let state = self.state.lock();
         state.chosen.clone().filter(|_| !state.is_pending)
     }
 
     /// The status of the checkpoints that this agent manages.
-    pub fn told(&self) -> Option<Checkpoints> {
-        self.state.lock().told.clone()
+    pub fn status(&self) -> Option<Checkpoints> {
+        self.state.lock().published.clone()
     }
 
     /// The program has ended, and the pod will. Returns how long it is worth waiting for [`CheckpointManager::has_settled`].
     pub fn look_a_last_time(&self) -> Duration {
-        self.end_run(Until::Pod);
+        self.end_run(AttemptStage::Pod);
         if self.is_only_copy() { LAST_COPY } else { LAST_LOOK }
     }
 
     /// The program has ended, and another attempt may follow in this pod. Returns how long it is worth waiting for
     /// [`CheckpointManager::has_settled`].
     pub fn end_attempt(&self) -> Duration {
-        self.end_run(Until::Attempt);
+        self.end_run(AttemptStage::Attempt);
         LAST_LOOK
     }
 
-    fn end_run(&self, until: Until) {
+    fn end_run(&self, until: AttemptStage) {
         let mut state = self.state.lock();
-        if state.until == Until::Run {
+        if state.until == AttemptStage::Run {
             self.read_at_end.store(self.read.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         state.until = until;
@@ -306,7 +311,7 @@ impl CheckpointManager {
     }
 
     /// What is still to be done.
-    fn until(&self) -> Until {
+    fn until(&self) -> AttemptStage {
         self.state.lock().until
     }
 
@@ -393,7 +398,7 @@ impl CheckpointManager {
         format!("{}:{}", variable("MASTER_ADDR").unwrap_or_default(), self.policy.port)
     }
 
-    fn work(self: &Arc<Self>, attempt: u32, given: Option<Choice>, before: Option<&AttemptEnd>) {
+    fn work(self: &Arc<Self>, attempt: u32, given: Option<ResumeChoice>, before: Option<&AttemptEnd>) {
         if self.index != 0 && self.policy.shared {
             return self.choose(Ok(given.unwrap_or_default()));
         }
@@ -413,7 +418,7 @@ impl CheckpointManager {
         loop {
             let until = self.until();
             let took = folders.look(&self.current_policy(), until);
-            if until != Until::Run {
+            if until != AttemptStage::Run {
                 return;
             }
             let every = match self.policy.look_seconds {
@@ -424,20 +429,20 @@ impl CheckpointManager {
         }
     }
 
-    fn choose(&self, choice: Result<Choice, LaunchError>) {
+    fn choose(&self, choice: Result<ResumeChoice, LaunchError>) {
         self.state.lock().chosen.get_or_insert(choice);
         self.wake.wake();
     }
 
-    fn tell(&self, told: Checkpoints) {
+    fn publish(&self, reported: Checkpoints) {
         let (wish_used, request) = match &*self.wish_used.lock() {
             Some(used) => (Some(used.time), used.request.clone()),
             None => (None, None),
         };
-        let told = Checkpoints { wish_used, request, ..told };
+        let reported = Checkpoints { wish_used, request, ..reported };
         let mut state = self.state.lock();
-        let is_news = state.told.as_ref() != Some(&told);
-        state.told = Some(told);
+        let is_news = state.published.as_ref() != Some(&reported);
+        state.published = Some(reported);
         drop(state);
         if is_news && let Some(run) = self.current.get() {
             run.observations.changes.change();
@@ -452,7 +457,7 @@ impl CheckpointManager {
     /// Waits until the time is over or the program has ended.
     fn wait(&self, time: Duration) {
         let mut state = self.state.lock();
-        if state.until == Until::Run {
+        if state.until == AttemptStage::Run {
             self.changed.wait_for(&mut state, time);
         }
     }
@@ -473,12 +478,12 @@ impl CheckpointManager {
 
     /// Copies pending checkpoints without waiting for the interval.
     pub fn hurry_copies(&self) {
-        self.copies.lock().iter().for_each(|copies| copies.hurry());
+        self.copies.lock().iter().for_each(|copies| copies.copy_now());
     }
 
     /// The status of the copies, by store. Empty before the first scan.
-    pub fn standing(&self) -> Vec<Standing> {
-        self.copies.lock().iter().map(|copies| copies.standing()).collect()
+    pub fn copy_statuses(&self) -> Vec<CopyStatus> {
+        self.copies.lock().iter().map(|copies| copies.status()).collect()
     }
 
     fn stop_flag(&self) -> Arc<AtomicBool> {

@@ -1,13 +1,13 @@
 //! Errors of folders and stores, as reasons why an attempt can't start.
 
 use checkpoint::choose::Doubt;
-use checkpoint::inventory::{Known, Stage};
+use checkpoint::inventory::{KnownCheckpoint, Stage};
 use protocol::report::{LaunchError, LaunchErrorKind};
-use store::{Manifest, StoreError, Trouble};
+use store::{ErrorKind, Manifest, StoreError};
 
 /// A store error about a checkpoint that a user named. Only a bad or missing checkpoint is a permanent failure.
 pub(super) fn failed(error: &StoreError) -> LaunchError {
-    let kind = match is_about_content(error) || error.trouble == Trouble::Invalid {
+    let kind = match is_about_content(error) || error.trouble == ErrorKind::Invalid {
         true => LaunchErrorKind::CheckpointUnusable,
         false => LaunchErrorKind::StorageUnavailable,
     };
@@ -21,7 +21,7 @@ pub(super) fn doubt(error: &StoreError) -> Doubt {
 }
 
 fn is_about_content(error: &StoreError) -> bool {
-    matches!(error.trouble, Trouble::NotFound | Trouble::Corrupted)
+    matches!(error.trouble, ErrorKind::NotFound | ErrorKind::Corrupted)
 }
 
 /// Why an attempt can't start from a checkpoint.
@@ -34,8 +34,8 @@ pub(super) fn refused(doubt: Doubt, of: &str) -> LaunchError {
 }
 
 /// A checkpoint in a store, in the form of one on a volume.
-pub(super) fn in_store(manifest: &Manifest, uid: &str) -> Known {
-    Known {
+pub(super) fn in_store(manifest: &Manifest, uid: &str) -> KnownCheckpoint {
+    KnownCheckpoint {
         found: manifest.found(),
         stage: Stage::Written,
         own: manifest.writer == uid,

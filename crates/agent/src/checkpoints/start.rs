@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_failures_of_the_programs_own_speak_against_a_checkpoint() {
+    fn only_program_failures_count_against_a_checkpoint() {
         let is_own = |reason, disruption, code| {
             is_own_failure(&AttemptEnd { disruption, exit_code: Some(code), ..AttemptEnd::new(1, reason, "m") })
         };
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_worked_speaks_for_its_checkpoint() {
+    fn work_is_real_after_progress_a_save_or_five_minutes() {
         assert!(
             !Work::default().is_real() && !Work { ran: SignedDuration::from_secs(299), ..Work::default() }.is_real()
         );

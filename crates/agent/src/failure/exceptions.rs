@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_last_burst() {
+    fn first_exception_of_the_last_burst_is_reported() {
         let first = |seconds: &[i64]| {
             let mut exceptions = Exceptions::default();
             seconds.iter().for_each(|&second| exceptions.add(at("E", second)));
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(exceptions.first().unwrap().class, "RuntimeError", "the program went on without its thread");
     }
 
-    fn told(class: &str, second: i64, by_program: Option<bool>) -> Exception {
+    fn reported(class: &str, second: i64, by_program: Option<bool>) -> Exception {
         Exception { by_program, file: Some("t.py".to_owned()), line: Some(3), ..at(class, second) }
     }
 
@@ -134,27 +134,27 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_fails_every_minute_hides_nothing() {
-        let helper = |n: i64| told("Helper", 1000 + 59 * n, Some(false));
+    fn repeated_helper_failures_do_not_hide_the_final_exception() {
+        let helper = |n: i64| reported("Helper", 1000 + 59 * n, Some(false));
         let helpers = || (0..200).map(helper);
         let end = helper(199).time.as_second() + 20;
-        assert_eq!(first(helpers().chain([told("End", end, None)])), "End", "of a rank");
-        assert_eq!(first(helpers().chain([told("End", end, Some(true))])), "End");
+        assert_eq!(first(helpers().chain([reported("End", end, None)])), "End", "of a rank");
+        assert_eq!(first(helpers().chain([reported("End", end, Some(true))])), "End");
         // In the same second as the end.
-        assert_eq!(first(helpers().chain([helper(199), told("End", end - 20, Some(true))])), "End");
+        assert_eq!(first(helpers().chain([helper(199), reported("End", end - 20, Some(true))])), "End");
     }
 
     #[test]
-    fn what_ended_the_program_counts_and_what_came_right_before() {
-        let program = |second| told("Program", second, Some(true));
-        assert_eq!(first([told("Helper", 1000, Some(false)), program(1030)]), "Program");
-        assert_eq!(first([told("Child", 1028, Some(false)), program(1030)]), "Child", "it failed for that");
-        assert_eq!(first([program(1030), told("Late", 1040, Some(false))]), "Program");
-        let launcher = told("subprocess.CalledProcessError", 1000, Some(true));
-        assert_eq!(first([launcher.clone(), told("Script", 1000, Some(false))]), "Script");
+    fn fatal_exception_or_its_immediate_cause_is_reported() {
+        let program = |second| reported("Program", second, Some(true));
+        assert_eq!(first([reported("Helper", 1000, Some(false)), program(1030)]), "Program");
+        assert_eq!(first([reported("Child", 1028, Some(false)), program(1030)]), "Child", "it failed for that");
+        assert_eq!(first([program(1030), reported("Late", 1040, Some(false))]), "Program");
+        let launcher = reported("subprocess.CalledProcessError", 1000, Some(true));
+        assert_eq!(first([launcher.clone(), reported("Script", 1000, Some(false))]), "Script");
         assert_eq!(first([launcher]), "subprocess.CalledProcessError");
         // A thread's is not the end.
         let thread = Exception { thread: Some("loader".to_owned()), ..program(1000) };
-        assert_eq!(first([thread, told("Rank", 1070, Some(false))]), "Rank");
+        assert_eq!(first([thread, reported("Rank", 1070, Some(false))]), "Rank");
     }
 }

@@ -102,13 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn version_2() {
+    fn cgroup_v2_counter_file_is_found() {
         assert_eq!(file(V2, "0::/\n"), "/sys/fs/cgroup/memory.events");
         assert_eq!(file(V2, "0::/kubepods/pod1/c\n"), "/sys/fs/cgroup/kubepods/pod1/c/memory.events");
     }
 
     #[test]
-    fn version_1_with_the_hosts_paths_or_without() {
+    fn cgroup_v1_counter_file_is_found_with_or_without_host_paths() {
         let mounts = "40 39 0:30 /kubepods/pod1/c /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n\
                       41 39 0:31 /kubepods/pod1/c /sys/fs/cgroup/memory ro master:5 - cgroup cgroup rw,memory\n";
         let cgroup = "4:memory:/kubepods/pod1/c\n3:cpu,cpuacct:/kubepods/pod1/c\n0::/\n";
@@ -119,20 +119,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_mounted() {
+    fn missing_cgroup_mount_has_no_counter_file() {
         assert_eq!(counter_file("", "0::/\n"), None);
         assert_eq!(counter_file(V2, "4:memory:/a\n"), None);
         assert_eq!(counter_file("garbage\n", "garbage\n"), None);
     }
 
     #[test]
-    fn shared_memory_is_read_by_its_whole_name() {
+    fn shmem_matches_only_the_exact_key() {
         assert_eq!(shared("anon 10\nshmem_thp 4\nshmem 4096\nfile 9\n"), Some(4096));
         assert_eq!(shared("total_shmem 3\n"), None);
     }
 
     #[test]
-    fn counts() {
+    fn oom_kill_count_is_parsed() {
         assert_eq!(parse_count("low 0\noom 3\noom_kill 2\noom_group_kill 1\n"), Some(2));
         assert_eq!(parse_count("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"), Some(5));
         assert_eq!(parse_count("oom_kill_disable 0\n"), None);

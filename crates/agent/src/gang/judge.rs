@@ -2,18 +2,18 @@
 
 use crate::now;
 use failure::{Container, Disruption, WorkerFacts, first_cause};
-use gang::message::{End, MemberId, Outcome};
-use gang::policy::{Ended, MemberEnd, Why, by_what_was_seen};
+use gang::message::{MemberId, Outcome, RunEnd};
+use gang::policy::{EndCause, EndedAttempt, MemberEnd, by_what_was_seen};
 use jiff::Timestamp;
 use protocol::attempt::AttemptEnd;
 use protocol::gang::KILLED;
 use protocol::report::Report;
-use protocol::role::{Place, RoleName};
+use protocol::role::{ReplicaId, RoleName};
 
 /// Why an attempt ended.
-pub fn judge(ended: &Ended) -> AttemptEnd {
+pub fn judge(ended: &EndedAttempt) -> AttemptEnd {
     let found = match &ended.why {
-        Why::Ordered(_) | Why::Resized { .. } => None,
+        EndCause::Ordered(_) | EndCause::Resized { .. } => None,
         _ => first(ended),
     };
     let end = found.unwrap_or_else(|| by_what_was_seen(ended));
@@ -25,16 +25,16 @@ pub fn judge(ended: &Ended) -> AttemptEnd {
 /// Why an attempt of a worker without a gang ended, from its report.
 pub fn alone(report: &Report) -> AttemptEnd {
     let worker = MemberId::new(RoleName::WORKER.as_str(), 0);
-    let end = End { outcome: Outcome::Failed, report: report.to_message() };
+    let end = RunEnd { outcome: Outcome::Failed, report: report.to_message() };
     let members = [(worker.clone(), MemberEnd { end: Some(end), lost: false, leaving: None })].into();
-    judge(&Ended { attempt: report.attempt, why: Why::Failed(worker), members })
+    judge(&EndedAttempt { attempt: report.attempt, why: EndCause::Failed(worker), members })
 }
 
 /// The first cause, if a member failed or was lost. There is none if all members were only stopped.
-fn first(ended: &Ended) -> Option<AttemptEnd> {
+fn first(ended: &EndedAttempt) -> Option<AttemptEnd> {
     let failed = |member: &MemberEnd| member.end.as_ref().is_some_and(|end| end.outcome == Outcome::Failed);
     let unchosen = match &ended.why {
-        Why::Unchosen(report) => Some(Container::of(&End { outcome: Outcome::Failed, report: report.clone() })),
+        EndCause::Unchosen(report) => Some(terminated(&RunEnd { outcome: Outcome::Failed, report: report.clone() })),
         _ => None,
     };
     let is_taken = |member: &MemberEnd| member.lost || member.leaving.is_some();
@@ -46,10 +46,10 @@ fn first(ended: &Ended) -> Option<AttemptEnd> {
         .iter()
         .map(|(member, end)| {
             let role = RoleName::parse(&member.role).unwrap_or_default();
-            let place = Place { role, index: member.index };
+            let place = ReplicaId { role, index: member.index };
             let container = match (&end.end, &unchosen) {
-                (_, Some(unchosen)) if place == Place::FIRST_WORKER => unchosen.clone(),
-                (Some(end), _) => Container::of(end),
+                (_, Some(unchosen)) if place == ReplicaId::FIRST_WORKER => unchosen.clone(),
+                (Some(end), _) => terminated(end),
                 (None, _) => Container::Waiting,
             };
             (place, container, disruption(end))
@@ -89,36 +89,30 @@ fn disruption(member: &MemberEnd) -> Option<Disruption> {
     }
 }
 
-trait OfEnd {
-    fn of(end: &End) -> Self;
-}
-
-impl OfEnd for Container {
-    /// How a container would have ended, if it had ended with its program.
-    fn of(end: &End) -> Self {
-        let report = report(end);
-        let code = match (&report, end.outcome) {
-            (_, Outcome::Succeeded) => 0,
-            (Some(report), _) => {
-                let signal = report.signal.or(report.stopped_by).map(|signal| 128 + signal);
-                report.exit_code.filter(|code| *code != 0).or(signal).unwrap_or(KILLED)
-            }
-            (None, _) => KILLED,
-        };
-        let finished = report.as_ref().and_then(|report| report.finished_at);
-        let whole = finished.and_then(|time| Timestamp::from_second(time.as_second()).ok());
-        Self::Terminated {
-            started: report.as_ref().and_then(|report| report.started_at),
-            finished: whole,
-            exit_code: code,
-            reason: String::new(),
-            report: report.map(Box::new),
-            message: None,
+/// How a container would have ended, if it had ended with its program.
+fn terminated(end: &RunEnd) -> Container {
+    let report = report(end);
+    let code = match (&report, end.outcome) {
+        (_, Outcome::Succeeded) => 0,
+        (Some(report), _) => {
+            let signal = report.signal.or(report.stopped_by).map(|signal| 128 + signal);
+            report.exit_code.filter(|code| *code != 0).or(signal).unwrap_or(KILLED)
         }
+        (None, _) => KILLED,
+    };
+    let finished = report.as_ref().and_then(|report| report.finished_at);
+    let whole = finished.and_then(|time| Timestamp::from_second(time.as_second()).ok());
+    Container::Terminated {
+        started: report.as_ref().and_then(|report| report.started_at),
+        finished: whole,
+        exit_code: code,
+        reason: String::new(),
+        report: report.map(Box::new),
+        message: None,
     }
 }
 
-fn report(end: &End) -> Option<Report> {
+fn report(end: &RunEnd) -> Option<Report> {
     Report::parse(&end.report)
 }
 
@@ -126,22 +120,22 @@ fn report(end: &End) -> Option<Report> {
 mod tests {
     use super::*;
     use protocol::attempt::Class;
-    use protocol::report::{Phase, Reached};
+    use protocol::report::{LastProgress, Phase};
     use std::collections::BTreeMap;
 
-    fn ended(why: Why, members: impl IntoIterator<Item = MemberEnd>) -> Ended {
+    fn ended(why: EndCause, members: impl IntoIterator<Item = MemberEnd>) -> EndedAttempt {
         let worker = |index: usize| MemberId::new("worker", u32::try_from(index).unwrap());
         let members: BTreeMap<_, _> = members.into_iter().enumerate().map(|(i, end)| (worker(i), end)).collect();
-        Ended { attempt: 2, why, members }
+        EndedAttempt { attempt: 2, why, members }
     }
 
     fn end(outcome: Outcome, report: &Report) -> MemberEnd {
         let report = Report { version: 1, attempt: 2, phase: Phase::Exited, ..report.clone() };
-        MemberEnd { end: Some(End { outcome, report: report.to_message() }), lost: false, leaving: None }
+        MemberEnd { end: Some(RunEnd { outcome, report: report.to_message() }), lost: false, leaving: None }
     }
 
     fn stopped(step: f64) -> MemberEnd {
-        let progress = Some(Reached { step: Some(step), ..Reached::default() });
+        let progress = Some(LastProgress { step: Some(step), ..LastProgress::default() });
         end(Outcome::Stopped, &Report { signal: Some(15), stopped_by: Some(15), progress, ..Report::default() })
     }
 
@@ -159,8 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_by_itself_is_named_and_not_who_was_stopped() {
-        let ended = ended(Why::Failed(first_worker()), [stopped(7.0), failed(3, "ValueError: boom\n"), stopped(9.0)]);
+    fn failed_worker_is_named_rather_than_stopped_ones() {
+        let ended =
+            ended(EndCause::Failed(first_worker()), [stopped(7.0), failed(3, "ValueError: boom\n"), stopped(9.0)]);
         let judged = judge(&ended);
         assert_eq!((judged.reason.as_str(), judged.class()), ("ExitCode", Class::Failure));
         assert!(judged.to_string().starts_with("worker 1: exit code 3"), "{judged:?}");
@@ -168,100 +163,111 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_node_goes_before_what_follows_from_it() {
+    fn lost_node_takes_precedence_over_peer_errors() {
         let echo = "RuntimeError: Connection closed by peer [10.0.0.7]:4242\n";
-        let judged = judge(&ended(Why::Failed(first_worker()), [failed(1, echo), silent()]));
+        let judged = judge(&ended(EndCause::Failed(first_worker()), [failed(1, echo), silent()]));
         assert_eq!((judged.reason.as_str(), judged.class()), ("NodeLost", Class::Disruption), "{judged:?}");
         assert!(judged.message.contains("fallen silent"), "{judged:?}");
     }
 
     #[test]
-    fn whoever_leaves_is_no_failure_of_the_program() {
+    fn evicted_worker_is_not_a_program_failure() {
         let leaving = MemberEnd { leaving: Some(15), ..stopped(1.0) };
-        let judged = judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), leaving]));
+        let judged = judge(&ended(EndCause::Left(first_worker(), 15), [stopped(1.0), leaving]));
         assert_eq!((judged.reason.as_str(), judged.class()), ("Evicted", Class::Disruption));
         // A member that failed before it was asked to terminate has failed.
         let failed = MemberEnd { leaving: Some(15), ..failed(1, "OSError: no space\n") };
-        assert_eq!(judge(&ended(Why::Left(first_worker(), 15), [stopped(1.0), failed])).class(), Class::Failure);
+        assert_eq!(judge(&ended(EndCause::Left(first_worker(), 15), [stopped(1.0), failed])).class(), Class::Failure);
     }
 
     #[test]
-    fn an_agent_that_was_killed_is_a_failure_of_its_worker() {
+    fn killed_agent_counts_as_a_failure_of_its_worker() {
         let report = Report { version: 1, attempt: 2, phase: Phase::Running, ..Report::default() };
-        let end = End { outcome: Outcome::Failed, report: report.to_message() };
+        let end = RunEnd { outcome: Outcome::Failed, report: report.to_message() };
         let killed = MemberEnd { end: Some(end), lost: true, leaving: None };
-        let judged = judge(&ended(Why::Lost(first_worker()), [stopped(1.0), killed]));
+        let judged = judge(&ended(EndCause::Lost(first_worker()), [stopped(1.0), killed]));
         assert_eq!((judged.reason.as_str(), judged.class()), ("Signal", Class::Failure));
         assert!(judged.message.contains("ended by SIGKILL"), "{judged:?}");
     }
 
     /// The first member to report is one that waits. The member that it waits for may report no steps at all.
     #[test]
-    fn of_a_gang_that_hangs_the_one_to_blame_is_named() {
+    fn hung_gang_names_the_culprit_rank() {
         use protocol::hang::Hang;
-        use protocol::stacks::Place;
+        use protocol::stacks::StackLocation;
         use text::error_pattern::ErrorPattern;
         let hang = |place, rank, text: &str| {
             Some(Hang { place, rank: Some(rank), time: Timestamp::from_second(50).unwrap(), text: text.to_owned() })
         };
-        let tells = |place| {
+        let reports = |place| {
             let hang = hang(place, 0, "no step for 30 s after step 41, no output for as long");
             let report = Report { signal: Some(15), ended_for: Some(ErrorPattern::Hang), hang, ..Report::default() };
             end(Outcome::Failed, &report)
         };
-        let told = |hang| {
+        let reported = |hang| {
             let report = Report { signal: Some(15), stopped_by: Some(15), hang, ..Report::default() };
             end(Outcome::Stopped, &report)
         };
         let judged = |members: [MemberEnd; 3]| {
-            let judged = judge(&ended(Why::Failed(first_worker()), members));
+            let judged = judge(&ended(EndCause::Failed(first_worker()), members));
             assert_eq!((judged.reason.as_str(), judged.class(), judged.permanent), ("Hang", Class::Failure, false));
             judged.to_string()
         };
-        let halted = || told(hang(Place::Stopped, 2, "process 57 is stopped (SIGSTOP)"));
-        let waits = || told(hang(Place::Collective, 1, "rank 1 is in all_reduce"));
+        let halted = || reported(hang(StackLocation::Stopped, 2, "process 57 is stopped (SIGSTOP)"));
+        let waits = || reported(hang(StackLocation::Collective, 1, "rank 1 is in all_reduce"));
         let of_2 = "worker 2, rank 2: process 57 is stopped (SIGSTOP)";
-        assert_eq!(judged([tells(Place::Collective), waits(), halted()]), of_2);
-        assert_eq!(judged([tells(Place::Unknown), waits(), halted()]), of_2);
-        let elsewhere = || told(hang(Place::Elsewhere, 2, "rank 2 is in read (/app/data.py:7)"));
+        assert_eq!(judged([reports(StackLocation::Collective), waits(), halted()]), of_2);
+        assert_eq!(judged([reports(StackLocation::Unknown), waits(), halted()]), of_2);
+        let elsewhere = || reported(hang(StackLocation::Elsewhere, 2, "rank 2 is in read (/app/data.py:7)"));
         let of_2 = "worker 2, rank 2: rank 2 is in read (/app/data.py:7)";
-        assert_eq!(judged([tells(Place::Collective), waits(), elsewhere()]), of_2);
-        assert!(judged([tells(Place::Collective), waits(), waits()]).starts_with("worker 0, rank 0: no step for 30 s"));
-        assert!(judged([tells(Place::Elsewhere), waits(), stopped(1.0)]).starts_with("worker 0, rank 0: no step"));
+        assert_eq!(judged([reports(StackLocation::Collective), waits(), elsewhere()]), of_2);
+        assert!(
+            judged([reports(StackLocation::Collective), waits(), waits()])
+                .starts_with("worker 0, rank 0: no step for 30 s")
+        );
+        assert!(
+            judged([reports(StackLocation::Elsewhere), waits(), stopped(1.0)]).starts_with("worker 0, rank 0: no step")
+        );
         assert_eq!(
-            judged([tells(Place::Elsewhere), elsewhere(), halted()]),
+            judged([reports(StackLocation::Elsewhere), elsewhere(), halted()]),
             "worker 2, rank 2: process 57 is stopped (SIGSTOP)"
         );
-        assert!(judged([tells(Place::Elsewhere), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step"));
-        assert!(judged([tells(Place::Stopped), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step"));
+        assert!(
+            judged([reports(StackLocation::Elsewhere), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step")
+        );
+        assert!(
+            judged([reports(StackLocation::Stopped), waits(), elsewhere()]).starts_with("worker 0, rank 0: no step")
+        );
     }
 
     #[test]
-    fn a_stop_that_was_asked_for_counts_as_nothing() {
-        let judged = judge(&ended(Why::Ordered("by a person".to_owned()), [stopped(1.0), failed(1, "")]));
+    fn requested_stop_is_not_a_failure() {
+        let judged = judge(&ended(EndCause::Ordered("by a person".to_owned()), [stopped(1.0), failed(1, "")]));
         assert_eq!((judged.class(), judged.message.as_str()), (Class::Requested, "by a person"));
-        let judged = judge(&ended(Why::LeaderLost, [stopped(1.0), stopped(1.0)]));
+        let judged = judge(&ended(EndCause::LeaderLost, [stopped(1.0), stopped(1.0)]));
         assert_eq!(judged.class(), Class::Disruption, "a leader that forgot how it ended");
     }
 
     #[test]
-    fn a_checkpoint_that_cannot_be_gone_on_from_is_for_good() {
+    fn unusable_checkpoint_is_a_permanent_failure() {
         use protocol::report::{LaunchError, LaunchErrorKind};
         let error =
             LaunchError { kind: LaunchErrorKind::CheckpointUnusable, message: "resumeFrom: no such".to_owned() };
         let report = Report { version: 1, phase: Phase::Exited, error: Some(error), ..Report::default() };
         let nothing = MemberEnd { end: None, lost: false, leaving: None };
-        let judged = judge(&ended(Why::Unchosen(report.to_message()), [nothing.clone(), nothing]));
+        let judged = judge(&ended(EndCause::Unchosen(report.to_message()), [nothing.clone(), nothing]));
         assert_eq!((judged.reason.as_str(), judged.permanent), ("CheckpointCorrupted", true), "{judged:?}");
     }
 
     /// Text that no agent wrote is no reason to panic or to stop.
     #[test]
-    fn words_that_are_no_report_are_borne() {
+    fn malformed_report_is_tolerated() {
         for words in ["", "null", "[]", "{}", "{\"version\":1", "\u{0}"] {
-            let end = End { outcome: Outcome::Failed, report: words.to_owned() };
-            let judged =
-                judge(&ended(Why::Failed(first_worker()), [MemberEnd { end: Some(end), lost: false, leaving: None }]));
+            let end = RunEnd { outcome: Outcome::Failed, report: words.to_owned() };
+            let judged = judge(&ended(
+                EndCause::Failed(first_worker()),
+                [MemberEnd { end: Some(end), lost: false, leaving: None }],
+            ));
             assert_eq!(judged.class(), Class::Failure, "{words}: {judged:?}");
         }
     }

@@ -3,7 +3,7 @@
 use crate::install::replace;
 use crate::{now, read_json};
 use gang::Memory;
-use gang::message::{End, Outcome, RunState};
+use gang::message::{Outcome, RunEnd, RunState};
 use nix::libc::SIGKILL;
 use protocol::report::Report;
 use serde::{Deserialize, Serialize};
@@ -16,18 +16,18 @@ const MEMORY: &str = "gang.json";
 const REPORT: &str = "report.json";
 
 /// The folder for these files. It lives as long as the pod.
-pub struct Place(PathBuf);
+pub struct MemoryFolder(PathBuf);
 
 /// Content of the memory file.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct StoredMemory {
     /// Start time of the agent that wrote the file. The next agent's is later, whatever the clock says.
     boot: u64,
     memory: Memory,
 }
 
-impl Place {
+impl MemoryFolder {
     /// Uses this folder.
     pub fn new(folder: PathBuf) -> Self {
         Self(folder)
@@ -42,7 +42,7 @@ impl Place {
     ///
     /// Its run ended with it. That is a failure, and the stored report gives the details.
     pub fn load(&self) -> Option<(u64, Memory)> {
-        let Kept { boot, mut memory } = read_json(&self.0.join(MEMORY)).ok()?;
+        let StoredMemory { boot, mut memory } = read_json(&self.0.join(MEMORY)).ok()?;
         if let Some(run) = memory.run.as_mut().filter(|run| run.is_alive()) {
             let words = std::fs::read_to_string(self.report()).ok().and_then(|words| Report::parse(&words));
             let words = words.filter(|report| report.attempt == run.attempt).unwrap_or_default();
@@ -56,7 +56,7 @@ impl Place {
             };
             // A run that was being stopped has not failed by being killed.
             let outcome = if report.stopped_by.is_some() { Outcome::Stopped } else { Outcome::Failed };
-            run.state = RunState::Ended(End { outcome, report: report.to_message() });
+            run.state = RunState::Ended(RunEnd { outcome, report: report.to_message() });
         }
         Some((boot, memory))
     }
@@ -66,7 +66,7 @@ impl Place {
     /// # Errors
     /// If the folder can't be written to.
     pub fn save(&self, boot: u64, memory: &Memory) -> io::Result<()> {
-        let kept = Kept { boot, memory: memory.clone() };
+        let kept = StoredMemory { boot, memory: memory.clone() };
         replace(&self.0.join(MEMORY), &serde_json::to_vec(&kept).map_err(io::Error::from)?)
     }
 }

@@ -10,7 +10,7 @@ mod net;
 
 use crate::agent_log::AgentLog;
 use crate::attempt::Workers;
-use crate::checkpoints::choice::Choice;
+use crate::checkpoints::choice::ResumeChoice;
 use crate::open_files;
 use crate::read_json;
 use crate::remote::Shell;
@@ -21,9 +21,9 @@ use clock::now;
 use failure::restart::{INTERRUPTIONS, Policy};
 use gang::frame::Secret;
 use gang::message::{self, Finish, History, Incarnation, MAX_PLACES, MemberId, Outcome, RunState, Time};
-use gang::{Chosen, Exit, Gang, Input, LeaderSetup, Memory, Missing, Order, Phase, Setup, Timing, View};
+use gang::{BlockReason, ChoiceState, Exit, Gang, Input, LeaderSetup, Memory, Order, Phase, Setup, Timing, View};
 use jiff::Timestamp;
-use memory::Place;
+use memory::MemoryFolder;
 use net::{Identity, Net, NetSetup};
 use parking_lot::Mutex;
 use protocol::attempt::{AttemptEnd, RestartHistory};
@@ -92,7 +92,7 @@ pub enum Task {
         /// Port at which its ranks meet.
         port: u16,
         /// Checkpoint from which it resumes.
-        choice: Choice,
+        choice: ResumeChoice,
         /// The remote shell, if one member of the gang starts the programs of the others.
         shell: Option<Box<Shell>>,
     },
@@ -115,12 +115,12 @@ pub struct GangMember {
     boot: u64,
     /// The remote shell, without what changes from attempt to attempt.
     shell: Option<Shell>,
-    place: Option<Place>,
+    place: Option<MemoryFolder>,
     net: Option<Net>,
     log: Arc<AgentLog>,
     leads: bool,
     /// The reported status of the gang, if this agent leads it.
-    told: Arc<Mutex<Option<GangStatus>>>,
+    published_status: Arc<Mutex<Option<GangStatus>>>,
     ended: Vec<AttemptEnd>,
     /// Digest of the code of the last attempt.
     code: Option<String>,
@@ -128,7 +128,7 @@ pub struct GangMember {
     last: u32,
     /// How the attempts ended, up to the beginning of the last one.
     before: RestartHistory,
-    waits: Waits,
+    waits: WaitReason,
     /// When this leader's gang began to stop, while it is stopping.
     stopping_since: Option<Timestamp>,
     /// When the leader last checked the setup for changes.
@@ -143,7 +143,7 @@ pub struct GangMember {
 
 /// What the gang waits for.
 #[derive(Default)]
-struct Waits {
+struct WaitReason {
     words: String,
     since: Time,
     is_said: bool,
@@ -175,15 +175,15 @@ impl GangMember {
         runtime: &Handle,
         wake: &Arc<Wake>,
         log: &Arc<AgentLog>,
-        told: &Arc<Mutex<Option<GangStatus>>>,
+        reported: &Arc<Mutex<Option<GangStatus>>>,
     ) -> Result<Self, GangError> {
         let setup: GangSetup = read_json(&options.setup)
             .map_err(|error| GangError::new("can't read --gang", &options.setup.display(), error))?;
         let index = variable("NODE_RANK").and_then(|rank| rank.parse().ok()).unwrap_or(0);
         let member = MemberId::new(options.role.as_str(), index);
         let pod = variable("POD_UID").unwrap_or_else(|| std::process::id().to_string());
-        let place = options.state.clone().map(Place::new);
-        let before = place.as_ref().and_then(Place::load);
+        let place = options.state.clone().map(MemoryFolder::new);
+        let before = place.as_ref().and_then(MemoryFolder::load);
         let since_1970 = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
         let boot = before.as_ref().map_or(since_1970, |(boot, _)| since_1970.max(boot + 1));
         let memory = remembered(options, before.map(|(_, memory)| memory));
@@ -219,11 +219,11 @@ impl GangMember {
             net,
             log: Arc::clone(log),
             leads,
-            told: Arc::clone(told),
+            published_status: Arc::clone(reported),
             ended: Vec::new(),
             last: 0,
             before,
-            waits: Waits::default(),
+            waits: WaitReason::default(),
             code: None,
             stopping_since: None,
             looked: now(),
@@ -235,12 +235,12 @@ impl GangMember {
 
     /// File in which an agent with these options stores the final report of each run.
     pub fn report_file(options: &Options) -> Option<PathBuf> {
-        options.state.clone().map(|folder| Place::new(folder).report())
+        options.state.clone().map(|folder| MemoryFolder::new(folder).report())
     }
 
     /// File for a second copy of each run's final report.
     pub fn report_copy(&self) -> Option<PathBuf> {
-        self.place.as_ref().map(Place::report)
+        self.place.as_ref().map(MemoryFolder::report)
     }
 
     /// The gang's part of the final report of the attempt that begins.
@@ -250,7 +250,7 @@ impl GangMember {
 
     /// Processes the input from the other members, and what is due by now.
     pub fn turn(&mut self) -> Vec<Task> {
-        let mut tasks = self.heed();
+        let mut tasks = self.follow_orders();
         self.has_more = true;
         for _ in 0..AT_ONCE {
             let Some(input) = self.net.as_mut().and_then(Net::next) else {
@@ -266,17 +266,17 @@ impl GangMember {
         }
         // Once per turn, because the status looks at every member.
         if self.has_news {
-            self.tell();
+            self.publish_status();
         }
         tasks
     }
 
     /// Passes on the checkpoint that the leader's agent has chosen for the attempt, or its report of why it could not.
-    pub fn chosen(&mut self, attempt: u32, choice: Result<&Choice, &Report>) -> Vec<Task> {
+    pub fn chosen(&mut self, attempt: u32, choice: Result<&ResumeChoice, &Report>) -> Vec<Task> {
         let code = self.code();
         let chosen = choice.map_err(Report::to_message).map(|choice| message::Choice {
             checkpoint: choice.path.clone(),
-            detail: serde_json::to_string(&Choice { code, ..choice.clone() }).unwrap_or_default(),
+            detail: serde_json::to_string(&ResumeChoice { code, ..choice.clone() }).unwrap_or_default(),
         });
         self.take(Input::Chosen(attempt, chosen))
     }
@@ -376,9 +376,9 @@ impl GangMember {
     }
 
     fn take(&mut self, input: Input) -> Vec<Task> {
-        let mut tasks = self.heed();
+        let mut tasks = self.follow_orders();
         tasks.extend(self.step(input));
-        self.tell();
+        self.publish_status();
         tasks
     }
 
@@ -403,7 +403,7 @@ impl GangMember {
                 Order::Start { attempt, size, port, choice } => {
                     self.before = self.gang.memory().history.restarts;
                     self.remember();
-                    let choice: Choice = serde_json::from_str(&choice.detail).unwrap_or_default();
+                    let choice: ResumeChoice = serde_json::from_str(&choice.detail).unwrap_or_default();
                     self.code = None;
                     let workers = self.setup.largest.map(|_| self.workers(size, port));
                     let shell = self.shell(attempt, size).map(Box::new);
@@ -432,7 +432,7 @@ impl GangMember {
 
     /// Applies changes to the setup since this agent started: a policy for attempts that are not judged yet, another
     /// size, or a restart request. The start has already fulfilled earlier requests.
-    fn heed(&mut self) -> Vec<Task> {
+    fn follow_orders(&mut self) -> Vec<Task> {
         let (now, mut tasks) = (now(), Vec::new());
         let is_ending = matches!(self.gang.phase(), Some(Phase::Ending { .. }));
         if !self.leads || (!is_ending && now.since(self.looked) < LOOK_EVERY) {
@@ -470,14 +470,14 @@ impl GangMember {
     }
 
     /// Updates the reported status of the gang, and logs what is new.
-    fn tell(&mut self) {
+    fn publish_status(&mut self) {
         self.has_news = false;
         let now = now();
         let Some(view) = self.gang.view(now) else { return };
         let news = view.judged.filter(|judged| self.last < judged.attempt).cloned();
         let status = status(&view, &self.before);
         let (waits, phase) = (status.waits_for.clone(), status.phase);
-        let awaits_others = view.missing.iter().any(|(_, missing)| *missing != Missing::Preparing);
+        let awaits_others = view.missing.iter().any(|(_, missing)| *missing != BlockReason::Preparing);
         let is_said = awaits_others && phase == GangPhase::Gathering;
         if let Some(news) = news {
             let follows = match view.history.finish {
@@ -493,7 +493,7 @@ impl GangMember {
         }
         // The program's own output comes first, and most waits are short.
         if self.waits.words != waits || !is_said {
-            self.waits = Waits { words: waits, since: now, is_said: !is_said };
+            self.waits = WaitReason { words: waits, since: now, is_said: !is_said };
         } else if !self.waits.is_said && now.since(self.waits.since) >= SAY_AFTER {
             self.waits.is_said = true;
             self.log.say(format_args!("waiting for {waits}"));
@@ -501,10 +501,10 @@ impl GangMember {
         let is_stopping = phase == GangPhase::Stopping;
         self.stopping_since = is_stopping.then(|| self.stopping_since.unwrap_or_else(crate::now));
         let (ended, stopping_since, code) = (self.ended.clone(), self.stopping_since, self.code.clone());
-        let told = GangStatus { ended, stopping_since, code, ..status };
-        let mut known = self.told.lock();
-        if known.as_ref() != Some(&told) {
-            *known = Some(told);
+        let reported = GangStatus { ended, stopping_since, code, ..status };
+        let mut known = self.published_status.lock();
+        if known.as_ref() != Some(&reported) {
+            *known = Some(reported);
         }
     }
 }
@@ -538,40 +538,40 @@ fn status(view: &View<'_>, before: &RestartHistory) -> GangStatus {
 
 /// The members that the gang waits for. Only the first of each kind is named.
 fn waits_for(view: &View<'_>) -> String {
-    let words = |missing: &Missing| match missing {
-        Missing::NeverSeen => Some("has not come yet"),
-        Missing::Unreachable => Some("can't be reached"),
-        Missing::Leaving => Some("is terminating"),
-        Missing::Stopping => Some("is stopping"),
-        Missing::Fenced(_) => Some("may still run in the pod before"),
+    let words = |missing: &BlockReason| match missing {
+        BlockReason::NeverSeen => Some("has not come yet"),
+        BlockReason::Unreachable => Some("can't be reached"),
+        BlockReason::Leaving => Some("is terminating"),
+        BlockReason::Stopping => Some("is stopping"),
+        BlockReason::Fenced(_) => Some("may still run in the pod before"),
         // The member is present, and will be ready soon.
-        Missing::Preparing => None,
+        BlockReason::Preparing => None,
     };
-    let mut told: Vec<(&'static str, String, usize)> = Vec::new();
+    let mut reported: Vec<(&'static str, String, usize)> = Vec::new();
     for (member, missing) in &view.missing {
         let Some(words) = words(missing) else { continue };
-        match told.iter_mut().find(|(known, ..)| *known == words) {
+        match reported.iter_mut().find(|(known, ..)| *known == words) {
             Some((.., count)) => *count += 1,
-            None => told.push((words, member.to_string(), 1)),
+            None => reported.push((words, member.to_string(), 1)),
         }
     }
-    let told = told.into_iter().take(MAX_KINDS).map(|(words, first, count)| match count {
+    let reported = reported.into_iter().take(MAX_KINDS).map(|(words, first, count)| match count {
         1 => format!("{first}, which {words}"),
         more => format!("{first} and {} more, which {}", more - 1, plural(words)),
     });
-    let told = told.collect::<Vec<_>>().join("; ");
+    let reported = reported.collect::<Vec<_>>().join("; ");
     match view.phase {
-        _ if !told.is_empty() => told,
-        Phase::Gathering { choice: Chosen::Asked, .. } => {
+        _ if !reported.is_empty() => reported,
+        Phase::Gathering { choice: ChoiceState::Asked, .. } => {
             "the checkpoint to resume from, which is being verified".to_owned()
         }
-        Phase::Gathering { choice: Chosen::Choice(_), .. } => {
+        Phase::Gathering { choice: ChoiceState::Choice(_), .. } => {
             "the back-off between failures that follow each other quickly".to_owned()
         }
         _ if !view.quiet_in.is_zero() => {
             "the time after which nothing of an earlier attempt can run any more".to_owned()
         }
-        _ => told,
+        _ => reported,
     }
 }
 
@@ -584,10 +584,10 @@ fn remembered(options: &Options, before: Option<Memory>) -> Memory {
     let last = options.first.saturating_sub(1);
     // Attempts that ended before these pods have been judged.
     let restarts = RestartHistory { judged: last, ..options.past.restarts.clone() };
-    let told = History { attempt: last, restarts, ..History::default() };
+    let reported = History { attempt: last, restarts, ..History::default() };
     let mut memory = before.unwrap_or_default();
-    if told.is_newer_than(&memory.history) {
-        memory.history = told;
+    if reported.is_newer_than(&memory.history) {
+        memory.history = reported;
     }
     memory
 }

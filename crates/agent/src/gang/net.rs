@@ -76,7 +76,7 @@ struct Shared {
     /// No new connections are wanted.
     is_over: AtomicBool,
     /// When the agent last logged a stranger's connection.
-    told: Mutex<Option<Instant>>,
+    last_logged: Mutex<Option<Instant>>,
 }
 
 impl Net {
@@ -111,7 +111,7 @@ impl Net {
             open: AtomicU64::new(0),
             leader: Mutex::default(),
             is_over: AtomicBool::new(false),
-            told: Mutex::default(),
+            last_logged: Mutex::default(),
         };
         Self { inputs, shared: Arc::new(shared) }
     }
@@ -161,14 +161,14 @@ pub struct NetSetup {
 }
 
 /// A connection that has proven nothing yet.
-struct Stranger {
+struct UnprovenConnection {
     address: IpAddr,
     task: AbortHandle,
     is_proven: Arc<AtomicBool>,
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    let mut strangers: Vec<Stranger> = Vec::new();
+    let mut strangers: Vec<UnprovenConnection> = Vec::new();
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // Usually no file descriptor is left here. Some connections end meanwhile.
@@ -183,10 +183,10 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             let channel = Channel::accept(id.secret, id.job, nonce, now());
             let end = Connection::new(stream, channel, &shared, proven).run(Vec::new()).await;
             if let Err(error) = end {
-                shared.tell_of_stranger(&from.ip().to_canonical().to_string(), &error);
+                shared.log_refused(&from.ip().to_canonical().to_string(), &error);
             }
         });
-        strangers.push(Stranger { address: from.ip(), task: task.abort_handle(), is_proven });
+        strangers.push(UnprovenConnection { address: from.ip(), task: task.abort_handle(), is_proven });
         let oldest_first = strangers.iter().enumerate().map(|(number, stranger)| (stranger.address, number));
         if strangers.len() > STRANGERS
             && let Some(at) = who_gives_way(oldest_first)
@@ -230,16 +230,16 @@ async fn dial(host: String, port: u16, shared: Arc<Shared>) {
 }
 
 impl Shared {
-    async fn tell(&self, input: Input) {
+    async fn send_input(&self, input: Input) {
         let _ = self.inputs.send(input).await;
         self.wake.wake();
     }
 
     /// Logs rarely, so that a port scanner does not fill the log.
-    fn tell_of_stranger(&self, from: &str, error: &FrameError) {
-        let mut told = self.told.lock();
-        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            *told = Some(Instant::now());
+    fn log_refused(&self, from: &str, error: &FrameError) {
+        let mut reported = self.last_logged.lock();
+        if reported.is_none_or(|reported| reported.elapsed() >= TELL_EVERY) {
+            *reported = Some(Instant::now());
             self.log.say(format_args!("closed a connection to the gang's port from {from}: {error}"));
         }
     }
@@ -271,7 +271,7 @@ impl<'a> Connection<'a> {
         if self.is_proven.load(Relaxed) {
             self.shared.outputs.lock().remove(&self.conn);
             self.shared.open.fetch_sub(1, Relaxed);
-            self.shared.tell(Input::Closed(self.conn)).await;
+            self.shared.send_input(Input::Closed(self.conn)).await;
         }
         result
     }
@@ -328,7 +328,7 @@ impl<'a> Connection<'a> {
                 who.map_or(Input::Dialed(conn), |(member, pod)| Input::Accepted { conn, member, pod })
             }
         };
-        self.shared.tell(input).await;
+        self.shared.send_input(input).await;
     }
 
     /// Whether the other side has taken the bytes.

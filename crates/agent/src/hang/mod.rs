@@ -18,8 +18,8 @@ use exposition::usage::{own_ticks, seconds};
 use parking_lot::{Condvar, Mutex};
 use protocol::hang::{Hang, MAX_TEXT, Stall};
 use protocol::progress::{Progress, Source};
-use protocol::stacks::{Place, ProcessState, Stacks};
-use rule::{At, Gpu, Look, Process, Signs, Watch};
+use protocol::stacks::{ProcessState, StackLocation, Stacks};
+use rule::{Gpu, Process, ProgramSample, ReportedPosition, Signs, Watch};
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -106,7 +106,7 @@ impl HangWatch {
             gpus,
             log: Arc::clone(log),
             folder: variable("CHECKPOINT_DIR").map(|path| Folder::new(PathBuf::from(path))),
-            told: None,
+            last_report: None,
             every: (policy.timeout.min(policy.idle_timeout) / LOOKS).clamp(SHORTEST, LONGEST),
             ends: policy.ends,
             is_final: false,
@@ -163,7 +163,7 @@ struct Watcher {
     log: Arc<AgentLog>,
     folder: Option<Folder>,
     /// The last report: whether two signs agreed, and which processes were stopped.
-    told: Option<(bool, Vec<i32>)>,
+    last_report: Option<(bool, Vec<i32>)>,
     every: Duration,
     ends: bool,
     /// The program is being ended. The finding stays, whatever the program does then.
@@ -199,7 +199,7 @@ impl Watcher {
                 if is_asked {
                     catch_parser_panic(|| self.look_a_last_time(&signs));
                 } else {
-                    catch_parser_panic(|| self.tell(&signs));
+                    catch_parser_panic(|| self.report(&signs));
                 }
             }
             if is_asked {
@@ -209,7 +209,7 @@ impl Watcher {
         }
     }
 
-    fn look(&mut self, since: Duration) -> Look {
+    fn look(&mut self, since: Duration) -> ProgramSample {
         let progress = self.observations.progress_now();
         let processes = of_program(descendants_of_self());
         let processes = processes.iter().map(|stat| Process {
@@ -217,7 +217,7 @@ impl Watcher {
             started: stat.starttime,
             cpu: seconds(own_ticks(stat)),
             moved: bytes_moved(stat.pid),
-            is_stopped: ProcessState::of(stat.state) == ProcessState::Stopped,
+            is_stopped: ProcessState::from_letter(stat.state) == ProcessState::Stopped,
         });
         let (gpus, _) = self.gpus.now();
         let gpus = gpus.iter().map(|gpu| Gpu {
@@ -226,7 +226,7 @@ impl Watcher {
             utilization: gpu.utilization_percent,
             power: gpu.power_watts,
         });
-        Look {
+        ProgramSample {
             since,
             at: at(&progress),
             is_over: progress.percent().is_some_and(|percent| percent >= 100.0),
@@ -238,14 +238,14 @@ impl Watcher {
     }
 
     /// Reports what is new.
-    fn tell(&mut self, signs: &Signs) {
-        let now_told = signs.tell().then(|| (signs.agree(), signs.stopped.clone()));
-        if self.is_final || now_told == self.told {
+    fn report(&mut self, signs: &Signs) {
+        let new_report = signs.has_any().then(|| (signs.agree(), signs.stopped.clone()));
+        if self.is_final || new_report == self.last_report {
             return;
         }
-        let hung = self.told.as_ref().is_some_and(|(hangs, _)| *hangs);
-        self.told = now_told;
-        if !signs.tell() {
+        let hung = self.last_report.as_ref().is_some_and(|(hangs, _)| *hangs);
+        self.last_report = new_report;
+        if !signs.has_any() {
             if hung {
                 self.log.say("the program goes on");
             }
@@ -269,7 +269,7 @@ impl Watcher {
     /// Reads this worker's part in the end of an attempt, which may be its fault.
     fn look_a_last_time(&mut self, signs: &Signs) {
         self.is_final = true;
-        if self.told.as_ref().is_some_and(|(hangs, _)| *hangs) {
+        if self.last_report.as_ref().is_some_and(|(hangs, _)| *hangs) {
             return;
         }
         let stacks = stacks::take();
@@ -293,32 +293,32 @@ fn bytes_moved(pid: i32) -> u64 {
     io.map_or(0, |io| io.rchar.saturating_add(io.wchar))
 }
 
-fn at(progress: &Progress) -> Option<At> {
+fn at(progress: &Progress) -> Option<ReportedPosition> {
     let value = |reading: Option<protocol::progress::Reading>| {
         reading.filter(|reading| reading.source != Source::Environment).map(|reading| reading.value)
     };
-    let at = At { epoch: value(progress.epoch), step: value(progress.step) };
+    let at = ReportedPosition { epoch: value(progress.epoch), step: value(progress.step) };
     (at.epoch.is_some() || at.step.is_some()).then_some(at)
 }
 
 /// The evidence from two signs and the stacks.
-fn evidence(signs: &Signs, at: Option<At>, stacks: &Stacks) -> Hang {
+fn evidence(signs: &Signs, at: Option<ReportedPosition>, stacks: &Stacks) -> Hang {
     let blamed = stacks.blamed();
     // If a launcher or a child of a rank is stopped, the rank itself is not.
     let stopped = stacks.processes.iter().filter(|process| process.state == ProcessState::Stopped);
     let stopped: Vec<(i32, Option<u64>)> = stopped.map(|process| (process.pid, process.rank)).collect();
     let place = match blamed {
-        _ if !stopped.is_empty() => Place::Stopped,
-        Some(process) => process.place(),
-        None => Place::Unknown,
+        _ if !stopped.is_empty() => StackLocation::Stopped,
+        Some(process) => process.location(),
+        None => StackLocation::Unknown,
     };
     let rank = match (stopped.iter().find_map(|(_, rank)| *rank), blamed) {
         (Some(rank), _) => Some(rank),
-        (None, Some(process)) if place != Place::Stopped => process.rank,
+        (None, Some(process)) if place != StackLocation::Stopped => process.rank,
         _ => None,
     };
     let pids: Vec<i32> = stopped.iter().map(|(pid, _)| *pid).collect();
-    let mut text = told(signs, at, &pids).join(", ");
+    let mut text = describe(signs, at, &pids).join(", ");
     let whereabouts = stacks.summary(MAX_TEXT.saturating_sub(text.len() + 2));
     if !whereabouts.is_empty() {
         let _ = write!(text, "{}{whereabouts}", if text.is_empty() { "" } else { "; " });
@@ -327,9 +327,9 @@ fn evidence(signs: &Signs, at: Option<At>, stacks: &Stacks) -> Hang {
 }
 
 /// The report of a single sign.
-fn suspicion(signs: &Signs, at: Option<At>) -> Stall {
+fn suspicion(signs: &Signs, at: Option<ReportedPosition>) -> Stall {
     let rank = signs.stopped.iter().find_map(|pid| stacks::rank_of(*pid));
-    let mut message = told(signs, at, &signs.stopped).join(", ");
+    let mut message = describe(signs, at, &signs.stopped).join(", ");
     if signs.stalled.is_some() {
         message += "; it still prints and computes, so that nothing follows from this";
     }
@@ -337,32 +337,35 @@ fn suspicion(signs: &Signs, at: Option<At>) -> Stall {
 }
 
 /// The signs as text.
-fn told(signs: &Signs, at: Option<At>, stopped: &[i32]) -> Vec<String> {
-    let mut told = Vec::new();
+fn describe(signs: &Signs, at: Option<ReportedPosition>, stopped: &[i32]) -> Vec<String> {
+    let mut reported = Vec::new();
     if let Some(time) = signs.stalled {
         let seconds = time.as_secs();
-        told.push(match at {
-            Some(At { step: Some(step), .. }) => format!("no step for {seconds} s after step {step}"),
-            Some(At { epoch: Some(epoch), .. }) => format!("no progress for {seconds} s after epoch {epoch}"),
+        reported.push(match at {
+            Some(ReportedPosition { step: Some(step), .. }) => format!("no step for {seconds} s after step {step}"),
+            Some(ReportedPosition { epoch: Some(epoch), .. }) => {
+                format!("no progress for {seconds} s after epoch {epoch}")
+            }
             _ => format!("no progress for {seconds} s"),
         });
         if stopped.is_empty() {
-            told.extend(signs.is_silent.then(|| "no output for as long".to_owned()));
-            told.extend(signs.is_asleep.then(|| "all its processes are asleep".to_owned()));
-            told.extend(signs.gpus_are_flat.then(|| "its GPUs show always the same".to_owned()));
+            reported.extend(signs.is_silent.then(|| "no output for as long".to_owned()));
+            reported.extend(signs.is_asleep.then(|| "all its processes are asleep".to_owned()));
+            reported.extend(signs.gpus_are_flat.then(|| "its GPUs show always the same".to_owned()));
         }
     }
     if let Some(time) = signs.idle {
         let seconds = time.as_secs();
-        told.push(format!("no sign of life for {seconds} s (no step, no output, no use of CPU or GPU, no data moved)"));
+        reported
+            .push(format!("no sign of life for {seconds} s (no step, no output, no use of CPU or GPU, no data moved)"));
     }
     if let Some((first, more)) = stopped.split_first() {
-        told.push(match more.len() {
+        reported.push(match more.len() {
             0 => format!("process {first} is stopped (SIGSTOP)"),
             more => format!("process {first} and {more} more are stopped (SIGSTOP)"),
         });
     }
-    told
+    reported
 }
 
 /// The folder of checkpoints.
@@ -434,16 +437,16 @@ mod tests {
         Signs { stalled: Some(Duration::from_secs(30)), is_silent: true, is_asleep: true, ..Signs::default() }
     }
 
-    const AT: Option<At> = Some(At { epoch: None, step: Some(41.0) });
+    const AT: Option<ReportedPosition> = Some(ReportedPosition { epoch: None, step: Some(41.0) });
 
     #[test]
-    fn what_is_told_of_a_rank_that_is_stopped() {
+    fn evidence_names_the_stopped_rank() {
         let processes = vec![
             rank(2, ProcessState::Stopped, &[("step", "/app/train.py", 41)]),
             rank(3, ProcessState::Asleep, &REDUCES),
         ];
         let hang = evidence(&signs(), AT, &Stacks { processes, ..Stacks::default() });
-        assert_eq!((hang.place, hang.rank), (Place::Stopped, Some(2)));
+        assert_eq!((hang.place, hang.rank), (StackLocation::Stopped, Some(2)));
         assert_eq!(
             hang.text,
             "no step for 30 s after step 41, process 52 is stopped (SIGSTOP); rank 2 is in step (/app/train.py:41); rank 3 \
@@ -452,37 +455,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_ranks_that_wait() {
+    fn evidence_names_the_collective_a_rank_waits_in() {
         let processes = vec![rank(0, ProcessState::Asleep, &REDUCES)];
         let hang = evidence(&signs(), AT, &Stacks { processes, ..Stacks::default() });
-        assert_eq!((hang.place, hang.rank), (Place::Collective, Some(0)));
+        assert_eq!((hang.place, hang.rank), (StackLocation::Collective, Some(0)));
         let start = "no step for 30 s after step 41, no output for as long, all its processes are asleep; rank 0 is in";
         assert!(hang.text.starts_with(start), "{}", hang.text);
         let many = (0..200).map(|n| rank(n, ProcessState::Asleep, &[("f", &"x".repeat(100), n as i32)])).collect();
         let hang = evidence(&signs(), AT, &Stacks { processes: many, ..Stacks::default() });
         assert!(hang.text.len() <= MAX_TEXT, "{}", hang.text.len());
         let nothing = evidence(&Signs::default(), None, &Stacks::default());
-        assert_eq!((nothing.place, nothing.rank, nothing.text.as_str()), (Place::Unknown, None, ""));
+        assert_eq!((nothing.place, nothing.rank, nothing.text.as_str()), (StackLocation::Unknown, None, ""));
     }
 
     #[test]
-    fn a_program_that_does_nothing_in_words() {
+    fn evidence_describes_an_idle_program() {
         let idle = Signs { idle: Some(Duration::from_secs(3600)), is_silent: true, ..Signs::default() };
         let text = evidence(&idle, None, &Stacks::default()).text;
         assert!(text.starts_with("no sign of life for 3600 s (no step, no output, "), "{text}");
     }
 
     #[test]
-    fn one_sign_in_words() {
+    fn suspicion_describes_a_single_sign() {
         let stopped = Signs { stopped: vec![1_999_999_999, 1_999_999_998], ..Signs::default() };
         assert_eq!(suspicion(&stopped, AT).message, "process 1999999999 and 1 more are stopped (SIGSTOP)");
         let stalled = Signs { stalled: Some(Duration::from_secs(60)), ..Signs::default() };
-        let words = suspicion(&stalled, Some(At { epoch: Some(2.5), step: None })).message;
+        let words = suspicion(&stalled, Some(ReportedPosition { epoch: Some(2.5), step: None })).message;
         assert!(words.starts_with("no progress for 60 s after epoch 2.5; it still prints"), "{words}");
     }
 
     #[test]
-    fn files_that_are_written_and_not_ours() {
+    fn last_write_ignores_the_agents_own_files() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(newest_file(folder.path()), 0);
         std::fs::create_dir_all(folder.path().join(OURS)).unwrap();

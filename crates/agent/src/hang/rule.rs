@@ -27,11 +27,11 @@ const IN_USE: f64 = 5.0;
 
 /// An observation of a program at one time.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct ProgramSample {
     /// Time since the previous look.
     pub since: Duration,
     /// The last epoch and step that were reported.
-    pub at: Option<At>,
+    pub at: Option<ReportedPosition>,
     /// All of its steps are done, and its further work has none.
     pub is_over: bool,
     /// Bytes that it has printed.
@@ -46,7 +46,7 @@ pub struct Look {
 
 /// The progress that a program reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct At {
+pub struct ReportedPosition {
     pub epoch: Option<f64>,
     pub step: Option<f64>,
 }
@@ -96,7 +96,7 @@ pub struct Signs {
 
 impl Signs {
     /// Whether there is anything to report.
-    pub fn tell(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         self.stalled.is_some() || self.idle.is_some() || !self.stopped.is_empty()
     }
 
@@ -115,7 +115,7 @@ pub struct Watch {
     timeout: Duration,
     idle_timeout: Duration,
     now: Duration,
-    at: Option<At>,
+    at: Option<ReportedPosition>,
     /// When it last reported other progress, or wrote a file into the folder of checkpoints.
     progressed: Duration,
     saved: Option<u64>,
@@ -126,7 +126,7 @@ pub struct Watch {
     worked: Duration,
     /// What each process has used, and since when it is stopped.
     processes: BTreeMap<(i32, u64), Used>,
-    gpus: BTreeMap<u32, Flat>,
+    gpus: BTreeMap<u32, ConstantGpu>,
     is_over: bool,
 }
 
@@ -140,7 +140,7 @@ struct Used {
 
 /// A GPU that always shows the same.
 #[derive(Clone, Copy, Debug)]
-struct Flat {
+struct ConstantGpu {
     first: Gpu,
     since: Duration,
     last: Gpu,
@@ -170,7 +170,7 @@ impl Watch {
     }
 
     /// Takes in one look.
-    pub fn take_in(&mut self, look: &Look) -> Signs {
+    pub fn take_in(&mut self, look: &ProgramSample) -> Signs {
         self.now += look.since;
         self.is_over = look.is_over;
         if look.at.is_some() && look.at != self.at {
@@ -218,7 +218,7 @@ impl Watch {
     }
 
     /// The progress that it reports.
-    pub fn at(&self) -> Option<At> {
+    pub fn at(&self) -> Option<ReportedPosition> {
         self.at
     }
 
@@ -249,7 +249,7 @@ impl Watch {
         self.processes.iter().filter(|(_, used)| is_long(&used.stopped)).map(|((pid, _), _)| *pid).collect()
     }
 
-    fn take_in_processes(&mut self, look: &Look) {
+    fn take_in_processes(&mut self, look: &ProgramSample) {
         let mut processes = BTreeMap::new();
         for process in &look.processes {
             let key = (process.pid, process.started);
@@ -268,28 +268,28 @@ impl Watch {
         self.processes = processes;
     }
 
-    fn take_in_gpus(&mut self, look: &Look) {
+    fn take_in_gpus(&mut self, look: &ProgramSample) {
         self.gpus.retain(|index, _| look.gpus.iter().any(|gpu| gpu.index == *index));
         if look.gpus.iter().any(|gpu| gpu.utilization.is_none_or(|used| used > IN_USE)) {
             self.worked = self.now;
         }
         for gpu in &look.gpus {
-            let new = Flat { first: *gpu, since: self.now, last: *gpu, readings: 1, varied: None };
+            let new = ConstantGpu { first: *gpu, since: self.now, last: *gpu, readings: 1, varied: None };
             let flat = self.gpus.entry(gpu.index).or_insert(new);
             if flat.last.reading == gpu.reading {
                 continue;
             }
             let varied = if varies(&flat.last, gpu) { Some(self.now) } else { flat.varied };
             *flat = if is_same(&flat.first, gpu) {
-                Flat { last: *gpu, readings: flat.readings + 1, varied, ..*flat }
+                ConstantGpu { last: *gpu, readings: flat.readings + 1, varied, ..*flat }
             } else {
-                Flat { varied, ..new }
+                ConstantGpu { varied, ..new }
             };
         }
     }
 
     fn has_flat_gpus(&self, time: Duration) -> bool {
-        let is_flat = |flat: &Flat| flat.readings >= READINGS && self.is_for(flat.since, time);
+        let is_flat = |flat: &ConstantGpu| flat.readings >= READINGS && self.is_for(flat.since, time);
         !self.gpus.is_empty() && self.gpus.values().all(is_flat)
     }
 }
@@ -328,14 +328,14 @@ mod tests {
     /// A program, looked at every five seconds.
     struct Scene {
         watch: Watch,
-        look: Look,
+        look: ProgramSample,
         busy: f64,
     }
 
     impl Scene {
         fn new() -> Self {
             let process = Process { pid: 57, started: 1, cpu: 0.0, moved: 0, is_stopped: false };
-            let look = Look { since: TICK, processes: vec![process], ..Look::default() };
+            let look = ProgramSample { since: TICK, processes: vec![process], ..ProgramSample::default() };
             Self { watch: Watch::new(TIMEOUT, IDLE), look, busy: 1.0 }
         }
 
@@ -348,7 +348,7 @@ mod tests {
         }
 
         fn step(&mut self, step: f64) {
-            self.look.at = Some(At { epoch: None, step: Some(step) });
+            self.look.at = Some(ReportedPosition { epoch: None, step: Some(step) });
         }
 
         fn pass(&mut self, ticks: u32) -> Signs {
@@ -363,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn one_sign_is_told_and_two_agree() {
+    fn one_sign_is_reported_and_two_are_conclusive() {
         let mut scene = Scene::stepping();
         scene.look.printed = 10;
-        assert!(!scene.pass(11).tell(), "not yet");
+        assert!(!scene.pass(11).has_any(), "not yet");
         scene.look.printed = 20;
         let signs = scene.pass(1);
         assert_eq!(signs.stalled, Some(TIMEOUT));
-        assert!(signs.tell() && !signs.agree(), "it prints and computes: {signs:?}");
+        assert!(signs.has_any() && !signs.agree(), "it prints and computes: {signs:?}");
         let signs = scene.pass(12);
         assert!(signs.agree() && signs.is_silent && !signs.is_asleep, "{signs:?}");
         scene.step(2.0);
@@ -378,21 +378,21 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_steps_is_idle_when_nothing_shows_that_it_goes_on() {
+    fn program_without_steps_is_idle_without_signs_of_life() {
         let mut scene = Scene::new();
         scene.busy = 0.0;
         let signs = scene.pass(IDLE_LOOKS - 1);
-        assert!(!signs.tell() && signs.is_silent && signs.is_asleep, "{signs:?}");
+        assert!(!signs.has_any() && signs.is_silent && signs.is_asleep, "{signs:?}");
         assert!(scene.watch.is_quiet(), "it may be waiting for others");
         let signs = scene.pass(1);
         assert!(signs.agree() && signs.idle == Some(IDLE) && signs.stalled.is_none(), "{signs:?}");
         scene.look.printed += 1;
-        assert!(!scene.pass(1).tell());
+        assert!(!scene.pass(1).has_any());
     }
 
     /// A worker is looked at when another one's agent has found the gang idle, because it may be the one to blame.
     #[test]
-    fn what_is_idle_is_quiet_however_long_a_step_may_take() {
+    fn idle_worker_is_quiet_regardless_of_the_step_timeout() {
         let (mut scene, hour) = (Scene::new(), Duration::from_secs(3600));
         scene.watch = Watch::new(hour, TIMEOUT);
         scene.busy = 0.0;
@@ -405,18 +405,18 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_idle_after_its_last_step_as_before_its_first() {
+    fn idle_rule_applies_again_after_the_last_step() {
         let mut scene = Scene::stepping();
         scene.look.is_over = true;
-        assert!(!scene.pass(3 * IDLE_LOOKS).tell(), "it computes");
+        assert!(!scene.pass(3 * IDLE_LOOKS).has_any(), "it computes");
         scene.busy = 0.0;
-        assert!(!scene.pass(IDLE_LOOKS - 1).tell());
+        assert!(!scene.pass(IDLE_LOOKS - 1).has_any());
         assert!(scene.pass(1).agree());
     }
 
     /// A program that reports steps has a limit for one step.
     #[test]
-    fn a_program_with_steps_is_not_idle() {
+    fn program_with_steps_is_stalled_rather_than_idle() {
         let mut scene = Scene::stepping();
         scene.busy = 0.0;
         let signs = scene.pass(3 * IDLE_LOOKS);
@@ -428,13 +428,13 @@ mod tests {
 
     /// A tokenizer, a download, a loop on the device, a file that is written: each prints nothing for hours.
     #[test]
-    fn a_program_that_works_silently_is_never_idle() {
+    fn silently_working_program_is_never_idle() {
         let works = |what: &str, mut work: Work| {
             let mut scene = Scene::new();
             scene.busy = 0.0;
             for look in 0..u64::from(20 * IDLE_LOOKS) {
                 work(look, &mut scene);
-                assert!(!scene.pass(1).tell(), "{what}, look {look}");
+                assert!(!scene.pass(1).has_any(), "{what}, look {look}");
             }
         };
         let gpu = |look: u64, utilization| {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_no_work() {
+    fn heartbeat_traffic_does_not_count_as_work() {
         let mut scene = Scene::new();
         scene.busy = 0.01;
         let idle = |scene: &mut Scene| {
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn sleep_is_a_sign_and_waking_to_look_is_none() {
+    fn sleep_is_a_sign_despite_brief_wakeups() {
         let mut scene = Scene::stepping();
         scene.busy = 0.02;
         let mut printed = 0;
@@ -492,22 +492,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_saved_is_a_sign_of_life() {
+    fn ongoing_save_is_a_sign_of_life() {
         let mut scene = Scene::stepping();
         scene.pass(6);
         assert!(scene.watch.may_stall());
         scene.look.saved = Some(7);
-        assert!(scene.pass(6).tell(), "what lay there before is none");
+        assert!(scene.pass(6).has_any(), "what lay there before is none");
         scene.look.saved = Some(8);
-        assert!(!scene.pass(11).tell());
-        assert!(scene.pass(2).tell());
+        assert!(!scene.pass(11).has_any());
+        assert!(scene.pass(2).has_any());
     }
 
     #[test]
-    fn a_process_that_is_stopped_is_named_and_brings_no_end_alone() {
+    fn stopped_process_alone_is_reported_but_not_conclusive() {
         let mut scene = Scene::stepping();
         scene.look.processes.push(Process { pid: 58, started: 1, cpu: 0.0, moved: 0, is_stopped: true });
-        assert!(!scene.pass(2).tell(), "for a moment");
+        assert!(!scene.pass(2).has_any(), "for a moment");
         let mut printed = 0;
         let mut tick = |scene: &mut Scene| {
             printed += 1;
@@ -515,7 +515,7 @@ mod tests {
             scene.pass(1)
         };
         let signs = tick(&mut scene);
-        assert_eq!((signs.stopped.as_slice(), signs.tell(), signs.agree()), (&[58][..], true, false));
+        assert_eq!((signs.stopped.as_slice(), signs.has_any(), signs.agree()), (&[58][..], true, false));
         for step in 2..30 {
             scene.step(f64::from(step));
             assert!(!tick(&mut scene).agree(), "the others go on");
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pid_of_another_process_is_not_the_same() {
+    fn reused_pid_is_a_different_process() {
         let mut scene = Scene::stepping();
         scene.look.processes[0].is_stopped = true;
         scene.pass(1);
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_waits_shows_always_the_same() {
+    fn constant_gpu_readings_are_a_sign_of_a_hang() {
         let gpu = |reading, utilization, power| Gpu { index: 0, reading, utilization, power };
         let flat = |powers: &[Option<f64>]| {
             let mut scene = Scene::stepping();
@@ -565,7 +565,7 @@ mod tests {
 
     /// The program logs a step every few minutes and nothing else, while its GPU computes.
     #[test]
-    fn silence_between_steps_is_no_second_sign_while_a_gpu_computes() {
+    fn silence_is_not_a_second_sign_while_a_gpu_computes() {
         let mut scene = Scene::stepping();
         let (mut signs, mut reading) = (Signs::default(), 0);
         let mut look = |scene: &mut Scene, power: f64| {
@@ -586,9 +586,9 @@ mod tests {
 
     /// A sleeping machine observes nothing. The caller passes that as `since`.
     #[test]
-    fn nothing_grows_old_while_nobody_looks() {
+    fn time_without_observation_does_not_count() {
         let mut scene = Scene::stepping();
         scene.look.since = Duration::ZERO;
-        assert!(!scene.pass(1000).tell());
+        assert!(!scene.pass(1000).has_any());
     }
 }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_that_is_drawn_can_be_seen() {
+    fn fully_drawn_bar_is_visible_before_its_line_ends() {
         const BAR: &str = " 50%|##  | 5/10 [00:01<00:01, 1.0it/s, loss=0.25]";
         assert_eq!(bar_in(&format!("\r{BAR}")).as_deref(), Some(BAR));
         assert_eq!(bar_in(&format!("a\r{BAR}   ")), Some(format!("{BAR}   ")));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_seen_once_early_and_once_whole() {
+    fn drawn_bar_is_seen_once_early_and_once_complete() {
         let mut lines = Lines::default();
         lines.push(b"a\r 50%]", |_| ());
         assert!(lines.has_drawn_bar());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_ends_a_line() {
+    fn end_of_stream_ends_the_last_line() {
         let mut lines = Lines::default();
         lines.push(b"a\nlast", |_| ());
         assert_eq!(lines.end(), Some(b"last".to_vec()));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_left_out() {
+    fn overlong_lines_are_skipped() {
         let long = vec![b'x'; MAX_LINE + 1];
         assert_eq!(lines(&[&long, b"\nnext\n"]), ["next"]);
         assert_eq!(lines(&[&long[2..], b"yyy", b"\nnext\n"]), ["next"]);
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_make_no_difference(bytes in "[a\r\n\u{fc}]{0,40}", size in 1usize..9) {
+        fn lines_do_not_depend_on_chunk_boundaries(bytes in "[a\r\n\u{fc}]{0,40}", size in 1usize..9) {
             prop_assert_eq!(lines(&[bytes.as_bytes()]), lines(&bytes.as_bytes().chunks(size).collect::<Vec<_>>()));
         }
     }

@@ -42,7 +42,7 @@ impl Parser {
     /// Where the kernel denies a thread.
     pub fn start(mut self, run: &RunView) -> io::Result<Parsing> {
         let parsing = Parsing { has_ended: Arc::default() };
-        let (output, ending) = (Arc::clone(&run.output), Ending(parsing.clone(), Arc::clone(&run.observations)));
+        let (output, ending) = (Arc::clone(&run.output), EndGuard(parsing.clone(), Arc::clone(&run.observations)));
         std::thread::Builder::new().name("parser".to_owned()).spawn(move || {
             let _ending = ending;
             read(&output, &mut self);
@@ -65,9 +65,9 @@ impl Parsing {
 }
 
 /// Signals the parser's end, for any reason.
-struct Ending(Parsing, Arc<Observations>);
+struct EndGuard(Parsing, Arc<Observations>);
 
-impl Drop for Ending {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.has_ended.store(true, SeqCst);
         self.1.changes.wake();
@@ -146,12 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_ends_in_a_panic_is_the_only_one_lost() {
+    fn panic_loses_only_the_offending_line() {
         assert_eq!(read_by_thread(&[b"one\nboom\nthree\nboom"]), ["one", "three"]);
     }
 
     #[test]
-    fn a_last_line_needs_no_end() {
+    fn unterminated_last_line_is_parsed() {
         assert_eq!(read_by_thread(&[b"one\ntw", b"o"]), ["one", "two"]);
     }
 }

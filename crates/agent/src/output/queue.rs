@@ -127,7 +127,7 @@ mod tests {
     const NOW: Option<Duration> = Some(Duration::ZERO);
 
     #[test]
-    fn small_writes_are_gathered_and_streams_kept_apart() {
+    fn small_writes_are_merged_per_stream() {
         let queue = Queue::default();
         queue.push(Stream::Stdout, b"a");
         queue.push(Stream::Stdout, b"b");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn under_pressure_the_oldest_go_and_are_counted() {
+    fn full_queue_drops_the_oldest_and_counts_dropped_lines() {
         let queue = Queue::default();
         queue.push(Stream::Stderr, b"kept\n");
         let chunk = b"0123456\n".repeat(MAX_PIECE / 8);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(queue.next(NOW), Next::End);
     }
     #[test]
-    fn many_small_pieces_are_too_much_as_well() {
+    fn queue_limits_the_number_of_small_pieces() {
         let queue = Queue::default();
         for _ in 0..4 * MAX_PIECES {
             queue.push(Stream::Stdout, b"\n");

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_cut_anywhere_are_whole() {
+    fn lines_split_across_chunks_are_joined() {
         assert_eq!(shown(&[b"one\ntw", b"o\n\nthr", b"ee"]), "one\ntwo\n\nthree");
         assert_eq!(shown(&["gr\u{fc}n\n".as_bytes().split_at(3).0, "gr\u{fc}n\n".as_bytes().split_at(3).1]), "grün\n");
     }
@@ -143,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn escapes_and_controls_go() {
+    fn escape_sequences_and_control_characters_are_removed() {
         assert_eq!(shown(&[b"\x1b[1;31mError\x1b[0m:\tx\0\x07\n"]), "Error:\tx\n");
         assert_eq!(shown(&[b"\x1b]0;title\x07a\x1b]0;title\x1b\\b\xff\n"]), "ab\u{fffd}\n");
     }
 
     #[test]
-    fn only_the_end_is_kept() {
+    fn only_the_end_of_the_output_is_kept() {
         let many: String = (0..100_000).map(|n| format!("line {n}\n")).collect();
         let text = shown(&[many.as_bytes()]);
         assert!(text.len() <= KEEP && text.len() > KEEP - 32);
@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_make_no_difference(bytes: Vec<u8>, size in 1usize..9) {
+        fn recent_lines_do_not_depend_on_chunk_boundaries(bytes: Vec<u8>, size in 1usize..9) {
             prop_assert_eq!(shown(&[&bytes]), shown(&bytes.chunks(size).collect::<Vec<_>>()));
         }
     }

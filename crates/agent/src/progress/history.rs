@@ -12,7 +12,7 @@ pub struct MetricHistories(BTreeMap<String, Watch>);
 #[derive(Debug, Default)]
 struct Watch {
     watched: MetricHistory,
-    seen: Seen,
+    seen: LastReport,
 }
 
 /// The last report of a metric, to distinguish a reading from a repetition.
@@ -21,7 +21,7 @@ struct Watch {
 /// its last evaluation with every message. An evaluation has more than one value (the time that it took). Where they
 /// are reported, the other values distinguish a new evaluation with the same result from a repetition.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct LastReport {
     /// The source of the last report. Sources after it in the order do not count any more.
     source: Option<Source>,
     /// The last values of the metric and of those measured with it.
@@ -30,7 +30,7 @@ pub struct Seen {
     place: [Option<u64>; 2],
 }
 
-impl Seen {
+impl LastReport {
     /// Whether `update` has a new reading of `metric`. With `by_step`, the same values with another step or epoch are a
     /// new reading, unless they were posted.
     pub fn is_new(&mut self, metric: &str, update: &Update, source: Source, by_step: bool) -> bool {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reading_has_a_number_and_its_step() {
+    fn readings_carry_a_number_and_their_step() {
         let mut world = World::new(&["acc", "eval_loss"]);
         world.say(Source::Output, &[("step", 10.0), ("accuracy", 0.5)]);
         world.say(Source::Output, &[("step", 20.0), ("loss", 0.1)]);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_printed_as_a_percentage_says_so() {
+    fn percentage_readings_are_marked_as_such() {
         let mut world = World::new(&["accuracy"]);
         for line in ["Epoch 1/9 acc: 91.5%", "Epoch 2/9 Accuracy: 93.5 %", "Epoch 3/9 acc: 0.95"] {
             let update = Text::new(None).line(line.as_bytes()).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_source_is_silent_once_a_higher_one_has_spoken() {
+    fn lower_priority_source_is_ignored_after_a_higher_one() {
         let mut world = World::new(&["loss"]);
         world.say(Source::Checkpoint, &[("loss", 4.0)]);
         world.say(Source::Output, &[("loss", 3.0)]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_again_is_no_reading() {
+    fn repeated_value_is_not_a_new_reading() {
         let mut world = World::new(&["loss", "eval_loss"]);
         let evaluated = |time: f64| [("eval_loss", 0.7), ("eval_runtime", time)];
         for (step, time) in [(1.0, 5.0), (2.0, 5.0), (3.0, 6.0), (4.0, 6.0)] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_hundred_are_kept() {
+    fn last_hundred_readings_are_kept() {
         let mut world = World::new(&["loss"]);
         (0..250).for_each(|n| world.say(Source::Output, &[("loss", f64::from(n))]));
         let watched = world.watches.watched().remove("loss").unwrap();

@@ -34,13 +34,14 @@ pub fn parse(text: &str) -> Result<Update, String> {
 pub fn parse_line(line: &str, named: &[String]) -> Option<Update> {
     let mut update = parse(line).ok()?;
     let has_named = || update.step.is_some() && named.iter().any(|name| update.metrics.contains_key(name));
-    let tells = update.epoch.is_some() || update.percent.is_some() || update.metrics.contains_key(LOSS) || has_named();
+    let is_report =
+        update.epoch.is_some() || update.percent.is_some() || update.metrics.contains_key(LOSS) || has_named();
     // Fields that structured logs have beside the message.
     #[expect(clippy::items_after_statements, reason = "beside its only use")]
     const OF_LOGS: [&str; 10] =
         ["ts", "time", "timestamp", "created", "elapsed", "level", "pid", "rank", "line", "lineno"];
     update.metrics.retain(|name, _| !OF_LOGS.contains(&name.as_str()));
-    tells.then_some(update)
+    is_report.then_some(update)
 }
 
 fn update(object: &Map<String, Value>) -> Update {
@@ -146,7 +147,7 @@ mod tests {
     const STATE: &str = include_str!("../../../../tests/fixtures/progress/transformers-4.57-trainer_state.json");
 
     #[test]
-    fn what_the_hugging_face_trainer_posts() {
+    fn hugging_face_trainer_posts_are_parsed() {
         let mut progress = Progress::default();
         for line in POSTS.lines() {
             assert!(progress.merge(&parse(line).unwrap(), Source::Post, Timestamp::UNIX_EPOCH));
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoints_state() {
+    fn trainer_state_of_a_checkpoint_is_parsed() {
         let update = trainer_state(STATE).unwrap();
         assert_eq!(
             (update.step, update.steps, update.epoch, update.epochs),
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_objects_and_pythons_numbers() {
+    fn flat_objects_and_python_numbers_are_parsed() {
         let update =
             parse(r#"{"step": 10, "total_steps": "100", "loss": NaN, "metrics": {"acc": 0.5}, "phase": "train"}"#)
                 .unwrap();
@@ -190,14 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn invalid_progress_json_is_explained() {
         assert!(parse("loss=1").unwrap_err().contains("line 1"));
         assert!(parse("[1]").unwrap_err().contains("no JSON object"));
         assert!(parse("{}").unwrap_err().contains("such as"));
     }
 
     #[test]
-    fn lines_with_a_metric_that_the_job_names() {
+    fn lines_with_a_named_metric_are_parsed() {
         let named = ["val_loss".to_owned(), "accuracy".to_owned()];
         let update = parse_line(r#"{"step": 3, "val_loss": 0.5, "level": 2}"#, &named).unwrap();
         assert_eq!((update.step, update.metrics), (Some(3.0), [("val_loss".to_owned(), 0.5)].into()));
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_structured_logs() {
+    fn structured_log_lines_are_parsed() {
         let line = r#"{"ts": 1763730000.5, "level": "info", "pid": 7, "epoch": 3, "loss": 0.25, "lr": 1e-4}"#;
         let update = parse_line(line, &[]).unwrap();
         assert_eq!((update.epoch, update.metrics.len()), (Some(3.0), 2));
@@ -224,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text: String) {
+        fn json_parsers_survive_any_text(text: String) {
             let _ = (parse(&text), parse_line(&text, &[]), trainer_state(&text));
         }
     }

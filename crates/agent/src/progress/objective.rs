@@ -1,7 +1,7 @@
 //! Readings of the job's objective, kept for as long as the container lives.
 
 use crate::now;
-use crate::progress::history::Seen;
+use crate::progress::history::LastReport;
 use parking_lot::Mutex;
 use protocol::objective::{Objective, ObjectiveRule};
 use protocol::progress::{Progress, Source, Update, field_metric};
@@ -33,12 +33,12 @@ impl ObjectiveTracker {
 pub struct RunObjective {
     tracker: Arc<ObjectiveTracker>,
     attempt: u32,
-    seen: Seen,
+    seen: LastReport,
 }
 
 impl RunObjective {
     pub fn new(tracker: Arc<ObjectiveTracker>, attempt: u32) -> Self {
-        Self { tracker, attempt, seen: Seen::default() }
+        Self { tracker, attempt, seen: LastReport::default() }
     }
 
     /// Records what `source` reports in `update`, which `progress` has taken in. Returns whether that is a reading.
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_thousands_of_readings_count() {
+    fn thousands_of_readings_are_all_counted() {
         let mut world = World::new("eval_loss");
         let mut text = Text::new(None);
         for step in 1..=2000 {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_at_other_steps_are_readings() {
+    fn equal_value_at_another_step_is_a_new_reading() {
         let mut world = World::new("acc");
         for step in [5.0, 10.0, 100.0] {
             world.say(Source::File, &[("step", step), ("accuracy", 0.9)]);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn records_outlive_a_run() {
+    fn objective_records_survive_a_new_run() {
         let mut world = World::new("loss");
         world.say(Source::Output, &[("step", 20.0), ("loss", 1.0)]);
         world.next_run(2);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_agent_of_a_pod_continues() {
+    fn next_agent_of_a_pod_continues_the_records() {
         let file = std::env::temp_dir().join(format!("objective-{}", std::process::id()));
         let mut world = World::new("loss");
         world.say(Source::Output, &[("step", 20.0), ("loss", 1.0)]);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn other_metrics_are_named() {
+    fn reported_metrics_are_listed_if_the_objective_is_missing() {
         let mut world = World::new("f1");
         world.say(Source::Output, &[("step", 1.0), ("loss", 1.0)]);
         world.say(Source::Output, &[("step", 2.0), ("acc", 0.5)]);

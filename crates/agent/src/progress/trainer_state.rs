@@ -23,7 +23,7 @@ pub struct TrainerStates {
     directory: PathBuf,
     started: SystemTime,
     /// The states at the start. Until they are known, no state counts as this program's.
-    before: Arc<OnceLock<Before>>,
+    before: Arc<OnceLock<EarlierStates>>,
     /// The state that was read last.
     last: Option<State>,
 }
@@ -37,7 +37,7 @@ struct State {
 }
 
 /// The states from before the program.
-struct Before {
+struct EarlierStates {
     states: Vec<State>,
     /// The step in the newest of them.
     step: Option<f64>,
@@ -51,7 +51,7 @@ impl TrainerStates {
         let (is_over, over) = mpsc::channel::<()>();
         // In a separate thread, because a file server that does not answer must not block the program's start.
         let _ = thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
-            let _ = Before::look(&folder).map(|before| theirs.set(before));
+            let _ = EarlierStates::look(&folder).map(|before| theirs.set(before));
             drop(is_over);
         });
         let _ = over.recv_timeout(PATIENCE);
@@ -61,7 +61,7 @@ impl TrainerStates {
     /// The progress in this program's newest state, unless it was read before or isn't complete yet.
     pub fn newest(&mut self) -> Option<Update> {
         let Some(before) = self.before.get() else {
-            let _ = Before::look(&self.directory).map(|before| self.before.set(before));
+            let _ = EarlierStates::look(&self.directory).map(|before| self.before.set(before));
             return None;
         };
         let states = states(&self.directory).ok()?.into_iter().filter(|state| !before.states.contains(state));
@@ -79,7 +79,7 @@ impl TrainerStates {
     }
 }
 
-impl Before {
+impl EarlierStates {
     fn look(directory: &Path) -> io::Result<Self> {
         let states = states(directory)?;
         let newest = states.iter().max_by_key(|state| state.modified);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_is_whole() {
+    fn newest_complete_trainer_state_is_used() {
         let room = Room::new("newest");
         let mut checkpoints = TrainerStates::new(room.0.clone());
         assert_eq!(checkpoints.newest(), None);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_says_nothing() {
+    fn preexisting_trainer_states_are_ignored() {
         let room = Room::new("before");
         room.save("checkpoint-800", r#"{"global_step": 800}"#, -3600);
         // By the clock of a file server that is ahead.
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_program_counts_only_if_it_goes_beyond() {
+    fn older_trainer_state_counts_only_with_a_higher_step() {
         let room = Room::new("beyond");
         let save = |step: u32| {
             room.save(&format!("checkpoint-{step}"), &format!(r#"{{"global_step": {step}}}"#), i64::from(step) - 7200);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_too_large_is_looked_at_once() {
+    fn oversized_trainer_state_is_checked_only_once() {
         let room = Room::new("large");
         let mut checkpoints = TrainerStates::new(room.0.clone());
         room.save("checkpoint-1", r#"{"global_step": 1}"#, 1);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_as_ssh_takes_them() {
+    fn arguments_are_parsed_like_ssh() {
         let is = |words: &[&str], host: &str, command: &str| {
             assert_eq!(parsed(words), Ok((host.to_owned(), command.to_owned())));
         };
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_hosts_of_the_gang_are_called() {
+    fn only_gang_hosts_can_be_called() {
         let hosts = ["x-training-0.x-headless", "x-training-10.x-headless", "127.0.0.2"].map(str::to_owned);
         assert_eq!(known(&hosts, "x-training-10.x-headless"), Some(hosts[1].as_str()));
         assert_eq!(known(&hosts, "x-training-10"), Some(hosts[1].as_str()));

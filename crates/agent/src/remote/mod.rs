@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_attempt_needs_is_left_and_replaced() {
+    fn each_attempt_replaces_the_remote_shell_setup() {
         let state = tempfile::tempdir().unwrap();
         let shell = |attempt, hosts: &[&str]| Shell {
             attempt,

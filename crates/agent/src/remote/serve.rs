@@ -48,7 +48,7 @@ pub fn serve(folder: &Path) -> io::Result<u8> {
         secret: shell.secret()?,
         session: shell.session(&shell.member()),
         is_over: AtomicBool::new(false),
-        told: Mutex::default(),
+        last_logged: Mutex::default(),
     });
     // On the pod's own address, if that is known.
     let listener = bind(address("POD_IP"), shell.port)
@@ -77,11 +77,11 @@ struct Server {
     /// No more commands are started.
     is_over: AtomicBool,
     /// When the agent last logged a stranger's connection.
-    told: Mutex<Option<Instant>>,
+    last_logged: Mutex<Option<Instant>>,
 }
 
 /// A connection that has proven nothing yet.
-struct Stranger {
+struct UnprovenConnection {
     address: IpAddr,
     stream: TcpStream,
     /// It has proven itself, or it is over.
@@ -89,7 +89,7 @@ struct Stranger {
 }
 
 fn accept(listener: &TcpListener, server: &Arc<Server>) {
-    let mut strangers: Vec<Arc<Stranger>> = Vec::new();
+    let mut strangers: Vec<Arc<UnprovenConnection>> = Vec::new();
     loop {
         let accepted = listener.accept().and_then(|(stream, from)| Ok((stream.try_clone()?, stream, from)));
         let Ok((stream, other, from)) = accepted else {
@@ -98,7 +98,7 @@ fn accept(listener: &TcpListener, server: &Arc<Server>) {
             continue;
         };
         strangers.retain(|stranger| !stranger.is_known.load(Relaxed));
-        let stranger = Arc::new(Stranger { address: from.ip(), stream, is_known: AtomicBool::new(false) });
+        let stranger = Arc::new(UnprovenConnection { address: from.ip(), stream, is_known: AtomicBool::new(false) });
         strangers.push(Arc::clone(&stranger));
         let oldest_first = strangers.iter().enumerate().map(|(number, stranger)| (stranger.address, number));
         if strangers.len() > STRANGERS
@@ -113,7 +113,7 @@ fn accept(listener: &TcpListener, server: &Arc<Server>) {
             stranger.is_known.store(true, Relaxed);
             let _ = stranger.stream.shutdown(Shutdown::Both);
             if let Err(Broken::Frame(error)) = end {
-                server.tell_of_stranger(from.ip().to_canonical(), error);
+                server.log_refused(from.ip().to_canonical(), error);
             }
         });
     }
@@ -178,7 +178,7 @@ impl Server {
         };
         let (group, mut input) = (Pid::from_raw(child.id().cast_signed()), child.stdin.take());
         let is_done = Arc::new(AtomicBool::new(false));
-        let waiter = tell_of(child, Arc::clone(sender), Arc::clone(&is_done));
+        let waiter = report_exit(child, Arc::clone(sender), Arc::clone(&is_done));
         let end = loop {
             while let Some(event) = events.pop_front() {
                 take_input(event, &mut input);
@@ -199,10 +199,10 @@ impl Server {
     }
 
     /// Logs rarely, so that a port scanner does not fill the log.
-    fn tell_of_stranger(&self, from: IpAddr, error: FrameError) {
-        let mut told = self.told.lock();
-        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            *told = Some(Instant::now());
+    fn log_refused(&self, from: IpAddr, error: FrameError) {
+        let mut reported = self.last_logged.lock();
+        if reported.is_none_or(|reported| reported.elapsed() >= TELL_EVERY) {
+            *reported = Some(Instant::now());
             eprintln!("agent: closed a connection to the remote shell's port from {from}: {error}");
         }
     }
@@ -237,7 +237,7 @@ fn take_input(event: Event<Packet>, input: &mut Option<ChildStdin>) {
 }
 
 /// Sends the output of a command, and then how it has ended.
-fn tell_of(mut child: Child, sender: Arc<Mutex<Sender>>, is_done: Arc<AtomicBool>) -> JoinHandle<()> {
+fn report_exit(mut child: Child, sender: Arc<Mutex<Sender>>, is_done: Arc<AtomicBool>) -> JoinHandle<()> {
     let output = child.stdout.take().map(|stdout| pass_on(stdout, Arc::clone(&sender), Packet::Output));
     let error = child.stderr.take().map(|stderr| pass_on(stderr, Arc::clone(&sender), Packet::Error));
     thread::spawn(move || {

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descendants_and_nobody_else() {
+    fn only_descendants_are_listed() {
         let processes = [(1, 0), (10, 1), (11, 10), (12, 11), (13, 1), (20, 0), (21, 20), (2, 0)];
         assert_eq!(descendants(1, &processes), [10, 13, 11, 12]);
         assert_eq!(descendants(11, &processes), [12]);

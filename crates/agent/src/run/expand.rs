@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn references_become_values() {
+    fn references_are_replaced_by_values() {
         assert_eq!(expanded("host:$(MASTER_PORT)"), "host:29501");
         assert_eq!(expanded("$(MASTER_PORT)$(MASTER_PORT)"), "2950129501");
         assert_eq!(expanded("--resume=$(RESUME_FROM_CHECKPOINT)"), "--resume=");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_left_alone() {
+    fn other_text_is_left_unchanged() {
         for text in [
             "",
             "$",
@@ -98,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn without_variables_every_byte_stays(input: Vec<u8>) {
+        fn input_is_unchanged_without_variables(input: Vec<u8>) {
             prop_assert_eq!(expand(&input, &Variables::new()), input);
         }
     }

@@ -24,7 +24,7 @@ pub struct Program {
 }
 
 /// A running program.
-pub struct Started {
+pub struct RunningProgram {
     pub pid: Pid,
     pub stdout: Option<ChildStdout>,
     pub stderr: ChildStderr,
@@ -52,7 +52,7 @@ impl Program {
     /// Starts the program with `signal_mask` in its own process group: a script's `kill 0` must not look like a signal
     /// from outside. stderr is piped, and stdout unless it is a terminal, to which programs write differently.
     #[expect(clippy::expect_used, reason = "it was asked for")]
-    pub fn start(&self, signal_mask: SigSet) -> Result<Started, LaunchError> {
+    pub fn start(&self, signal_mask: SigSet) -> Result<RunningProgram, LaunchError> {
         let Some((name, args)) = self.argv.split_first() else {
             return Err(error(LaunchErrorKind::CommandNotFound, "no command was given".to_owned()));
         };
@@ -77,7 +77,7 @@ impl Program {
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(|cause| spawn_error(name, &file, &cause))?;
         let stderr = child.stderr.take().expect("stderr was asked to be piped");
-        Ok(Started { pid: Pid::from_raw(child.id().cast_signed()), stdout: child.stdout.take(), stderr })
+        Ok(RunningProgram { pid: Pid::from_raw(child.id().cast_signed()), stdout: child.stdout.take(), stderr })
     }
 
     /// Finds the file of `name` as `execvp` does. A name with a slash is a path, and any other is looked up in PATH.

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_is_emptied_and_links_are_not_followed() {
+    fn shared_memory_is_emptied_without_following_links() {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(elsewhere.path().join("kept"), "x").unwrap();
         for name in ["torch_57", "sem.mp-x", "nccl-abc"] {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_extensions_go_and_nothing_else() {
+    fn only_extension_locks_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let fused = folder.path().join("py311_cu124/fused_adam");
         fs::create_dir_all(fused.join("deeper/than/that")).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_are_where_pytorch_looks_for_them() {
+    fn extensions_folder_is_resolved_like_pytorch() {
         let found = |known: &[(&str, &str)]| {
             let variable =
                 |name: &str| known.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());

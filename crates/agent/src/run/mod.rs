@@ -35,7 +35,7 @@ use crate::run::descendants::{
 use crate::run::launch::Program;
 use crate::run::view::{CurrentRun, RunView};
 use crate::serve::gpu::Gpus;
-use crate::signals::Received;
+use crate::signals::ReceivedSignal;
 use crate::stacks;
 use crate::variables::variable;
 use gang::message::Outcome;
@@ -266,7 +266,7 @@ impl Run {
         };
         let more = options.resume_args.iter().filter(|_| !attempt.resume_from.is_empty());
         let argv = served.unwrap_or_else(|| options.argv.iter().chain(more).cloned().collect());
-        let variables = environment::of(attempt);
+        let variables = environment::for_attempt(attempt);
         let of_program = environment::of_program(&variables, &options.withheld);
         if let Some(folder) = state
             && let Err(error) = environment::leave(folder, &of_program)
@@ -311,14 +311,14 @@ impl Run {
                 Stage::Over => return Next::Over,
             };
             match step {
-                Step::Stay { until } => return Next::Turn { until },
-                Step::Go(stage) => self.stage = stage,
+                StageOutcome::Stay { until } => return Next::Turn { until },
+                StageOutcome::Go(stage) => self.stage = stage,
             }
         }
     }
 
     /// Handles a signal to the agent, and passes it on to the program.
-    pub fn on_signal(&mut self, signal: Received) {
+    pub fn on_signal(&mut self, signal: ReceivedSignal) {
         self.is_leaving |= signal.is_stop();
         let Some(process) = &mut self.process else { return };
         if signal.is_stop() && process.ended.is_some() {
@@ -359,7 +359,7 @@ impl Run {
         if let Some(process) = &mut self.process {
             process.kill_at = Some(process.kill_at.map_or(now + grace, |known| known.min(now + grace)));
         }
-        self.tell_to_end();
+        self.send_sigterm();
     }
 
     /// Lets the work after the program's own end wait for the next attempt, unless none follows in this pod.
@@ -442,35 +442,35 @@ impl Run {
     }
 
     /// Keeps the message up to date and ends the processes that have to end, until none is left.
-    fn watch(&mut self, message: &mut MessageFile) -> Step {
+    fn watch(&mut self, message: &mut MessageFile) -> StageOutcome {
         self.on_program_ended(message);
         self.end_if_lost();
         self.end_if_hanging();
         let ends_at = self.end_if_raised();
-        let told_at = self.tell_to_end();
+        let asked_at = self.send_sigterm();
         let look_at = self.look_for_survivors();
-        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
+        let Some(process) = &self.process else { return StageOutcome::Go(Stage::speaking()) };
         let killing_for = process.killing_since.map_or(Duration::ZERO, |since| since.elapsed());
         let is_stuck = killing_for > KILL_FOR;
         // In a gang, another attempt must not begin beside them, so the pod ends. Otherwise it need not wait for them.
         if !process.none_left && self.may_be_followed() && killing_for > self.unkillable_after {
             self.give_up_pod(message);
         } else if !process.none_left && !self.may_be_followed() && is_stuck {
-            self.tell_of_survivors("giving up on them");
+            self.log_survivors("giving up on them");
         } else if !process.none_left {
             if is_stuck && !self.is_stuck {
-                self.tell_of_survivors("the gang waits for them");
+                self.log_survivors("the gang waits for them");
                 self.is_stuck = true;
             }
-            return self.stay(message, [told_at, ends_at, look_at], is_stuck);
+            return self.stay(message, [asked_at, ends_at, look_at], is_stuck);
         }
         let passed = self.process.as_ref().map_or(0, |process| process.forwarder.passed());
-        Step::Go(Stage::forwarding(passed))
+        StageOutcome::Go(Stage::forwarding(passed))
     }
 
     /// Sends SIGKILL if that is due, and keeps the message up to date.
-    fn stay(&mut self, message: &mut MessageFile, due: [Option<Instant>; 3], is_stuck: bool) -> Step {
-        let Some(process) = &mut self.process else { return Step::Go(Stage::speaking()) };
+    fn stay(&mut self, message: &mut MessageFile, due: [Option<Instant>; 3], is_stuck: bool) -> StageOutcome {
+        let Some(process) = &mut self.process else { return StageOutcome::Go(Stage::speaking()) };
         let now = Instant::now();
         let mut until = process.kill_at.into_iter().chain(due.into_iter().flatten()).min();
         if process.kill_at.is_some_and(|at| at <= now) {
@@ -486,7 +486,7 @@ impl Run {
                 until = Some(until.map_or(due, |until| until.min(due)));
             }
         }
-        Step::Stay { until }
+        StageOutcome::Stay { until }
     }
 
     /// Whether another attempt may follow in this pod.
@@ -521,7 +521,7 @@ impl Run {
         self.write_message(message);
     }
 
-    fn tell_of_survivors(&self, what_follows: &str) {
+    fn log_survivors(&self, what_follows: &str) {
         let left = of_program(descendants_of_self()).len();
         self.log.say(format_args!(
             "{left} processes are still there {KILL_FOR:?} after SIGKILL (waiting in the kernel for a disk or file server, or \
@@ -600,7 +600,7 @@ impl Run {
     }
 
     /// Sends SIGTERM to the program once its stacks are read. Returns when that has to be done, if it is not done yet.
-    fn tell_to_end(&mut self) -> Option<Instant> {
+    fn send_sigterm(&mut self) -> Option<Instant> {
         let (stop, process) = (self.pending_stop?, self.process.as_ref().filter(|process| process.ended.is_none())?);
         let is_looking = self.hang.as_ref().is_some_and(HangWatch::is_looking);
         let at = is_looking.then_some(stop.by).max(stop.not_before);
@@ -618,24 +618,24 @@ impl Run {
         None
     }
 
-    fn forward(&mut self, passed: u64, give_up_at: Instant) -> Step {
-        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
+    fn forward(&mut self, passed: u64, give_up_at: Instant) -> StageOutcome {
+        let Some(process) = &self.process else { return StageOutcome::Go(Stage::speaking()) };
         let so_far = process.forwarder.passed();
         let is_idle = so_far <= passed;
         if process.forwarder.has_ended() || (is_idle && Instant::now() >= give_up_at) {
             self.view.output.close();
-            Step::Go(Stage::Parsing)
+            StageOutcome::Go(Stage::Parsing)
         } else if is_idle {
-            Step::Stay { until: Some(give_up_at) }
+            StageOutcome::Stay { until: Some(give_up_at) }
         } else {
-            Step::Go(Stage::forwarding(so_far))
+            StageOutcome::Go(Stage::forwarding(so_far))
         }
     }
 
-    fn parse(&mut self, message: &mut MessageFile) -> Step {
-        let Some(process) = &self.process else { return Step::Go(Stage::speaking()) };
+    fn parse(&mut self, message: &mut MessageFile) -> StageOutcome {
+        let Some(process) = &self.process else { return StageOutcome::Go(Stage::speaking()) };
         if !process.parsing.has_ended() {
-            return Step::Stay { until: None };
+            return StageOutcome::Stay { until: None };
         }
         let is_heard = process.forwarder.has_ended();
         self.channels.read_to_end(&self.view.observations);
@@ -647,12 +647,12 @@ impl Run {
             let room = if goes_on { manager.end_attempt() } else { manager.look_a_last_time() };
             // In a stop, there is no more time than the pod has.
             let room = if self.report.stopped_by.is_some() { room.min(self.grace) } else { room };
-            return Step::Go(Stage::Keeping { give_up_at: Instant::now() + room });
+            return StageOutcome::Go(Stage::Keeping { give_up_at: Instant::now() + room });
         }
         self.close()
     }
 
-    fn keep(&mut self, message: &mut MessageFile, give_up_at: Instant) -> Step {
+    fn keep(&mut self, message: &mut MessageFile, give_up_at: Instant) -> StageOutcome {
         if self.view.observations.changes.has_changed() {
             self.write_message(message);
         }
@@ -663,7 +663,7 @@ impl Run {
             None => give_up_at,
         };
         if !has_settled && Instant::now() < until {
-            return Step::Stay { until: Some(until) };
+            return StageOutcome::Stay { until: Some(until) };
         }
         // A pod that exits 0 is complete, and no other pod would finish its work.
         let is_undone = self.exit_code() == 0 && !has_settled && manager.is_only_copy();
@@ -674,22 +674,22 @@ impl Run {
         self.close()
     }
 
-    fn close(&self) -> Step {
+    fn close(&self) -> StageOutcome {
         if !self.is_heard {
             // If the program's own output still waits for its reader, the agent's log would wait too.
-            return Step::Go(Stage::Over);
+            return StageOutcome::Go(Stage::Over);
         }
         if self.report.ended_for == Some(ErrorPattern::NanLoss) {
             self.log.say("the loss is NaN or infinite, and failurePolicy.nanPolicy is Fail");
         }
-        Step::Go(Stage::speaking())
+        StageOutcome::Go(Stage::speaking())
     }
 
-    fn speak(&self, give_up_at: Instant) -> Step {
+    fn speak(&self, give_up_at: Instant) -> StageOutcome {
         if self.log.all_said() || Instant::now() >= give_up_at {
-            return Step::Go(Stage::Over);
+            return StageOutcome::Go(Stage::Over);
         }
-        Step::Stay { until: Some(give_up_at) }
+        StageOutcome::Stay { until: Some(give_up_at) }
     }
 
     /// A program may end with success before its last output is read. `mpirun` of Open MPI 5 gives up and exits 0 when
@@ -700,7 +700,8 @@ impl Run {
         if was_well && self.fails_by_loss() {
             self.report.ended_for = Some(ErrorPattern::NanLoss);
         }
-        if was_well && !self.has_cause() && self.is_mpi && self.view.observations.has_told(ErrorPattern::LostDaemon) {
+        if was_well && !self.has_cause() && self.is_mpi && self.view.observations.has_reported(ErrorPattern::LostDaemon)
+        {
             self.report.ended_for = Some(ErrorPattern::LostDaemon);
         }
     }
@@ -739,7 +740,7 @@ impl Run {
             self.gpu_memory_failed = failed;
             self.report.gpu_memory = failed.and_then(|time| self.gpus.fullest_before(time));
         }
-        self.report.checkpoints = self.manager.as_ref().and_then(|manager| manager.told());
+        self.report.checkpoints = self.manager.as_ref().and_then(|manager| manager.status());
         message.write(&self.report);
         self.written = Instant::now();
     }
@@ -756,7 +757,7 @@ impl Stage {
 }
 
 /// The result of looking at a stage.
-enum Step {
+enum StageOutcome {
     Stay { until: Option<Instant> },
     Go(Stage),
 }

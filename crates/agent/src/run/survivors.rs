@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn survivors_name_the_process_that_waits_in_the_kernel() {
+    fn survivor_description_names_the_process_stuck_in_the_kernel() {
         let left = [process(7, "sh", 'S'), process(57, "python3", 'D'), process(58, "python3", 'S')];
         let text = describe(&left, Duration::from_secs(120), |pid| format!("nfs_wait_{pid}"));
         assert!(
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn survivors_fit_whatever_they_are_called() {
+    fn survivor_description_fits_with_any_process_name() {
         let odd = process(i32::MAX, "\u{1}\"\n\u{fffd}\u{2}\u{3}\u{4}\u{5}\u{6}\u{7}", 'D');
         let text = describe(&vec![odd; 3], Duration::MAX, |_| "x".repeat(500));
         assert!(text.len() <= MAX_UNKILLABLE && !text.contains('\n'), "{text}");

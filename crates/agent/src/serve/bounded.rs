@@ -24,7 +24,7 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 /// that holds the most. So a client that holds many connections only loses its own.
 pub struct Bounded {
     listener: TcpListener,
-    held: Arc<Held>,
+    held: Arc<OpenConnections>,
 }
 
 impl Bounded {
@@ -52,23 +52,27 @@ impl Listener for Bounded {
 
 /// The open connections.
 #[derive(Default)]
-struct Held {
-    places: Mutex<Vec<Arc<Spot>>>,
+struct OpenConnections {
+    places: Mutex<Vec<Arc<OpenConnection>>>,
     /// Grows with each read and write of any connection.
     clock: AtomicU64,
 }
 
 /// One open connection.
-struct Spot {
+struct OpenConnection {
     address: IpAddr,
     last_active: AtomicU64,
     gives_way: CancellationToken,
 }
 
-impl Held {
-    fn add(self: &Arc<Self>, address: IpAddr) -> Place {
+impl OpenConnections {
+    fn add(self: &Arc<Self>, address: IpAddr) -> Slot {
         let gives_way = CancellationToken::new();
-        let spot = Arc::new(Spot { address, last_active: AtomicU64::new(self.tick()), gives_way: gives_way.clone() });
+        let spot = Arc::new(OpenConnection {
+            address,
+            last_active: AtomicU64::new(self.tick()),
+            gives_way: gives_way.clone(),
+        });
         let mut places = self.places.lock();
         places.push(Arc::clone(&spot));
         if places.len() > MAX_CONNECTIONS
@@ -76,7 +80,7 @@ impl Held {
         {
             places.swap_remove(at).gives_way.cancel();
         }
-        Place { held: Arc::clone(self), spot, gives_way }
+        Slot { held: Arc::clone(self), spot, gives_way }
     }
 
     fn tick(&self) -> u64 {
@@ -85,19 +89,19 @@ impl Held {
 }
 
 /// A connection's place among the open ones. It is freed when the connection ends.
-struct Place {
-    held: Arc<Held>,
-    spot: Arc<Spot>,
+struct Slot {
+    held: Arc<OpenConnections>,
+    spot: Arc<OpenConnection>,
     gives_way: CancellationToken,
 }
 
-impl Place {
+impl Slot {
     fn is_active(&self) {
         self.spot.last_active.store(self.held.tick(), SeqCst);
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.held.places.lock().retain(|spot| !Arc::ptr_eq(spot, &self.spot));
     }
@@ -108,7 +112,7 @@ pub struct Connection {
     stream: TcpStream,
     end: Pin<Box<Sleep>>,
     gives_way: Pin<Box<WaitForCancellationFutureOwned>>,
-    place: Place,
+    place: Slot,
 }
 
 impl Connection {
@@ -164,24 +168,24 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_most_gives_way() {
-        let held = Arc::new(Held::default());
+    fn connections_of_the_busiest_peer_are_closed_first() {
+        let held = Arc::new(OpenConnections::default());
         let asks = held.add(address(1));
-        let mut hoarded: Vec<Place> = (0..3 * MAX_CONNECTIONS).map(|_| held.add(address(2))).collect();
+        let mut hoarded: Vec<Slot> = (0..3 * MAX_CONNECTIONS).map(|_| held.add(address(2))).collect();
         assert!(!asks.gives_way.is_cancelled(), "it was there first and has said nothing since");
         let others = [3, 4, 5].map(|n| held.add(address(n)));
         assert!(others.iter().all(|place| !place.gives_way.is_cancelled()));
         assert_eq!(held.places.lock().len(), MAX_CONNECTIONS);
-        let left = |hoarded: &[Place]| hoarded.iter().filter(|place| !place.gives_way.is_cancelled()).count();
+        let left = |hoarded: &[Slot]| hoarded.iter().filter(|place| !place.gives_way.is_cancelled()).count();
         assert_eq!(left(&hoarded), MAX_CONNECTIONS - 4);
         hoarded.clear();
         assert_eq!(held.places.lock().len(), 4, "a place is free with its connection's end");
     }
 
     #[test]
-    fn of_one_address_the_most_silent_gives_way() {
-        let held = Arc::new(Held::default());
-        let places: Vec<Place> = (0..MAX_CONNECTIONS).map(|_| held.add(address(1))).collect();
+    fn longest_silent_connection_of_an_address_is_closed() {
+        let held = Arc::new(OpenConnections::default());
+        let places: Vec<Slot> = (0..MAX_CONNECTIONS).map(|_| held.add(address(1))).collect();
         places[0].is_active();
         let _newest = held.add(address(1));
         let gone: Vec<bool> = places.iter().map(|place| place.gives_way.is_cancelled()).collect();

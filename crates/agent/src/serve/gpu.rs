@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(75);
 
 /// The last figures, kept up to date by a thread.
 #[derive(Clone, Default)]
-pub struct Gpus(Arc<Mutex<Known>>);
+pub struct Gpus(Arc<Mutex<GpuHistory>>);
 
 impl Gpus {
     /// Runs `nvidia-smi` regularly until this process ends. If `nvidia-smi` does not exist, there are no GPUs and no
@@ -61,9 +61,9 @@ impl Gpus {
 
 /// All GPUs that have been seen so far, by index and UUID.
 #[derive(Default)]
-struct Known(BTreeMap<(u32, String), Seen>);
+struct GpuHistory(BTreeMap<(u32, String), GpuReadings>);
 
-struct Seen {
+struct GpuReadings {
     last: Gpu,
     /// When `last` was read.
     at: Instant,
@@ -71,19 +71,19 @@ struct Seen {
     earlier: Option<Gpu>,
 }
 
-impl Known {
+impl GpuHistory {
     fn take_in(&mut self, answer: Vec<Gpu>, now: Instant) {
         for gpu in answer {
             let key = (gpu.index, gpu.uuid.clone());
             let earlier = self.0.remove(&key).map(|seen| seen.last);
-            self.0.insert(key, Seen { last: gpu, at: now, earlier });
+            self.0.insert(key, GpuReadings { last: gpu, at: now, earlier });
         }
     }
 
     fn at(&self, now: Instant) -> (Vec<Gpu>, Vec<Gpu>) {
         let (fresh, old): (Vec<_>, Vec<_>) =
             self.0.values().partition(|seen| now.saturating_duration_since(seen.at) <= FRESH);
-        let gpus = |known: Vec<&Seen>| known.into_iter().map(|seen| seen.last.clone()).collect();
+        let gpus = |known: Vec<&GpuReadings>| known.into_iter().map(|seen| seen.last.clone()).collect();
         (gpus(fresh), gpus(old))
     }
 
@@ -92,7 +92,7 @@ impl Known {
             let (used, total) = (gpu.memory_used_bytes?, gpu.memory_total_bytes.filter(|total| *total > 0.0)?);
             Some(GpuMemory { index: gpu.index, used, total, time: gpu.time })
         };
-        let before = |seen: &Seen| {
+        let before = |seen: &GpuReadings| {
             let looks = [Some(&seen.last), seen.earlier.as_ref()];
             looks.into_iter().flatten().find(|gpu| gpu.time <= time).and_then(memory)
         };
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_and_what_is_not_supported() {
+    fn unsupported_gpu_figures_are_omitted() {
         let csv = "0, GPU-11, 97, 40000, 81559, 612.34, 61\n1, GPU-22, [N/A], 1024, 81559, [Not Supported], 33\n";
         let gpus = parse(csv, Timestamp::UNIX_EPOCH);
         assert_eq!(gpus.len(), 2);
@@ -152,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn the_fullest_gpu_before_its_memory_did_not_suffice() {
+    fn fullest_gpu_before_an_out_of_memory_error_is_found() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let mut known = Known::default();
+        let mut known = GpuHistory::default();
         let mut look = |used: [u32; 2], second| {
             let csv = format!("0, GPU-1, 97, {}, 81559, 612, 61\n1, GPU-2, 97, {}, 81559, 612, 61\n", used[0], used[1]);
             known.take_in(parse(&csv, at(second)), Instant::now());
@@ -178,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_not_seen_any_more_is_lost() {
+    fn gpu_no_longer_seen_is_reported_as_lost() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut known = Known::default();
+        let mut known = GpuHistory::default();
         let both = "0, GPU-11, 97, 1, 2, 600, 61\n1, GPU-22, 98, 1, 2, 600, 61\n";
         let first = "0, GPU-11, 99, 1, 2, 600, 61\n";
         let broken = "Unable to determine the device handle for GPU1: 0000:41:00.0: Unknown Error\n";

@@ -3,7 +3,7 @@
 //! Stacks reveal how a program is made, and reading them takes processor time from it. A copy of the checkpoints loads
 //! the volume and the network. So no port serves them.
 
-use crate::checkpoints::{CheckpointManager, Standing};
+use crate::checkpoints::{CheckpointManager, CopyStatus};
 use crate::stacks;
 use axum::Router;
 use axum::body::Bytes;
@@ -68,7 +68,7 @@ pub fn hurry_copies(state: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`ask`].
-pub fn standing(state: &Path) -> io::Result<Vec<Standing>> {
+pub fn copy_statuses(state: &Path) -> io::Result<Vec<CopyStatus>> {
     Ok(serde_json::from_str(&request(state, "GET", "/copies")?)?)
 }
 
@@ -97,16 +97,16 @@ fn request(state: &Path, method: &str, what: &str) -> io::Result<String> {
 /// The copies of the checkpoints; none without a checkpoint manager.
 fn of_copies(manager: Option<Arc<CheckpointManager>>) -> Router {
     #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-    async fn standing(State(manager): State<Arc<CheckpointManager>>) -> impl IntoResponse {
-        let json = serde_json::to_vec(&manager.standing()).expect("a struct of numbers and strings is JSON");
+    async fn statuses(State(manager): State<Arc<CheckpointManager>>) -> impl IntoResponse {
+        let json = serde_json::to_vec(&manager.copy_statuses()).expect("a struct of numbers and strings is JSON");
         ([(header::CONTENT_TYPE, "application/json")], json)
     }
-    async fn hurry(State(manager): State<Arc<CheckpointManager>>) -> StatusCode {
+    async fn copy_now(State(manager): State<Arc<CheckpointManager>>) -> StatusCode {
         manager.hurry_copies();
         StatusCode::ACCEPTED
     }
     manager
-        .map(|manager| Router::new().route("/copies", get(standing).post(hurry)).with_state(manager))
+        .map(|manager| Router::new().route("/copies", get(statuses).post(copy_now)).with_state(manager))
         .unwrap_or_default()
 }
 

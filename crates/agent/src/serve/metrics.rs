@@ -113,25 +113,30 @@ impl Page {
         self.inner.sample(&all.collect::<Vec<_>>().join(","), value);
     }
 
-    fn checkpoints(&mut self, told: &Checkpoints) {
+    fn checkpoints(&mut self, reported: &Checkpoints) {
         self.family(
             "checkpoints",
             "gauge",
             "Checkpoints in the folder that this agent takes care of, by what they are worth.",
         );
-        for (verdict, count) in told.by_verdict() {
+        for (verdict, count) in reported.by_verdict() {
             self.sample(&[("verdict", verdict)], f64::from(count));
         }
-        let deleted = Some(told.deleted as f64);
+        let deleted = Some(reported.deleted as f64);
         self.single("checkpoints_deleted_total", "counter", "Checkpoints that this agent has deleted.", deleted);
         let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
         self.single(
             "checkpoint_volume_free_bytes",
             "gauge",
             "Free on the volume of checkpoints.",
-            bytes(told.free_bytes),
+            bytes(reported.free_bytes),
         );
-        self.single("checkpoint_volume_bytes", "gauge", "Size of the volume of checkpoints.", bytes(told.total_bytes));
+        self.single(
+            "checkpoint_volume_bytes",
+            "gauge",
+            "Size of the volume of checkpoints.",
+            bytes(reported.total_bytes),
+        );
     }
 
     fn single(&mut self, name: &str, kind: &str, help: &str, value: Option<f64>) {
@@ -151,7 +156,7 @@ mod tests {
     use protocol::report::Report;
 
     #[test]
-    fn a_page() {
+    fn metrics_page_renders_the_agent_status() {
         let mut update = Update::default();
         for (name, value) in [("step", 3.0), ("steps", 12.0), ("loss", f64::NAN), ("a \"b\"\\", f64::NEG_INFINITY)] {
             update.set(name, value);

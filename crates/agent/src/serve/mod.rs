@@ -164,7 +164,7 @@ mod tests {
 
     /// An answer without the gang's state would mean "no gang" to the operator while the leader starts.
     #[tokio::test]
-    async fn a_leader_gives_no_status_before_that_of_its_gang() {
+    async fn leader_status_is_unavailable_before_the_gang_status() {
         let gang = Arc::new(Mutex::new(None));
         let ask = async |in_gang| {
             let source =

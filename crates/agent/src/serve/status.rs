@@ -99,7 +99,7 @@ impl StatusSource {
             gpus,
             lost_gpus,
             gang: self.gang.lock().clone(),
-            checkpoints: self.manager.as_ref().and_then(|manager| manager.told()),
+            checkpoints: self.manager.as_ref().and_then(|manager| manager.status()),
             objective: self.objective.as_ref().map(|objective| objective.records()),
             ..AgentStatus::default()
         };

@@ -103,7 +103,7 @@ pub fn judge_below(below: &str, files: &dyn Files, depth: Depth) -> io::Result<J
 }
 
 /// Whether each shard is there, as long as it has to be.
-fn shards(below: &str, files: &dyn Files, stored: &[Stored]) -> Option<Judgement> {
+fn shards(below: &str, files: &dyn Files, stored: &[ShardEntry]) -> Option<Judgement> {
     let mut lengths: BTreeMap<&str, u64> = BTreeMap::new();
     for stored in stored {
         let end = lengths.entry(&stored.path).or_default();
@@ -131,7 +131,7 @@ struct Tensor {
 }
 
 /// An entry of a shard.
-struct Stored {
+struct ShardEntry {
     name: String,
     /// Where in the tensor it begins; none if it is no tensor.
     offsets: Option<Vec<u64>>,
@@ -144,13 +144,13 @@ struct Stored {
 
 struct Metadata {
     tensors: BTreeMap<String, Tensor>,
-    stored: Vec<Stored>,
+    stored: Vec<ShardEntry>,
 }
 
 impl Metadata {
     /// The entries that can be checked, by file and in order.
-    fn by_file(&self) -> BTreeMap<&str, Vec<&Stored>> {
-        let mut files: BTreeMap<&str, Vec<&Stored>> = BTreeMap::new();
+    fn by_file(&self) -> BTreeMap<&str, Vec<&ShardEntry>> {
+        let mut files: BTreeMap<&str, Vec<&ShardEntry>> = BTreeMap::new();
         for stored in self.stored.iter().filter(|stored| stored.plain) {
             files.entry(&stored.path).or_default().push(stored);
         }
@@ -161,17 +161,17 @@ impl Metadata {
     }
 
     /// How an entry's own record differs from its record in `.metadata`, if it does.
-    fn disagrees(&self, stored: &Stored, pickle: &Pickle) -> Option<String> {
+    fn disagrees(&self, stored: &ShardEntry, pickle: &Pickle) -> Option<String> {
         let tensor = self.tensors.get(&stored.name)?;
         let sizes = tensor.parts.get(stored.offsets.as_ref()?)?;
-        let told = SavedTensor::read(pickle, pickle.root())?;
-        if told.sizes != *sizes {
+        let reported = SavedTensor::read(pickle, pickle.root())?;
+        if reported.sizes != *sizes {
             return Some(format!(
                 "has {:?} with the shape {:?}, and {METADATA} says {sizes:?}",
-                stored.name, told.sizes
+                stored.name, reported.sizes
             ));
         }
-        let dtype = told.dtype.filter(|dtype| !dtype.is_empty() && *dtype != tensor.dtype)?;
+        let dtype = reported.dtype.filter(|dtype| !dtype.is_empty() && *dtype != tensor.dtype)?;
         Some(format!("has {:?} of {dtype}, and {METADATA} says {}", stored.name, tensor.dtype))
     }
 }
@@ -357,7 +357,7 @@ impl<'a> Reader<'a> {
         let Some(planner) = planner else { return Ok(()) };
         // Other planners may store anything. Torch's own stores a dictionary of tuples.
         let Value::Dict(items) = self.pickle.value(planner) else { return Ok(()) };
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         for (name, path) in items {
             let name = self.text(*name)?;
             let Some(path) = self.pickle.tuple(*path) else { return Fault::wrong(STRANGE) };
@@ -371,16 +371,19 @@ impl<'a> Reader<'a> {
             if parts.is_none_or(|parts| parts.join(".") != name) {
                 return Fault::wrong(format!("has {name:?} with another path than its name"));
             }
-            told.insert(name);
+            reported.insert(name);
         }
-        let is_told = |name: &String| told.contains(name.as_str());
-        if told.len() != tensors.len() + others.len() || !tensors.keys().all(is_told) || !others.iter().all(is_told) {
+        let is_reported = |name: &String| reported.contains(name.as_str());
+        if reported.len() != tensors.len() + others.len()
+            || !tensors.keys().all(is_reported)
+            || !others.iter().all(is_reported)
+        {
             return Fault::wrong("has two lists of names that differ");
         }
         Ok(())
     }
 
-    fn stored(&self, id: Id) -> Result<Vec<Stored>, Fault> {
+    fn stored(&self, id: Id) -> Result<Vec<ShardEntry>, Fault> {
         let mut stored = Vec::new();
         for (index, place) in self.items(id)? {
             let index = self.fields(*index, "MetadataIndex", &["fqn"], &["offset", "index"])?;
@@ -410,9 +413,9 @@ impl<'a> Reader<'a> {
                 return Fault::wrong(STRANGE);
             }
             let (name, path) = (self.text(index["fqn"])?, self.text(place["relative_path"])?);
-            self.copy(size_of::<Stored>() + name.len() + path.len())?;
+            self.copy(size_of::<ShardEntry>() + name.len() + path.len())?;
             let (name, path, plain) = (name.to_string(), path.to_string(), packed.is_none());
-            stored.push(Stored { name, offsets, path, at, length, plain });
+            stored.push(ShardEntry { name, offsets, path, at, length, plain });
         }
         Ok(stored)
     }
@@ -563,7 +566,7 @@ fn product(sizes: &[u64]) -> Option<u64> {
 }
 
 /// Whether the described entries and the stored entries are the same.
-fn agree(tensors: &BTreeMap<String, Tensor>, others: &BTreeSet<String>, stored: &[Stored]) -> Result<(), Fault> {
+fn agree(tensors: &BTreeMap<String, Tensor>, others: &BTreeSet<String>, stored: &[ShardEntry]) -> Result<(), Fault> {
     let mut places: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     let mut there = BTreeSet::new();
     for stored in stored {

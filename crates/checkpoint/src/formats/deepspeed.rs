@@ -78,7 +78,7 @@ pub fn judge_below(below: &str, files: &dyn Files, depth: Depth) -> io::Result<J
     if let Some(why) = gap(&ranks) {
         return Ok(Judgement::incomplete(why));
     }
-    let mut told = Told::default();
+    let mut reported = ModelState::default();
     let mut unseen = None;
     for (path, file) in &paths {
         let saved = match torch::check(files, path, depth) {
@@ -87,19 +87,19 @@ pub fn judge_below(below: &str, files: &dyn Files, depth: Depth) -> io::Result<J
         };
         unseen = unseen.or_else(|| saved.unseen(path));
         if let (Some(pickle), Some((Kind::Model, ..))) = (saved.pickle, rank(file)) {
-            let of_file = Told::read(&pickle);
+            let of_file = ModelState::read(&pickle);
             let folder = below.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-            let expected = told.step.or_else(|| named::number(folder, "global_step", ""));
+            let expected = reported.step.or_else(|| named::number(folder, "global_step", ""));
             if expected.is_some() && of_file.step.is_some() && expected != of_file.step {
                 return Ok(Judgement::corrupted(*path, "is of another step than the others"));
             }
-            told = of_file;
+            reported = of_file;
         }
     }
-    if let Some(why) = told.missing(&ranks) {
+    if let Some(why) = reported.missing(&ranks) {
         return Ok(Judgement::incomplete(why));
     }
-    Ok(Judgement { step: told.step, ..Judgement::valid() }.but(unseen))
+    Ok(Judgement { step: reported.step, ..Judgement::valid() }.with_unseen(unseen))
 }
 
 /// A rank that is missing below one that is there.
@@ -123,7 +123,7 @@ fn gap(ranks: &BTreeMap<Kind, BTreeMap<u64, BTreeSet<u64>>>) -> Option<String> {
 
 /// Values in the model's state.
 #[derive(Default)]
-struct Told {
+struct ModelState {
     step: Option<u64>,
     data_ranks: Option<u64>,
     model_ranks: Option<u64>,
@@ -131,7 +131,7 @@ struct Told {
     zero: bool,
 }
 
-impl Told {
+impl ModelState {
     fn read(pickle: &Pickle) -> Self {
         let root = pickle.root();
         let number = |key: &str| pickle.count(pickle.get(root, key)?);

@@ -227,7 +227,7 @@ struct State {
 
 /// The file itself.
 #[derive(Deserialize)]
-struct Written {
+struct TrainerStateFile {
     epoch: Option<f64>,
     global_step: u64,
     log_history: History,
@@ -285,7 +285,7 @@ impl History {
 
 impl State {
     fn read(files: &dyn Files) -> Result<Self, Fault> {
-        let written: Written = json::read(files, STATE, JSON_LIMIT)?;
+        let written: TrainerStateFile = json::read(files, STATE, JSON_LIMIT)?;
         let known: Vec<&str> = REQUIRED.into_iter().chain(FIELDS).collect();
         for name in written.others.keys() {
             if !known.contains(&name.as_str()) && named::is_damaged(name, &known) {

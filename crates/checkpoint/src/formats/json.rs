@@ -61,14 +61,14 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn what_is_not_finite_is_null_but_in_a_string() {
+    fn non_finite_numbers_become_null_outside_strings() {
         let text = r#"{"a": NaN, "b": [-Infinity, Infinity, -1.5], "c": "NaN \" NaN", "NaN": "é\\"}"#;
         let value: Value = parse(text.into()).unwrap();
         assert_eq!(value, json!({"a": null, "b": [null, null, -1.5], "c": "NaN \" NaN", "NaN": "é\\"}));
     }
 
     #[test]
-    fn what_is_cut_is_not_what_is_wrong() {
+    fn truncated_json_is_distinguished_from_invalid_json() {
         assert!(matches!(parse::<Value>(b"{\"a\": [1,".to_vec()), Err(Fault::Cut(_))));
         assert!(matches!(parse::<Value>(Vec::new()), Err(Fault::Cut(_))));
         assert!(matches!(parse::<Value>(b"{\"a\" 1}".to_vec()), Err(Fault::Wrong(_))));

@@ -25,7 +25,7 @@ fn claim(listing: &Listing) -> Vec<Claim> {
 fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
     let mut judgement = if files.member(name).is_some() {
         match torch::check(files, name, depth) {
-            Ok(saved) => told(saved.pickle.as_ref()).but(saved.unseen(name)),
+            Ok(saved) => judge_values(saved.pickle.as_ref()).with_unseen(saved.unseen(name)),
             Err(fault) => return fault.judge(name, false),
         }
     } else if files.members().iter().any(|member| member.path.starts_with("checkpoint/")) {
@@ -55,7 +55,7 @@ fn needs(pickle: &Pickle, callbacks: Option<Id>) -> Vec<String> {
 }
 
 /// Values of the dictionary.
-fn told(pickle: Option<&Pickle>) -> Judgement {
+fn judge_values(pickle: Option<&Pickle>) -> Judgement {
     let mut judgement = Judgement::valid();
     if let Some(pickle) = pickle {
         let at = |path: &[&str]| -> Option<Id> { path.iter().try_fold(pickle.root(), |id, key| pickle.get(id, key)) };

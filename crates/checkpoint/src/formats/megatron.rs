@@ -42,7 +42,7 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
 }
 
 /// The iteration in a state, and its numbers of ranks: tensor parallel, pipeline parallel.
-fn told(pickle: &Pickle) -> (Option<u64>, Option<(u64, u64)>) {
+fn iteration_and_ranks(pickle: &Pickle) -> (Option<u64>, Option<(u64, u64)>) {
     let get = |id: Id, key: &str| pickle.count(pickle.get(id, key)?);
     let arguments = || {
         // argparse's Namespace: an object with its attributes as its state.
@@ -78,7 +78,7 @@ fn ranks(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result<Judge
         }
         ranks.insert((tensor, pipeline));
         let Some(pickle) = saved.pickle else { continue };
-        let (iteration, sizes) = told(&pickle);
+        let (iteration, sizes) = iteration_and_ranks(&pickle);
         if iteration.is_some() && step.is_some() && iteration != step {
             return Ok(Judgement::corrupted(path, "is of another iteration than its folder"));
         }
@@ -93,7 +93,7 @@ fn ranks(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result<Judge
             "there is no model of tensor rank {tensor}, pipeline rank {pipeline}"
         )));
     }
-    Ok(Judgement::valid().but(unseen))
+    Ok(Judgement::valid().with_unseen(unseen))
 }
 
 fn distributed(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
@@ -107,7 +107,7 @@ fn distributed(step: Option<u64>, files: &dyn Files, depth: Depth) -> io::Result
     }
     match torch::check(files, COMMON, depth) {
         Ok(saved) => {
-            let iteration = saved.pickle.and_then(|pickle| told(&pickle).0);
+            let iteration = saved.pickle.and_then(|pickle| iteration_and_ranks(&pickle).0);
             if iteration.is_some() && step.is_some() && iteration != step {
                 return Ok(Judgement::corrupted(COMMON, "is of another iteration than its folder"));
             }

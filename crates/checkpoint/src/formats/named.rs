@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_epochs_and_metrics_are_told_by_names() {
+    fn steps_epochs_and_metrics_are_parsed_from_names() {
         let steps = [
             ("step-300.pt", Some(300)),
             ("global_step10", Some(10)),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_name_is_one_bit_away() {
+    fn name_one_bit_off_is_recognized_as_damaged() {
         assert!(is_damaged("global_stdp", &["global_step"]));
         assert!(!is_damaged("global_step", &["global_step"]));
         assert!(!is_damaged("save_steps", &["eval_steps"]));

@@ -153,9 +153,9 @@ impl Pickle {
         if bytes.len() as u64 > LIMIT {
             return Err(too_large("a pickle longer than any that is read"));
         }
-        let mut machine = Machine::new(&bytes);
+        let mut machine = PickleMachine::new(&bytes);
         let root = machine.run()?;
-        let Machine { values, persistent, at: length, .. } = machine;
+        let PickleMachine { values, persistent, at: length, .. } = machine;
         Ok(Self { bytes, values, root, persistent, length })
     }
 
@@ -264,7 +264,7 @@ impl Pickle {
     }
 }
 
-struct Machine<'a> {
+struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Where the current frame ends.
@@ -284,7 +284,7 @@ struct Machine<'a> {
 const NO_VALUE: &str = "is a pickle that takes a value where there is none";
 const OTHER_VALUE: &str = "is a pickle that takes another kind of value than there is";
 
-impl<'a> Machine<'a> {
+impl<'a> PickleMachine<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -733,7 +733,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dictionary_of_everything_is_read() {
+    fn dictionary_of_all_basic_types_is_read() {
         // pickle.dumps({"n": 300, "big": -2, "f": 1.5, "t": (None, True, [1]), "s": "é"}, 4)
         let bytes = b"\x80\x04\x95\x3a\0\0\0\0\0\0\0}\x94(\x8c\x01n\x94M\x2c\x01\x8c\x03big\x94J\xfe\xff\xff\xff\x8c\x01f\x94G\x3f\xf8\
             \0\0\0\0\0\0\x8c\x01t\x94N\x88]\x94K\x01a\x87\x94\x8c\x01s\x94\x8c\x02\xc3\xa9\x94u.";
@@ -753,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_called() {
+    fn pickled_callables_are_never_called() {
         // os.system("false")
         let pickle = read(b"\x80\x02cos\nsystem\nX\x05\0\0\0false\x85R.").unwrap();
         let object = pickle.object(pickle.root()).unwrap();
@@ -761,7 +761,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_may_be_a_class() {
+    fn persistent_id_may_stand_for_a_class() {
         // As torch wrote a whole module before 1.6: an object of the class at the persistent key 1.
         let pickle = read(b"\x80\x02K\x01Q)\x81}b.").unwrap();
         let object = pickle.object(pickle.root()).unwrap();
@@ -770,7 +770,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_stays_shared() {
+    fn shared_values_stay_shared() {
         // A list that is in itself.
         let pickle = read(b"\x80\x02]q\0h\0a.").unwrap();
         assert_eq!(pickle.list(pickle.root()), Some(&[pickle.root()][..]));
@@ -785,7 +785,7 @@ mod tests {
 
     /// What a machine has allocated when it gives up, or is done.
     fn allocated(bytes: &[u8]) -> (Result<Id, Fault>, usize) {
-        let mut machine = Machine::new(bytes);
+        let mut machine = PickleMachine::new(bytes);
         let result = machine.run();
         let memo = machine.memo.capacity() * size_of::<Option<Id>>();
         let stacks = machine.stack.capacity() * size_of::<Id>() + machine.marks.capacity() * size_of::<usize>();
@@ -801,7 +801,7 @@ mod tests {
     }
 
     #[test]
-    fn a_far_memo_index_allocates_nothing() {
+    fn huge_memo_index_does_not_allocate() {
         // A long string before it: the index is less than the length.
         let mut bytes = b"\x80\x02X\0\0\x10\0".to_vec();
         bytes.resize(bytes.len() + (1 << 20), b'x');
@@ -812,7 +812,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_whatever_is_repeated() {
+    fn memory_is_bounded_for_any_repeated_opcode() {
         let count = 8 << 20;
         let long = |prefix: &[u8], repeated: &[u8]| [b"\x80\x02", prefix, &repeated.repeat(count)].concat();
         for (name, bytes) in [
@@ -835,7 +835,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_refuses_is_refused() {
+    fn pickles_rejected_by_python_are_rejected() {
         let refused: [&[u8]; 14] = [
             b"",
             b".",
@@ -861,7 +861,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_without_harm() {
+    fn pickle_reader_survives_arbitrary_bytes() {
         // Numbers that are the same each time.
         let mut state = 1_u64;
         let mut next = || {

@@ -76,18 +76,18 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
         metrics: named::metrics(name),
         ..Judgement::valid()
     }
-    .but(saved.unseen(name)))
+    .with_unseen(saved.unseen(name)))
 }
 
 /// Result of reading a file of `torch.save`.
-pub struct Saved {
+pub struct TorchFile {
     /// Its `data.pkl`, if it was read.
     pub pickle: Option<Pickle>,
     /// Why it has no checksums, if it has none.
     unchecked: Option<&'static str>,
 }
 
-impl Saved {
+impl TorchFile {
     /// Why damage to it may be undetected, if it may. `path` is its own.
     #[must_use]
     pub fn unseen(&self, path: &str) -> Option<String> {
@@ -102,7 +102,7 @@ const SWITCHED_OFF: &str = "was written with its checksums switched off";
 ///
 /// # Errors
 /// [`Fault::Cut`] if it has no end record, or is empty.
-pub fn check(files: &dyn Files, path: &str, depth: Depth) -> Result<Saved, Fault> {
+pub fn check(files: &dyn Files, path: &str, depth: Depth) -> Result<TorchFile, Fault> {
     let Some(size) = files.member(path).map(|member| member.size) else { return Fault::cut("is missing") };
     let mut file = files.open(path)?;
     check_window(&mut *file, 0..size, depth)
@@ -112,7 +112,7 @@ pub fn check(files: &dyn Files, path: &str, depth: Depth) -> Result<Saved, Fault
 ///
 /// # Errors
 /// As [`check`].
-pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -> Result<Saved, Fault> {
+pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -> Result<TorchFile, Fault> {
     if window.is_empty() {
         return Fault::cut("is empty");
     }
@@ -149,11 +149,11 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
         if depth == Depth::Content {
             archive.stream(file, data, |_| {})?;
         }
-        return Ok(Saved { pickle: None, unchecked });
+        return Ok(TorchFile { pickle: None, unchecked });
     }
     let pickle = match inside(Pickle::whole(archive.read(file, data, limit)?), "data.pkl") {
         // Its checksum is right; nothing else can be checked.
-        Err(fault) if fault.is_too_large() => return Ok(Saved { pickle: None, unchecked }),
+        Err(fault) if fault.is_too_large() => return Ok(TorchFile { pickle: None, unchecked }),
         other => other?,
     };
     // TorchScript keeps its tensors by other rules.
@@ -168,7 +168,7 @@ pub fn check_window(file: &mut dyn ReadSeek, window: Range<u64>, depth: Depth) -
             }
         }
     }
-    Ok(Saved { pickle: Some(pickle), unchecked })
+    Ok(TorchFile { pickle: Some(pickle), unchecked })
 }
 
 /// A fault of a pickle within a file: what is cut there stays so.
@@ -236,10 +236,10 @@ impl<'a> Storage<'a> {
 /// The format from before torch 1.6, which has no checksums. It begins with five pickles: a magic number, the protocol,
 /// the machine, the object, and the storages' keys. Each storage follows with its number of elements and the elements.
 /// Values that are stored twice have to agree; damage to others may be undetected.
-fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
+fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<TorchFile, Fault> {
     const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
     const PROTOCOL: i64 = 1001;
-    let told = |pickle| Ok(Saved { pickle, unchecked: Some(OLD) });
+    let reported = |pickle| Ok(TorchFile { pickle, unchecked: Some(OLD) });
     let length = window.end - window.start;
     let mut head = Vec::new();
     file.seek(SeekFrom::Start(window.start))?;
@@ -248,9 +248,9 @@ fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
     if head.get(4..14) != Some(&MAGIC) {
         // Any other pickle: nothing in it shows whether it is as it was written.
         return match Pickle::whole(head) {
-            _ if too_long => told(None),
-            Err(fault) if fault.is_too_large() => told(None),
-            pickle => told(Some(pickle?)),
+            _ if too_long => reported(None),
+            Err(fault) if fault.is_too_large() => reported(None),
+            pickle => reported(Some(pickle?)),
         };
     }
     let mut at = 0;
@@ -261,8 +261,8 @@ fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
                 at += pickle.length;
                 pickles.push(pickle);
             }
-            Err(Fault::Cut(_)) if too_long => return told(None),
-            Err(fault) if fault.is_too_large() => return told(None),
+            Err(Fault::Cut(_)) if too_long => return reported(None),
+            Err(fault) if fault.is_too_large() => return reported(None),
             Err(fault) => return Err(fault),
         }
     }
@@ -293,7 +293,7 @@ fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
         let Some(storage) = storages.get(key) else {
             return Fault::wrong("has a tensor that its pickle does not name");
         };
-        let Some(bytes) = storage.bytes() else { return told(Some(object)) };
+        let Some(bytes) = storage.bytes() else { return reported(Some(object)) };
         let start = end;
         end = end.saturating_add(8).saturating_add(bytes);
         if end > length {
@@ -306,7 +306,7 @@ fn old(file: &mut dyn ReadSeek, window: Range<u64>) -> Result<Saved, Fault> {
             return Fault::wrong("has a tensor of another length than its pickle says");
         }
     }
-    if end < length { Fault::wrong("is longer than its tensors") } else { told(Some(object)) }
+    if end < length { Fault::wrong("is longer than its tensors") } else { reported(Some(object)) }
 }
 
 /// What torch itself writes into the pickle of a state: module and names.
@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_by_their_names() {
+    fn torch_files_are_claimed_by_name() {
         let claims = |name: &str| {
             let files = vec![name.to_owned()];
             !claim(&Listing { name: "checkpoints".to_owned(), files, folders: Vec::new() }).is_empty()

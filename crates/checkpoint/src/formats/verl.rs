@@ -88,7 +88,7 @@ fn judge(name: &str, files: &dyn Files, depth: Depth) -> io::Result<Judgement> {
             Err(fault) => return fault.judge(path, false),
         }
     }
-    Ok(Judgement { step: named::step(name), ..Judgement::valid() }.but(unseen))
+    Ok(Judgement { step: named::step(name), ..Judgement::valid() }.with_unseen(unseen))
 }
 
 /// A rank that is missing. The size comes from outside: one more than there are files is enough to know.

@@ -444,14 +444,14 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_stored_and_deflated() {
+    fn stored_and_deflated_entries_are_read() {
         let bytes = archive(&[("a", b"stored", false), ("b/c", &[7; 5000], true), ("empty", b"", false)]);
         assert_eq!(check(&bytes).unwrap(), [b"stored".to_vec(), vec![7; 5000], Vec::new()]);
         assert!(check(&archive(&[])).unwrap().is_empty());
     }
 
     #[test]
-    fn an_archive_is_found_in_a_window() {
+    fn archive_is_read_from_a_window_of_a_file() {
         let bytes = archive(&[("a", b"stored", false)]);
         let file = [&b"before"[..], &bytes, b"behind"].concat();
         let mut file = Cursor::new(file);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_bit_that_is_read_is_seen() {
+    fn truncation_and_relevant_bit_flips_are_detected() {
         let bytes = archive(&[("a", b"stored", false), ("b/c", b"deflated deflated", true)]);
         for length in 0..bytes.len() {
             assert!(matches!(check(&bytes[..length]), Err(Fault::Cut(_))), "{length}");
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_claims_to_be_huge_costs_nothing() {
+    fn false_zip_size_claims_are_rejected() {
         // A deflate stream that gives more than it says, and one that says more than deflate can give.
         let mut bomb = archive(&[("a", &vec![0; 1 << 20], true)]);
         let at = bomb.windows(4).position(|window| window == CENTRAL.to_le_bytes()).unwrap();

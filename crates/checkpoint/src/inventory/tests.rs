@@ -1,5 +1,5 @@
 use super::*;
-use crate::keep::{Keep, to_delete};
+use crate::keep::{RetentionRules, to_delete};
 use crate::remove::remove_save;
 use crate::testing::{self, Room, as_nobody, killed_after, to_be_killed};
 use nix::sys::stat::Mode;
@@ -34,7 +34,7 @@ fn paths(scan: &Scan) -> Vec<&str> {
     scan.found.iter().map(|known| known.found.path.as_str()).collect()
 }
 
-fn one<'a>(scan: &'a Scan, path: &str) -> &'a Known {
+fn one<'a>(scan: &'a Scan, path: &str) -> &'a KnownCheckpoint {
     scan.found.iter().find(|known| known.found.path == path).unwrap_or_else(|| panic!("{path} in {scan:?}"))
 }
 
@@ -47,7 +47,7 @@ fn rot(room: &Room, path: &str, text: &str) {
 }
 
 #[test]
-fn checkpoints_are_found_the_newest_first() {
+fn checkpoints_are_found_newest_first() {
     let room = Room::new();
     room.save("run/step-9");
     room.save("run/step-10");
@@ -71,7 +71,7 @@ fn checkpoints_are_found_the_newest_first() {
 }
 
 #[test]
-fn the_root_itself_is_a_checkpoint_only_if_there_is_no_other() {
+fn root_is_a_checkpoint_only_if_no_other_exists() {
     let room = Room::new();
     room.save(".");
     let scan = look(&mut begun(&room), 0);
@@ -86,7 +86,7 @@ fn the_root_itself_is_a_checkpoint_only_if_there_is_no_other() {
 }
 
 #[test]
-fn nothing_is_judged_twice() {
+fn unchanged_checkpoint_is_not_judged_twice() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -114,7 +114,7 @@ fn nothing_is_judged_twice() {
 }
 
 #[test]
-fn rot_shows_before_it_is_gone_on_from() {
+fn bit_rot_is_detected_before_resuming() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -140,7 +140,7 @@ fn reading(inventory: &mut Inventory, path: &str) -> (u64, bool) {
 }
 
 #[test]
-fn what_this_process_has_read_is_read_again_only_if_it_changes() {
+fn proven_checkpoint_is_reread_only_if_it_changes() {
     let room = Room::new();
     room.save("step-1");
     let proofs = Proofs::default();
@@ -170,7 +170,7 @@ fn what_this_process_has_read_is_read_again_only_if_it_changes() {
 
 /// The verdict on a checkpoint is the same whether it is read in one step or in two, and whether it is known or not.
 #[test]
-fn all_that_is_read_at_once_is_judged_alike() {
+fn verdicts_are_equal_for_one_step_and_two_step_reads() {
     let room = Room::new();
     let mut keeper = begun(&room);
     for step in 1..=4 {
@@ -180,7 +180,7 @@ fn all_that_is_read_at_once_is_judged_alike() {
     room.write("step-3/model", "");
     std::fs::remove_file(room.path("step-4/.complete")).unwrap();
     let judged = |scan: &Scan| -> Vec<_> {
-        let of = |known: &Known| (known.found.clone(), known.stage, known.crc32c.clone());
+        let of = |known: &KnownCheckpoint| (known.found.clone(), known.stage, known.crc32c.clone());
         scan.found.iter().map(of).collect()
     };
     let new = || Inventory::with_formats(&room.path(""), "", "", testing::FORMATS);
@@ -204,7 +204,7 @@ fn all_that_is_read_at_once_is_judged_alike() {
 }
 
 #[test]
-fn what_is_being_written_is_told_from_what_was_left() {
+fn checkpoint_being_written_differs_from_an_abandoned_one() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.write("step-1/model", "x");
@@ -226,7 +226,7 @@ fn what_is_being_written_is_told_from_what_was_left() {
 }
 
 #[test]
-fn a_clock_that_goes_back_harms_nothing() {
+fn backward_clock_jump_is_harmless() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -242,7 +242,7 @@ fn a_clock_that_goes_back_harms_nothing() {
 
 /// A folder that was unreadable for a moment does not cost a checkpoint its owner permanently.
 #[test]
-fn who_else_is_there_is_asked_again_before_anything_is_nobodys() {
+fn unlistable_jobs_folder_does_not_cost_ownership() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -266,7 +266,7 @@ fn who_else_is_there_is_asked_again_before_anything_is_nobodys() {
 }
 
 #[test]
-fn only_what_came_with_the_job_is_its_own() {
+fn job_owns_only_checkpoints_written_during_its_run() {
     let room = Room::new();
     room.save("step-1");
     let mut inventory = begun(&room);
@@ -280,7 +280,7 @@ fn only_what_came_with_the_job_is_its_own() {
     }
     assert!(!one(&look(&mut inventory, 2), "copied/step-3").own, "older than the job");
 
-    ledger::heartbeat(&Folder::root(&room.path("")).unwrap(), "uid-2", "bert", Turn::Holds, at(3)).unwrap();
+    ledger::heartbeat(&Folder::root(&room.path("")).unwrap(), "uid-2", "bert", RootClaim::Holds, at(3)).unwrap();
     room.save("step-4");
     let scan = look(&mut inventory, 3);
     assert_eq!(scan.others, ["bert"]);
@@ -301,7 +301,7 @@ fn only_what_came_with_the_job_is_its_own() {
 }
 
 #[test]
-fn a_lost_ledger_makes_nothing_ones_own() {
+fn lost_ledger_does_not_grant_ownership() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -315,7 +315,7 @@ fn a_lost_ledger_makes_nothing_ones_own() {
 }
 
 #[test]
-fn failed_starts_are_counted_until_it_is_written_anew() {
+fn failed_starts_count_until_the_checkpoint_is_rewritten() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -333,7 +333,7 @@ fn failed_starts_are_counted_until_it_is_written_anew() {
 }
 
 #[test]
-fn a_root_that_cannot_be_used_is_told() {
+fn unusable_root_is_reported() {
     let room = Room::new();
     let missing = room.path("missing");
     let mut inventory = Inventory::with_formats(&missing, "uid-1", "llama", testing::FORMATS);
@@ -345,7 +345,7 @@ fn a_root_that_cannot_be_used_is_told() {
 }
 
 #[test]
-fn what_cannot_be_read_or_written_is_told_and_goes_on_in_memory() {
+fn permission_errors_are_reported_and_state_stays_in_memory() {
     std::thread::spawn(|| {
         as_nobody();
         let room = Room::new();
@@ -379,7 +379,7 @@ fn what_cannot_be_read_or_written_is_told_and_goes_on_in_memory() {
 
 /// A checkpoint of another user that only that user can read.
 #[test]
-fn a_file_of_another_owner_is_told_and_harms_nothing() {
+fn unreadable_file_of_another_user_is_reported_and_harmless() {
     std::thread::spawn(|| {
         as_nobody();
         let room = Room::new();
@@ -399,7 +399,10 @@ fn a_file_of_another_owner_is_told_and_harms_nothing() {
         // It is not resumed from, and it supersedes nothing: the older of the two that were read stays too.
         let error = inventory.verify(&locked.found, true, at(11), &Budget::default()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        assert_eq!(to_delete(&scan.found, &Keep { retention: 2, ..Keep::default() }, at(11)), [""; 0]);
+        assert_eq!(
+            to_delete(&scan.found, &RetentionRules { retention: 2, ..RetentionRules::default() }, at(11)),
+            [""; 0]
+        );
         set("step-3/model", 0o600);
         assert!(inventory.verify(&locked.found, true, at(12), &Budget::default()).unwrap().is_proven());
 
@@ -421,7 +424,7 @@ fn a_file_of_another_owner_is_told_and_harms_nothing() {
 
 /// A Complete checkpoint differs from a Valid one only in that damage may be undetected.
 #[test]
-fn what_is_complete_is_used_as_what_is_valid() {
+fn complete_checkpoint_is_used_like_a_valid_one() {
     let room = Room::new();
     let mut inventory = Inventory::new(&room.path(""), "uid-1", "llama");
     look(&mut inventory, 0);
@@ -436,7 +439,10 @@ fn what_is_complete_is_used_as_what_is_valid() {
         let again = inventory.verify(&known.found, true, at(11), &Budget::default()).unwrap();
         assert_eq!(again.found.verdict, known.found.verdict, "the same bytes are worth the same");
     }
-    assert_eq!(to_delete(&scan.found, &Keep { retention: 2, ..Keep::default() }, at(12)), ["step-1"]);
+    assert_eq!(
+        to_delete(&scan.found, &RetentionRules { retention: 2, ..RetentionRules::default() }, at(12)),
+        ["step-1"]
+    );
     rot(&room, "step-3/model", "step-2");
     let known = inventory.verify(&scan.found[0].found, true, at(12), &Budget::default()).unwrap();
     assert!(matches!(&known.found.verdict, Verdict::Corrupted { file, .. } if file == "model"), "{known:?}");
@@ -468,7 +474,7 @@ fn links_and_devices_are_not_followed() {
 }
 
 #[test]
-fn a_folder_with_too_much_in_it_is_given_up() {
+fn folder_with_too_many_entries_is_skipped() {
     let room = Room::new();
     for index in 0..20_000 {
         fs::File::create(room.path("").join(format!("{index}"))).unwrap();
@@ -519,7 +525,7 @@ fn a_folder_with_too_much_in_it_is_given_up() {
 }
 
 #[test]
-fn a_scan_that_is_stopped_forgets_nothing() {
+fn stopped_scan_forgets_nothing() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -539,7 +545,7 @@ fn a_scan_that_is_stopped_forgets_nothing() {
 }
 
 #[test]
-fn a_format_that_panics_harms_no_other() {
+fn panicking_format_does_not_affect_other_checkpoints() {
     let room = Room::new();
     room.save("step-1");
     room.save("step-2");
@@ -551,7 +557,7 @@ fn a_format_that_panics_harms_no_other() {
 
 /// A program that writes, overwrites and deletes during a scan.
 #[test]
-fn files_that_vanish_meanwhile_harm_nothing() {
+fn files_that_vanish_during_a_scan_are_harmless() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-0");
@@ -586,11 +592,11 @@ fn files_that_vanish_meanwhile_harm_nothing() {
 
 /// End to end: a program saves, and the newest two proven saves stay.
 #[test]
-fn a_run_is_rotated() {
+fn retention_keeps_the_newest_saves_end_to_end() {
     let room = Room::new();
     room.save("step-1");
     let mut inventory = begun(&room);
-    let keep = Keep { retention: 2, ..Keep::default() };
+    let keep = RetentionRules { retention: 2, ..RetentionRules::default() };
     for step in 2..8 {
         room.save(&format!("step-{step}"));
         look(&mut inventory, step * 10);
@@ -605,7 +611,7 @@ fn a_run_is_rotated() {
 }
 
 #[test]
-fn a_checkpoint_that_begins_as_an_empty_folder_is_ones_own() {
+fn checkpoint_begun_as_an_empty_folder_is_owned() {
     let room = Room::new();
     let mut inventory = begun(&room);
     fs::create_dir(room.path("step-1")).unwrap();
@@ -615,7 +621,7 @@ fn a_checkpoint_that_begins_as_an_empty_folder_is_ones_own() {
 }
 
 #[test]
-fn a_kill_at_any_instant_leaves_a_whole_ledger() {
+fn kill_at_any_instant_leaves_the_ledger_intact() {
     for steps in 0.. {
         let room = Room::new();
         let mut inventory = begun(&room);
@@ -643,7 +649,7 @@ fn child() {
 }
 
 #[test]
-fn what_changes_while_it_is_judged_is_not_judged() {
+fn checkpoint_that_changes_while_read_is_not_judged() {
     let room = Arc::new(Room::new());
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -666,7 +672,7 @@ fn what_changes_while_it_is_judged_is_not_judged() {
 
 /// Finding 2: a known checkpoint that can't be read at present may be good.
 #[test]
-fn what_is_known_and_cannot_be_looked_into_is_unread() {
+fn known_checkpoint_in_an_unreadable_folder_is_unread() {
     std::thread::spawn(|| {
         as_nobody();
         let room = Room::new();
@@ -687,7 +693,7 @@ fn what_is_known_and_cannot_be_looked_into_is_unread() {
 
 /// An earlier job's checkpoint that this job has overwritten is this job's.
 #[test]
-fn what_is_written_anew_is_its_writers() {
+fn rewritten_checkpoint_belongs_to_its_last_writer() {
     let room = Room::new();
     let mut first = begun(&room);
     room.save("step-1");
@@ -706,7 +712,7 @@ fn what_is_written_anew_is_its_writers() {
 }
 
 #[test]
-fn a_wish_is_used_by_its_words() {
+fn resume_from_is_recorded_as_used_by_its_value() {
     let room = Room::new();
     let mut inventory = begun(&room);
     assert!(inventory.is_new() && !inventory.has_used("a"));
@@ -726,7 +732,7 @@ fn a_wish_is_used_by_its_words() {
 
 /// An older ledger does not record `resumeFrom`. A job that has written there has used its own.
 #[test]
-fn a_wish_of_before_wishes_were_noted_is_used() {
+fn resume_from_counts_as_used_in_an_older_ledger() {
     let room = Room::new();
     let mut inventory = begun(&room);
     room.save("step-1");
@@ -753,7 +759,7 @@ fn failed_starts_of_another_job_do_not_count() {
 
 /// `model_100.pt` is useless without `optimizer_100.pt`. Files without a number lie beside both.
 #[test]
-fn what_has_the_number_of_a_checkpoint_is_part_of_it() {
+fn files_with_the_same_number_belong_to_one_checkpoint() {
     let room = Room::new();
     room.write("run/optimizer_7.pt", "of another job");
     let mut inventory = Inventory::new(&room.path(""), "uid-1", "llama");
@@ -773,7 +779,7 @@ fn what_has_the_number_of_a_checkpoint_is_part_of_it() {
 
 /// A checkpoint of an earlier job that this job has overwritten is copied, counted, and deleted as its own.
 #[test]
-fn what_is_written_over_is_ones_own() {
+fn overwritten_checkpoint_becomes_the_jobs_own() {
     let room = Room::new();
     room.save("step-1");
     room.save("step-2");
@@ -790,7 +796,7 @@ fn what_is_written_over_is_ones_own() {
 
 /// A program may save often. Checkpoints first seen by one scan are ordered by times that fit, or else not at all.
 #[test]
-fn times_order_what_one_look_saw_first_if_they_fit() {
+fn checkpoints_of_one_scan_are_ordered_by_plausible_times() {
     let room = Room::new();
     let mut inventory = begun(&room);
     let set = |step: u64, time: std::time::SystemTime| {
@@ -816,14 +822,14 @@ fn times_order_what_one_look_saw_first_if_they_fit() {
     for known in &mut scan.found {
         known.own = true;
     }
-    let keep = Keep { retention: 1, ..Keep::default() };
+    let keep = RetentionRules { retention: 1, ..RetentionRules::default() };
     assert_eq!(to_delete(&scan.found, &keep, at(11)), ["step-3", "step-2", "step-1"]);
 }
 
 /// Touching is not writing. A checkpoint that was only copied in place keeps its place in the order of writing once it
 /// is read.
 #[test]
-fn what_is_only_touched_keeps_its_place() {
+fn touched_checkpoint_keeps_its_place_in_the_order() {
     let room = Room::new();
     let mut inventory = begun(&room);
     for step in 1..4 {
@@ -855,7 +861,7 @@ fn what_is_only_touched_keeps_its_place() {
 /// A checkpoint was rewritten with the same names and sizes, before others that the same scan first saw. It is not one
 /// of the later checkpoints that allow those to be deleted.
 #[test]
-fn what_is_written_anew_has_its_place_among_what_came_with_it() {
+fn rewritten_checkpoint_is_ordered_within_its_scan() {
     let room = Room::new();
     let mut inventory = begun(&room);
     let now = std::time::SystemTime::now();
@@ -887,13 +893,13 @@ fn what_is_written_anew_has_its_place_among_what_came_with_it() {
     for known in &mut scan.found {
         known.own = true;
     }
-    let keep = Keep { retention: 2, ..Keep::default() };
+    let keep = RetentionRules { retention: 2, ..RetentionRules::default() };
     assert_eq!(to_delete(&scan.found, &keep, at(31)), [""; 0]);
 }
 
 /// Checkpoints written while their folder was unreadable are ordered by their times.
 #[test]
-fn what_came_while_a_folder_could_not_be_read_is_ordered_by_its_times() {
+fn checkpoints_from_an_unreadable_period_are_ordered_by_time() {
     as_nobody(); // root reads any folder
     let room = Room::new();
     let mut inventory = begun(&room);

@@ -166,12 +166,12 @@ impl Session {
         let (up, down) = (self.key(secret, b"up"), self.key(secret, b"down"));
         let (inbound, outbound) = if is_leader { (up, down) } else { (down, up) };
         let outgoing = Some(Outgoing { key: outbound, sent: 0 });
-        State::Proven(Box::new(Proven { inbound, received: 0, outgoing }))
+        State::Proven(Box::new(AgreedState { inbound, received: 0, outgoing }))
     }
 }
 
 /// The state that both sides have agreed on.
-struct Proven {
+struct AgreedState {
     inbound: Secret,
     received: u64,
     /// None once it was taken out.
@@ -218,12 +218,12 @@ enum State {
     },
     /// The follower has proven itself.
     Answered(Session),
-    Proven(Box<Proven>),
+    Proven(Box<AgreedState>),
 }
 
 /// One side of a connection.
 pub struct Channel<M = Message> {
-    told: PhantomData<M>,
+    message: PhantomData<M>,
     secret: Secret,
     job: String,
     state: State,
@@ -238,7 +238,7 @@ impl<M: Payload> Channel<M> {
     #[must_use]
     pub fn accept(secret: Secret, job: String, nonce: [u8; NONCE], now: Time) -> Self {
         let (state, deadline) = (State::Accepted { nonce }, Some(now + PROVEN_WITHIN));
-        Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline }
+        Self { message: PhantomData, secret, job, state, begun: Vec::new(), deadline }
     }
 
     /// The follower's side of a connection that it has opened, and the bytes that it sends first.
@@ -254,7 +254,7 @@ impl<M: Payload> Channel<M> {
         now: Time,
     ) -> Result<(Self, Vec<u8>), FrameError> {
         let (state, deadline) = (State::Dialed { nonce, identity: identity(member, pod)? }, Some(now + PROVEN_WITHIN));
-        Ok((Self { told: PhantomData, secret, job, state, begun: Vec::new(), deadline }, frame(&[&nonce])))
+        Ok((Self { message: PhantomData, secret, job, state, begun: Vec::new(), deadline }, frame(&[&nonce])))
     }
 
     /// When the connection must be closed if nothing more arrives: it is unproven, or a frame has begun.
@@ -308,11 +308,11 @@ impl<M: Payload> Channel<M> {
             State::Challenged { leader, follower } => {
                 let (identity, mac) =
                     body.split_last_chunk::<MAC>().ok_or(FrameError::Malformed("the hello is too short"))?;
-                let (job, identity_told) = (self.job.clone(), identity.to_owned());
+                let (job, identity_sent) = (self.job.clone(), identity.to_owned());
                 let (leader, follower) = (*leader, *follower);
-                let session = Session { protocol: M::PROTOCOL, job, leader, follower, identity: identity_told };
+                let session = Session { protocol: M::PROTOCOL, job, leader, follower, identity: identity_sent };
                 self.secret.verify(&session.parts(b"follower"), mac)?;
-                let who = who(identity)?;
+                let who = sender(identity)?;
                 answer.extend(frame(&[self.secret.sign(&session.parts(b"leader")).as_ref()]));
                 self.state = session.proven(&self.secret, true);
                 Ok(Some(Event::Proven(Some(who))))
@@ -332,7 +332,7 @@ impl<M: Payload> Channel<M> {
                 Ok(Some(Event::Proven(None)))
             }
             State::Proven(proven) => {
-                let Proven { inbound, received, .. } = &mut **proven;
+                let AgreedState { inbound, received, .. } = &mut **proven;
                 let (number, rest) =
                     body.split_first_chunk::<NUMBER>().ok_or(FrameError::Malformed("it is too short"))?;
                 let (mac, text) = rest.split_first_chunk::<MAC>().ok_or(FrameError::Malformed("it is too short"))?;
@@ -382,7 +382,7 @@ fn identity(member: &MemberId, pod: &str) -> Result<Vec<u8>, FrameError> {
     Ok([&[role.len() as u8], role, &index, &[pod.len() as u8], pod.as_bytes()].concat())
 }
 
-fn who(identity: &[u8]) -> Result<(MemberId, String), FrameError> {
+fn sender(identity: &[u8]) -> Result<(MemberId, String), FrameError> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_owned()).ok();
     let read = || {
         let (&length, rest) = identity.split_first()?;

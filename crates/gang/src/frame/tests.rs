@@ -1,6 +1,6 @@
 use super::super::message::{
-    Beat, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MAX_DETAIL, MAX_REPORT, MAX_TEXT,
-    Outcome, Run, RunState, Status, Up,
+    Beat, Choice, Command, Directive, Finish, History, Incarnation, LeaderMessage, MAX_DETAIL, MAX_REPORT, MAX_TEXT,
+    MemberMessage, Outcome, Run, RunEnd, RunState, Status,
 };
 use super::*;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn secret(word: &[u8]) -> Secret {
 }
 
 #[test]
-fn a_weak_key_is_refused() {
+fn weak_key_is_rejected() {
     for weak in [&b""[..], b"\n", b"0123456789abcdef", &[0; 32], b"0123456789abcdef0123456789abcde"] {
         assert_eq!(Secret::new(weak).err(), Some(WeakSecret(weak.len())));
     }
@@ -22,7 +22,7 @@ fn a_weak_key_is_refused() {
 }
 
 #[test]
-fn only_members_can_answer_and_only_what_was_asked() {
+fn answer_is_bound_to_secret_job_question_and_nonce() {
     let key = |word, job, question| AnswerKey::derive(&secret(word), job, question);
     let ours = key(b"secret", "job", "/rounds");
     let answer = ours.prove(b"nonce", b"text");
@@ -63,11 +63,11 @@ fn proven() -> (Channel, Channel) {
 }
 
 fn message(at: u64) -> Message {
-    Message::Up(Up::Status(Beat { at: Time(at), echo: None }, Status::default()))
+    Message::Up(MemberMessage::Status(Beat { at: Time(at), echo: None }, Status::default()))
 }
 
 #[test]
-fn both_prove_themselves_and_then_talk_however_the_bytes_come() {
+fn handshake_and_messages_work_with_any_chunking() {
     let (mut leader, mut follower) = proven();
     let bytes: Vec<u8> = (0..3).flat_map(|at| follower.send(&message(at)).unwrap()).collect();
     for size in [1, 7, bytes.len()] {
@@ -84,35 +84,35 @@ fn both_prove_themselves_and_then_talk_however_the_bytes_come() {
 }
 
 #[test]
-fn who_does_not_have_the_secret_gets_nowhere() {
+fn peer_without_the_secret_is_rejected() {
     let (mut leader, mut follower, first) = pair(b"secret", b"another");
     let mut answer = vec![];
     follower.receive(&first, NOW, &mut answer).unwrap();
-    let mut told = vec![];
-    assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
-    assert!(told.is_empty());
+    let mut reported = vec![];
+    assert_eq!(leader.receive(&answer, NOW, &mut reported), Err(FrameError::Forged));
+    assert!(reported.is_empty());
     // A leader without the secret is rejected too, even if it returns the follower's own proof.
     let mac = answer[answer.len() - MAC..].to_owned();
-    assert_eq!(follower.receive(&frame(&[&mac]), NOW, &mut told), Err(FrameError::Forged));
+    assert_eq!(follower.receive(&frame(&[&mac]), NOW, &mut reported), Err(FrameError::Forged));
     // So is an identity that differs from the one in the proof.
     let (mut leader, mut follower, first) = pair(b"secret", b"secret");
     answer.clear();
     follower.receive(&first, NOW, &mut answer).unwrap();
     let index = LENGTH + 1 + "worker".len() + 3;
     answer[index] ^= 1;
-    assert_eq!(leader.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
+    assert_eq!(leader.receive(&answer, NOW, &mut reported), Err(FrameError::Forged));
     // So is a proof for another challenge or another job.
     answer[index] ^= 1;
     for (job, nonce) in [("job", [9; NONCE]), ("other", [1; NONCE])] {
         let mut other = Channel::<Message>::accept(secret(b"secret"), job.to_owned(), nonce, NOW);
         assert_eq!(other.receive(&frame(&[&[2; NONCE]]), NOW, &mut vec![]), Ok(vec![]));
-        assert_eq!(other.receive(&answer, NOW, &mut told), Err(FrameError::Forged));
+        assert_eq!(other.receive(&answer, NOW, &mut reported), Err(FrameError::Forged));
     }
     assert!(leader.deadline().is_some() && matches!(leader.send(&message(0)), Err(FrameError::NotProven)));
 }
 
 #[test]
-fn frames_that_are_repeated_left_out_changed_or_sent_back_end_the_connection() {
+fn replayed_dropped_altered_or_reflected_frames_are_rejected() {
     let frames = |follower: &mut Channel| [0, 1].map(|at| follower.send(&message(at)).unwrap());
     let refused = |frames: &[Vec<u8>]| {
         let (mut leader, _) = proven();
@@ -133,7 +133,7 @@ fn frames_that_are_repeated_left_out_changed_or_sent_back_end_the_connection() {
 }
 
 #[test]
-fn who_is_dialled_says_nothing_first() {
+fn leader_sends_nothing_before_the_followers_nonce() {
     let mut leader = Channel::<Message>::accept(secret(b"secret"), "job".to_owned(), [1; NONCE], NOW);
     let mut said = vec![];
     assert_eq!(
@@ -147,7 +147,7 @@ fn who_is_dialled_says_nothing_first() {
 }
 
 #[test]
-fn long_frames_are_refused_by_their_length() {
+fn overlong_frame_is_rejected_by_its_length() {
     let (mut leader, ..) = pair(b"secret", b"secret");
     let error = leader.receive(&257u32.to_be_bytes(), NOW, &mut vec![]);
     assert_eq!(error, Err(FrameError::TooLong(257)));
@@ -158,7 +158,7 @@ fn long_frames_are_refused_by_their_length() {
 }
 
 #[test]
-fn the_longest_message_fits_a_frame_and_a_longer_one_is_refused() {
+fn longest_message_fits_a_frame_and_longer_ones_are_rejected() {
     // Each of these characters takes six bytes in JSON.
     let text = |length: usize| "\u{1}".repeat(length);
     let past = |long: usize| History {
@@ -176,12 +176,12 @@ fn the_longest_message_fits_a_frame_and_a_longer_one_is_refused() {
         let choice = Choice { checkpoint: text(long), detail: text(detail) };
         let directive = Directive::Start { attempt: u32::MAX, size: u32::MAX, port: u16::MAX, choice };
         let command = Command { leader: leader(long), directive, history: past(long), clear: true };
-        Message::Down(Down::Command(Beat::default(), Box::new(command)))
+        Message::Down(LeaderMessage::Command(Beat::default(), Box::new(command)))
     };
     let hello = |long, report: usize| {
-        let end = End { outcome: Outcome::Succeeded, report: text(report) };
+        let end = RunEnd { outcome: Outcome::Succeeded, report: text(report) };
         let run = Run { attempt: 1, size: u32::MAX, leader: leader(long), state: RunState::Ended(end) };
-        Message::Up(Up::Status(Beat::default(), Status { run: Some(run), ..Status::default() }))
+        Message::Up(MemberMessage::Status(Beat::default(), Status { run: Some(run), ..Status::default() }))
     };
     let (mut leader, mut follower) = proven();
     assert!(leader.send(&command(MAX_TEXT, MAX_DETAIL)).is_ok());
@@ -193,7 +193,7 @@ fn the_longest_message_fits_a_frame_and_a_longer_one_is_refused() {
 
 proptest! {
     #[test]
-    fn no_bytes_get_past_the_proof(bytes in prop::collection::vec(any::<u8>(), 0..600), length in 0u32..300) {
+    fn arbitrary_bytes_do_not_pass_the_handshake(bytes in prop::collection::vec(any::<u8>(), 0..600), length in 0u32..300) {
         for bytes in [bytes.clone(), [&length.to_be_bytes()[..], &bytes].concat()] {
             let (mut leader, mut follower, first) = pair(b"secret", b"secret");
             let no_event = |received: Result<Vec<Event>, FrameError>| received.map_or(true, |e| e.is_empty());

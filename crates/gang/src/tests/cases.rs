@@ -2,7 +2,8 @@
 
 use super::super::member::Member;
 use super::super::message::{
-    Beat, Choice, Command, Directive, Down, End, Finish, History, Incarnation, MemberId, Message, Outcome, Time, Up,
+    Beat, Choice, Command, Directive, Finish, History, Incarnation, LeaderMessage, MemberId, MemberMessage, Message,
+    Outcome, RunEnd, Time,
 };
 use super::super::{Conn, Exit, Gang, Input, Memory, Order, Phase, Setup, Timing};
 use super::model::three;
@@ -18,9 +19,9 @@ fn leader() -> Incarnation {
     Incarnation { boot: 1, pod: "leader".to_owned() }
 }
 
-fn command(at: u64, echo: Time, directive: Directive) -> Down {
+fn command(at: u64, echo: Time, directive: Directive) -> LeaderMessage {
     let command = Command { leader: leader(), directive, history: History::default(), clear: false };
-    Down::Command(Beat { at: Time(at), echo: Some(echo) }, Box::new(command))
+    LeaderMessage::Command(Beat { at: Time(at), echo: Some(echo) }, Box::new(command))
 }
 
 fn start(attempt: u32) -> Directive {
@@ -34,7 +35,7 @@ fn follower(now: Time) -> Member {
 }
 
 #[test]
-fn an_order_to_start_that_is_late_is_not_obeyed() {
+fn late_start_command_is_ignored() {
     for (late, starts) in [(0, true), (9_999, true), (10_000, false), (60_000, false)] {
         let (sent, mut out) = (Time(1_000_000), vec![]);
         let mut member = follower(sent);
@@ -47,7 +48,7 @@ fn an_order_to_start_that_is_late_is_not_obeyed() {
 }
 
 #[test]
-fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
+fn cut_off_member_stops_and_exits_0_only_on_gang_success() {
     let (now, mut out) = (Time(1_000_000), vec![]);
     let mut member = follower(now);
     member.connected(now, Conn(1), &mut out);
@@ -61,7 +62,7 @@ fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
     };
     assert_eq!([at(2_000), at(9_999), at(10_000), at(10_001)], [None, None, Some(seconds(5)), None]);
     // The program exits 0 while it is being stopped. It has not succeeded, so the agent stays.
-    member.ended(Time(now.0 + 10_500), 1, End { outcome: Outcome::Succeeded, report: String::new() });
+    member.ended(Time(now.0 + 10_500), 1, RunEnd { outcome: Outcome::Succeeded, report: String::new() });
     out.clear();
     member.settle(Time(now.0 + 10_500), &mut out);
     let status = member.status();
@@ -70,7 +71,7 @@ fn a_member_that_hears_nothing_stops_by_itself_and_exits_0_only_when_told() {
     );
     assert!(!out.iter().any(|order| matches!(order, Order::Exit(_))));
     let past = History { finish: Some(Finish::Succeeded), ..History::default() };
-    member.told(Time(now.0 + 11_000), &past, &mut out);
+    member.adopt_history(Time(now.0 + 11_000), &past, &mut out);
     member.settle(Time(now.0 + 11_000), &mut out);
     assert!(out.contains(&Order::Exit(Exit::Succeeded)));
 }
@@ -133,7 +134,7 @@ impl Trio {
 
 /// All agents are terminated at once, as by a suspension. Rank 0 saves for long, and the others have nothing to save.
 #[test]
-fn who_has_ended_and_left_takes_no_time_from_who_still_saves() {
+fn departed_member_does_not_shorten_grace_of_saving_member() {
     let mut trio = Trio::new(&[]);
     (0..3).for_each(|seat| trio.take(seat, Input::Terminated(15)));
     let orders = trio.ended(1, Outcome::Stopped);
@@ -150,7 +151,7 @@ fn who_has_ended_and_left_takes_no_time_from_who_still_saves() {
 }
 
 #[test]
-fn a_gang_has_succeeded_when_those_have_that_decide() {
+fn gang_succeeds_when_deciding_members_succeed() {
     let mut trio = Trio::new(&[MemberId::new("chief", 0)]);
     assert!(trio.orders.iter().all(|orders| matches!(orders[..], [Order::Start { attempt: 1, size: 3, .. }])));
     let nothing = trio.ended(2, Outcome::Succeeded);
@@ -165,7 +166,7 @@ fn a_gang_has_succeeded_when_those_have_that_decide() {
 
 /// A beat without news keeps its member's lease. It does not make the leader look at all other members.
 #[test]
-fn a_leader_hears_a_beat_without_looking_at_the_others() {
+fn leader_handles_heartbeat_without_checking_other_members() {
     let mut trio = Trio::new(&[]);
     let sent = |orders: Vec<Order>| {
         let messages = orders.into_iter().filter_map(|order| match order {
@@ -177,9 +178,9 @@ fn a_leader_hears_a_beat_without_looking_at_the_others() {
     let began = trio.now;
     for second in (2..=60).step_by(2) {
         trio.now = began + seconds(second);
-        for told in sent(trio.gangs[0].step(trio.now, Input::Tick)) {
-            let Input::Received(Conn(seat), _) = told else { unreachable!() };
-            let beats = sent(trio.gangs[seat as usize].step(trio.now, told));
+        for reported in sent(trio.gangs[0].step(trio.now, Input::Tick)) {
+            let Input::Received(Conn(seat), _) = reported else { unreachable!() };
+            let beats = sent(trio.gangs[seat as usize].step(trio.now, reported));
             assert_eq!(beats.len(), 1, "member {seat} after {second} s");
             assert!(trio.gangs[0].hear(trio.now, &beats[0]), "member {seat} after {second} s");
         }
@@ -195,7 +196,7 @@ fn a_leader_hears_a_beat_without_looking_at_the_others() {
 
 /// A member that waits for another member does not hang.
 #[test]
-fn a_gang_is_idle_when_all_are_that_still_run() {
+fn gang_is_idle_when_all_running_members_are_idle() {
     let mut trio = Trio::new(&[]);
     for seat in [0, 2] {
         trio.take(seat, Input::Idle(true));
@@ -212,7 +213,7 @@ fn a_gang_is_idle_when_all_are_that_still_run() {
 }
 
 #[test]
-fn where_none_decides_all_do_and_any_failure_is_the_gangs() {
+fn all_members_decide_by_default_and_any_failure_fails_gang() {
     let mut trio = Trio::new(&[]);
     assert_eq!(trio.ended(1, Outcome::Succeeded), vec![Vec::new(); 3]);
     assert_eq!(trio.ended(2, Outcome::Succeeded), vec![Vec::new(); 3]);
@@ -223,7 +224,7 @@ fn where_none_decides_all_do_and_any_failure_is_the_gangs() {
 }
 
 #[test]
-fn strangers_are_refused_with_the_reason() {
+fn hello_with_wrong_job_member_or_pod_is_refused() {
     let leads = super::super::LeaderSetup {
         members: [worker(0), worker(1)].into(),
         deciding: BTreeSet::new(),
@@ -259,13 +260,14 @@ fn strangers_are_refused_with_the_reason() {
         let mut gang = Gang::new(setup(worker(0), leader(), Some(leads.clone())), now);
         gang.step(now, Input::Accepted { conn: Conn(7), member: worker(1), pod: "pod".to_owned() });
         let orders = gang.step(now, Input::Received(Conn(7), hello));
-        let refused = |order: &Order| matches!(order, Order::Send { message: Message::Down(Down::Refused(_)), .. });
+        let refused =
+            |order: &Order| matches!(order, Order::Send { message: Message::Down(LeaderMessage::Refused(_)), .. });
         assert_eq!(!orders.iter().any(refused), is_taken);
         assert_eq!(!orders.iter().any(|order| matches!(order, Order::Close { conn: Conn(7), .. })), is_taken);
         // A message before the hello is ignored. A message from the wrong side closes the connection.
-        let status = Message::Up(Up::Status(Beat::default(), Default::default()));
+        let status = Message::Up(MemberMessage::Status(Beat::default(), Default::default()));
         assert!(gang.step(now, Input::Received(Conn(8), status)).is_empty());
-        let wrong = gang.step(now, Input::Received(Conn(9), Message::Down(Down::Displaced)));
+        let wrong = gang.step(now, Input::Received(Conn(9), Message::Down(LeaderMessage::Displaced)));
         assert!(matches!(wrong[..], [Order::Close { conn: Conn(9), .. }]));
     }
 }
@@ -294,7 +296,7 @@ fn go_on(state: &mut State, attempt: u32) {
 }
 
 #[test]
-fn two_failures_of_the_program_spend_a_budget_of_one() {
+fn second_program_failure_exceeds_backoff_limit_of_one() {
     let mut state = three(0, true);
     state.suffer(Fault::Fail(1));
     go_on(&mut state, 2);
@@ -308,7 +310,7 @@ fn two_failures_of_the_program_spend_a_budget_of_one() {
 }
 
 #[test]
-fn failures_that_follow_from_a_lost_node_are_no_failures() {
+fn failures_caused_by_lost_node_count_as_disruption() {
     let mut state = three(0, true);
     state.suffer(Fault::Cut(1));
     state.suffer(Fault::Fail(2));
@@ -320,7 +322,7 @@ fn failures_that_follow_from_a_lost_node_are_no_failures() {
 /// A leaving leader only ends the last attempt, so its successor does not have to skip a number that nothing has run
 /// under.
 #[test]
-fn a_leader_that_is_told_to_end_leaves_the_next_attempt_to_the_next_leader() {
+fn terminated_leader_leaves_next_attempt_to_its_successor() {
     let mut state = three(0, true);
     state.suffer(Fault::Terminate(0));
     for i in [1, 2, 0] {
@@ -336,7 +338,7 @@ fn a_leader_that_is_told_to_end_leaves_the_next_attempt_to_the_next_leader() {
 }
 
 #[test]
-fn a_connection_that_another_one_has_replaced_is_not_heard() {
+fn messages_on_replaced_connection_are_ignored() {
     let (now, mut out) = (Time(1_000_000), vec![]);
     let mut member = follower(now);
     member.connected(now, Conn(1), &mut out);
@@ -364,7 +366,7 @@ fn go_on_slowly(state: &mut State, attempt: u32) {
 }
 
 #[test]
-fn a_member_that_is_none_any_more_and_may_still_run_keeps_the_others_from_starting() {
+fn removed_member_that_may_still_run_delays_next_attempt() {
     let mut state = three(0, true);
     state.suffer(Fault::Cut(2));
     // Another pod waits in its place, and has never run anything.
@@ -377,7 +379,7 @@ fn a_member_that_is_none_any_more_and_may_still_run_keeps_the_others_from_starti
 
 /// A new leader that needs no other member, and that no member has informed of what runs.
 #[test]
-fn a_new_leader_waits_for_members_that_it_knows_nothing_of() {
+fn new_leader_waits_for_members_of_unknown_state() {
     let mut state = three(0, true);
     state.suffer(Fault::Kill(0));
     state.world.resize(1);
@@ -391,7 +393,7 @@ fn a_new_leader_waits_for_members_that_it_knows_nothing_of() {
 }
 
 #[test]
-fn a_gang_that_is_about_to_succeed_is_not_disturbed() {
+fn resize_does_not_disturb_gang_about_to_succeed() {
     let mut state = three(0, true);
     state.take(Step::Succeed(1));
     state.deliver_all();
@@ -403,7 +405,7 @@ fn a_gang_that_is_about_to_succeed_is_not_disturbed() {
 }
 
 #[test]
-fn a_spare_runs_nothing_and_exits_with_the_rest() {
+fn standby_runs_nothing_and_exits_with_gang() {
     let mut state = three(0, true);
     state.suffer(Fault::Resize(0, 2));
     go_on(&mut state, 2);

@@ -171,7 +171,7 @@ fn check(model: Gangs, most: usize) {
 /// attempt runs, or from the very start with `TRAININGJOB_MODEL_START`. The test gives up at
 /// `TRAININGJOB_MODEL_STATES`.
 #[test]
-fn no_interleaving_breaks_the_rules() {
+fn no_interleaving_breaks_invariants() {
     let Some(faults) = number("TRAININGJOB_MODEL_FAULTS") else {
         check(Gangs { faults: 0, sample: 1, runs: false }, usize::MAX);
         check(Gangs { faults: 1, sample: 64, runs: true }, 60_000);
@@ -185,7 +185,7 @@ fn no_interleaving_breaks_the_rules() {
 
 /// Random walks go deeper than all interleavings can.
 #[test]
-fn no_walk_breaks_the_rules() {
+fn no_random_walk_breaks_invariants() {
     let first = number("TRAININGJOB_WALK_SEED");
     let walks = if first.is_some() { 1 } else { number("TRAININGJOB_WALKS").unwrap_or(200) };
     let (first, faults) = (first.unwrap_or(1), number("TRAININGJOB_WALK_FAULTS").unwrap_or(3) as u32);

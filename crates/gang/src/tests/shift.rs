@@ -3,7 +3,7 @@
 
 use super::super::agent::Gang;
 use super::super::leader::Leader;
-use super::super::message::{Beat, Down, Message, Time, Up};
+use super::super::message::{Beat, LeaderMessage, MemberMessage, Message, Time};
 use super::super::view::Phase;
 
 /// A value that contains times.
@@ -22,10 +22,11 @@ impl Times for Beat {
 impl Times for Message {
     fn each(&mut self, now: Time, f: &mut dyn FnMut(&mut Time)) {
         match self {
-            Self::Up(Up::Hello(beat, _) | Up::Status(beat, _)) | Self::Down(Down::Command(beat, _)) => {
+            Self::Up(MemberMessage::Hello(beat, _) | MemberMessage::Status(beat, _))
+            | Self::Down(LeaderMessage::Command(beat, _)) => {
                 beat.each(now, f);
             }
-            Self::Down(Down::Refused(_) | Down::Displaced) => {}
+            Self::Down(LeaderMessage::Refused(_) | LeaderMessage::Displaced) => {}
         }
     }
 }

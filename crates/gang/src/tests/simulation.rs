@@ -53,7 +53,7 @@ struct Simulation {
     kills: Vec<Option<Time>>,
     cut_since: Vec<u64>,
     faults: u64,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Simulation {
@@ -79,7 +79,7 @@ impl Simulation {
             kills: Vec::new(),
             cut_since: Vec::new(),
             faults: 0,
-            is_told: std::env::var_os("TRAININGJOB_GANG_SEED").is_some(),
+            is_reported: std::env::var_os("TRAININGJOB_GANG_SEED").is_some(),
         };
         (0..size).for_each(|seat| simulation.come(seat, None));
         simulation.at(1000, Event::Fault);
@@ -290,8 +290,8 @@ impl Simulation {
                 let leaders = self.world.agents.iter().filter(|a| a.seat == 0 && !a.is_cut && a.end == Ending::Lives);
                 self.world.known =
                     leaders.map(|a| a.gang.memory().history.attempt).max().unwrap_or(0).max(self.world.known);
-                if let Some(history) = self.world.told().filter(|_| self.below(3) == 0) {
-                    (0..self.world.agents.len()).for_each(|i| self.act(i, Input::Told(history.clone())));
+                if let Some(history) = self.world.published_history().filter(|_| self.below(3) == 0) {
+                    (0..self.world.agents.len()).for_each(|i| self.act(i, Input::History(history.clone())));
                 }
                 let wanted = self.world.wanted();
                 (0..self.world.agents.len()).for_each(|i| self.act(i, wanted.clone()));
@@ -392,7 +392,7 @@ impl Simulation {
 
     /// The state of the agents, for debugging one seed.
     fn sketch(&self) -> String {
-        if !self.is_told {
+        if !self.is_reported {
             return String::new();
         }
         let sketch = |(i, agent): (usize, &Arc<super::world::Agent>)| {
@@ -415,7 +415,7 @@ impl Simulation {
             self.now = now;
             let before = self.sketch();
             self.happen(event.clone());
-            if self.is_told && before != self.sketch() {
+            if self.is_reported && before != self.sketch() {
                 println!("{now:7} {event:?}: {}", self.sketch());
             }
             let (seed, size) = (self.seed, self.world.size);
@@ -439,7 +439,7 @@ impl Simulation {
 /// Takes seconds by default. `TRAININGJOB_GANG_SEEDS` sets the number of seeds. `TRAININGJOB_GANG_SEED` runs that seed
 /// and prints what happens.
 #[test]
-fn no_seed_breaks_the_rules() {
+fn no_simulated_seed_breaks_invariants() {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let (first, seeds) = match number("TRAININGJOB_GANG_SEED") {
         Some(seed) => (seed, 1),

@@ -1,6 +1,6 @@
 //! Three agents and the connections between them, as the model sees them: comparable values, and steps.
 
-use super::super::message::{Message, Outcome, Status, Time, Up};
+use super::super::message::{MemberMessage, Message, Outcome, Status, Time};
 use super::super::{Conn, Exit, Input};
 use super::shift::Times;
 use super::world::{Agent, Ending, Wish, World, worker};
@@ -29,7 +29,7 @@ pub struct Pipe {
     /// The messages in transit to each end.
     pub inbound: [VecDeque<Option<Message>>; 2],
     /// The follower's last status, and which of its messages in transit have no news.
-    pub told: Option<Status>,
+    pub reported: Option<Status>,
     pub beats: VecDeque<bool>,
     /// The leader's next message is lost.
     pub loses: bool,
@@ -125,13 +125,13 @@ impl State {
         if pipe.is_open[1 - to] && pipe.is_open[to] && (item.is_none() || !is_full || pipe.inbound[to].len() < 2) {
             if to == LEADER {
                 let status = match &item {
-                    Some(Message::Up(Up::Status(_, status))) => Some(status),
-                    Some(Message::Up(Up::Hello(_, hello))) => Some(&hello.status),
+                    Some(Message::Up(MemberMessage::Status(_, status))) => Some(status),
+                    Some(Message::Up(MemberMessage::Hello(_, hello))) => Some(&hello.status),
                     _ => None,
                 };
-                let is_first = pipe.told.is_none();
-                pipe.beats.push_back(!is_first && status.is_some() && pipe.told.as_ref() == status);
-                pipe.told = status.cloned();
+                let is_first = pipe.reported.is_none();
+                pipe.beats.push_back(!is_first && status.is_some() && pipe.reported.as_ref() == status);
+                pipe.reported = status.cloned();
             }
             pipe.inbound[to].push_back(item);
         }
@@ -176,7 +176,7 @@ impl State {
         let conn = Conn((1..9).map(|n| n * 8 + i as u64).find(|n| !is_used(*n)).unwrap_or(8));
         let (ends, is_open, inbound, beats) = ([i, leader], [true; 2], Default::default(), VecDeque::new());
         Arc::make_mut(&mut self.world.agents[i]).has_dialed = true;
-        self.pipes.push(Arc::new(Pipe { conn, ends, is_open, inbound, told: None, beats, loses: false }));
+        self.pipes.push(Arc::new(Pipe { conn, ends, is_open, inbound, reported: None, beats, loses: false }));
         self.pipes.sort_by_key(|pipe| pipe.conn);
         let agent = &self.world.agents[i];
         let (member, pod) = (worker(agent.seat), agent.incarnation.pod.clone());
@@ -353,9 +353,9 @@ impl State {
             }
             // The operator passes the outcome that the first exited agent reported on to the others.
             if second > 40
-                && let Some(history) = state.world.told()
+                && let Some(history) = state.world.published_history()
             {
-                (0..state.world.agents.len()).for_each(|i| state.input(i, Input::Told(history.clone())));
+                (0..state.world.agents.len()).for_each(|i| state.input(i, Input::History(history.clone())));
             }
             state.tick();
             if let Some(broken) = &state.world.broken {

@@ -123,8 +123,8 @@ impl World {
         // An agent that restarts in its own pod remembers nothing, and a new pod gets what the operator knows. If no
         // reachable agent has heard of the last attempt, the number must come from what the pod and the operator keep.
         let last = self.attempt.number;
-        let can_tell = |agent: &Agent| agent.end == Ending::Lives && !agent.is_replaced && !agent.is_cut;
-        let is_known = self.agents.iter().any(|agent| can_tell(agent) && agent.gang.status().seen >= last);
+        let can_report = |agent: &Agent| agent.end == Ending::Lives && !agent.is_replaced && !agent.is_cut;
+        let is_known = self.agents.iter().any(|agent| can_report(agent) && agent.gang.status().seen >= last);
         let known = match again {
             _ if !is_known => self.known.max(last),
             None => self.known,
@@ -355,7 +355,7 @@ impl World {
         (0..self.size).all(|seat| last(seat).is_some_and(|a| matches!(&a.end, Ending::Exited(exit) if is_end(exit))))
     }
 
-    pub fn told(&self) -> Option<History> {
+    pub fn published_history(&self) -> Option<History> {
         Some(History { finish: Some(self.finish.clone()?), ..History::default() })
     }
 }

@@ -2,10 +2,10 @@
 
 pub mod redact;
 
-use super::choice::Choice;
 use super::cluster::Cluster;
-use super::gather::{Gatherer, now, selector};
-use super::screen::Look;
+use super::job_reader::{JobReader, now, selector};
+use super::pod_selection::PodSelection;
+use super::screen::DisplayOptions;
 use super::{convert, stacks, status, why};
 use anyhow::Context as _;
 use api::{GROUP, TrainingJob, VERSION};
@@ -92,10 +92,10 @@ type Written = (Vec<(String, usize)>, Vec<String>);
 async fn write(cluster: &Cluster, job: &TrainingJob, mut archive: Archive) -> anyhow::Result<Written> {
     let (name, namespace) = (job.name_any(), job.namespace().unwrap_or_default());
     archive.object("job.yaml", job)?;
-    let facts = Gatherer::new(cluster.clone()).facts(&name).await?;
-    let diagnosis = why::Diagnosis::of(&facts);
-    archive.text("status.txt", &status::render(&facts, &diagnosis, Look::default()))?;
-    archive.text("why.txt", &why::render(&diagnosis, Look::default()))?;
+    let facts = JobReader::new(cluster.clone()).facts(&name).await?;
+    let diagnosis = why::Diagnosis::from_facts(&facts);
+    archive.text("status.txt", &status::render(&facts, &diagnosis, DisplayOptions::default()))?;
+    archive.text("why.txt", &why::render(&diagnosis, DisplayOptions::default()))?;
     archive.versions(cluster).await?;
     let mut with_runtime = job.clone();
     if let Err(error) = cluster.take_runtime(&mut with_runtime).await {
@@ -117,8 +117,8 @@ async fn write(cluster: &Cluster, job: &TrainingJob, mut archive: Archive) -> an
     for pod in pods.iter().take(PODS) {
         archive.logs(cluster, pod).await?;
     }
-    let workers = Choice::default();
-    match stacks::gather(cluster, &name, &workers).await {
+    let workers = PodSelection::default();
+    match stacks::collect(cluster, &name, &workers).await {
         Ok(document) => {
             archive.text("stacks.txt", &stacks::render(&document))?;
             archive.object("stacks.yaml", &document)?;

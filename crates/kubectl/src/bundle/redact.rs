@@ -148,7 +148,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn secrets_in_texts_are_removed() {
+    fn secrets_in_text_are_redacted() {
         for (words, expected) in [
             ("https://me:pw1@git.test/a", "https://REDACTED@git.test/a"),
             ("clone https://ghp_x@git.test/a", "clone https://REDACTED@git.test/a"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_texts_stay() {
+    fn harmless_text_is_not_redacted() {
         for words in [
             "max_tokens=4096 TOKENIZERS_PARALLELISM=false",
             "dataset hf://gpt2@main and oci://registry.test/a/b@sha256:0123",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_objects_are_removed() {
+    fn secrets_in_objects_are_redacted() {
         let pod = json!({
             "metadata": { "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b" } },
             "env": [

@@ -6,7 +6,7 @@ pub mod ports;
 mod rights;
 
 use super::cluster::Cluster;
-use super::screen::{Look, Screen, Style, span};
+use super::screen::{DisplayOptions, Screen, Style, span};
 use api::{ConditionType, Guarded, RuntimeKind, State, TrainingJob};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -47,7 +47,7 @@ pub enum Outcome {
 /// One check.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct CheckResult {
     /// What was checked.
     pub subject: &'static str,
     /// The result.
@@ -59,7 +59,7 @@ pub struct Line {
     pub remedy: Option<String>,
 }
 
-impl Line {
+impl CheckResult {
     fn ok(subject: &'static str, says: impl Into<String>) -> Self {
         Self { subject, outcome: Outcome::Ok, says: says.into(), remedy: None }
     }
@@ -75,7 +75,7 @@ impl Line {
 
 /// Whether one of these checks has failed.
 #[must_use]
-pub fn has_failed(lines: &[Line]) -> bool {
+pub fn has_failed(lines: &[CheckResult]) -> bool {
     lines.iter().any(|line| line.outcome == Outcome::Failed)
 }
 
@@ -83,7 +83,7 @@ pub fn has_failed(lines: &[Line]) -> bool {
 type Read<T> = Result<T, String>;
 
 /// Everything that is judged.
-pub struct Seen {
+pub struct CheckInput {
     /// When it was read.
     pub now: Timestamp,
     /// Namespace of the caller's jobs.
@@ -114,7 +114,7 @@ pub struct Seen {
 ///
 /// # Errors
 /// If the API server does not answer.
-pub async fn look(cluster: &Cluster) -> anyhow::Result<Seen> {
+pub async fn look(cluster: &Cluster) -> anyhow::Result<CheckInput> {
     let version = cluster.ask("read the version of the API server", cluster.client().apiserver_version()).await?;
     let namespace = cluster.namespace.clone().unwrap_or_else(|| "default".to_owned());
     let ours = [api::crd(), api::tuning_crd()].into_iter().chain(RuntimeKind::ALL.into_iter().map(api::runtime_crd));
@@ -145,13 +145,13 @@ pub async fn look(cluster: &Cluster) -> anyhow::Result<Seen> {
     let classes = text(cluster.pages("list StorageClasses", &all, PAGES).await);
     let what = format!("list TrainingJobs in namespace {namespace}");
     let jobs = text(cluster.pages(&what, &cluster.api::<Guarded>(&namespace), PAGES).await);
-    Ok(Seen {
-        now: super::gather::now(),
+    Ok(CheckInput {
+        now: super::job_reader::now(),
         kinds,
         operators,
         pods: text(pods.map(|list| list.items)),
         lease,
-        mine: rights::mine(cluster, &namespace).await.map_err(|error| format!("{error:#}")),
+        mine: rights::own_rights(cluster, &namespace).await.map_err(|error| format!("{error:#}")),
         operators_rights,
         server: (version.major, version.minor),
         nodes,
@@ -167,15 +167,16 @@ fn text<T>(read: anyhow::Result<T>) -> Read<T> {
 
 /// Judges what was read, with one line for each check.
 #[must_use]
-pub fn judge(seen: &Seen) -> Vec<Line> {
-    let mut lines = vec![kinds(seen), operator(seen), version(seen), lease(seen), mine(seen), operators_rights(seen)];
+pub fn judge(seen: &CheckInput) -> Vec<CheckResult> {
+    let mut lines =
+        vec![kinds(seen), operator(seen), version(seen), lease(seen), own_rights(seen), operators_rights(seen)];
     lines.extend([delivery(seen), gpus(seen), storage(seen), agents(seen)]);
     lines
 }
 
 /// Renders the lines for a terminal.
 #[must_use]
-pub fn render(lines: &[Line], look: Look) -> String {
+pub fn render(lines: &[CheckResult], look: DisplayOptions) -> String {
     let mut screen = Screen::new(look);
     for line in lines {
         let (style, word) = match line.outcome {
@@ -194,7 +195,7 @@ pub fn render(lines: &[Line], look: Look) -> String {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const INSTALL: &str = "kubectl apply -k deploy/";
 
-fn kinds(seen: &Seen) -> Line {
+fn kinds(seen: &CheckInput) -> CheckResult {
     let subject = "CustomResourceDefinitions";
     let (mut missing, mut differing, mut unread) = (Vec::new(), Vec::new(), None);
     for (our, found) in &seen.kinds {
@@ -206,17 +207,20 @@ fn kinds(seen: &Seen) -> Line {
     }
     if !missing.is_empty() {
         let remedy = format!("install the operator: {INSTALL}");
-        return Line::failed(subject, format!("not installed: {}", missing.join(", ")), remedy);
+        return CheckResult::failed(subject, format!("not installed: {}", missing.join(", ")), remedy);
     }
     if !differing.is_empty() {
         let remedy = format!(
             "install the CustomResourceDefinitions and the plugin of the same version (the plugin is {VERSION})"
         );
-        return Line::failed(subject, differing.join("; "), remedy);
+        return CheckResult::failed(subject, differing.join("; "), remedy);
     }
     match unread {
-        Some(why) => Line::not_checked(subject, why.as_str()),
-        None => Line::ok(subject, format!("{} are installed, with the fields of version {VERSION}", seen.kinds.len())),
+        Some(why) => CheckResult::not_checked(subject, why.as_str()),
+        None => CheckResult::ok(
+            subject,
+            format!("{} are installed, with the fields of version {VERSION}", seen.kinds.len()),
+        ),
     }
 }
 
@@ -251,15 +255,15 @@ fn fields(crd: &CustomResourceDefinition) -> BTreeSet<String> {
     all
 }
 
-fn operator(seen: &Seen) -> Line {
+fn operator(seen: &CheckInput) -> CheckResult {
     let subject = "operator";
     let all = match &seen.operators {
         Ok(all) => all,
-        Err(why) => return Line::not_checked(subject, why.as_str()),
+        Err(why) => return CheckResult::not_checked(subject, why.as_str()),
     };
     if all.is_empty() {
         let says = format!("no Deployment has the label {OPERATOR}");
-        return Line::failed(subject, says, format!("install the operator: {INSTALL}"));
+        return CheckResult::failed(subject, says, format!("install the operator: {INSTALL}"));
     }
     let named = |it: &Deployment| format!("Deployment {}/{}", it.namespace().unwrap_or_default(), it.name_any());
     let ready = |it: &Deployment| it.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
@@ -271,19 +275,19 @@ fn operator(seen: &Seen) -> Line {
             0 => format!("start it: kubectl scale deployment {} -n {place} --replicas=2", down.name_any()),
             _ => format!("see why: kubectl describe pods -n {place} -l {OPERATOR}"),
         };
-        return Line::failed(subject, says, remedy);
+        return CheckResult::failed(subject, says, remedy);
     }
     // While a changed Deployment is rolled out, an old replica may still be ready.
     if let Some((pod, reason, words)) = seen.pods.iter().flatten().find_map(broken) {
         let place = pod.namespace().unwrap_or_default();
         let says = format!("pod {place}/{} does not run ({reason}){words}", pod.name_any());
-        return Line::failed(
+        return CheckResult::failed(
             subject,
             says,
             format!("see its log: kubectl logs {} -n {place} --previous", pod.name_any()),
         );
     }
-    Line::ok(subject, format!("{} is ready", all.iter().map(named).collect::<Vec<_>>().join(" and ")))
+    CheckResult::ok(subject, format!("{} is ready", all.iter().map(named).collect::<Vec<_>>().join(" and ")))
 }
 
 /// Returns a pod whose container is not started, with the reason and its last words.
@@ -311,89 +315,92 @@ fn lease_name(operator: &Deployment) -> String {
     args.iter().find_map(|arg| arg.strip_prefix("--lease-name=")).or(next).unwrap_or(LEASE).to_owned()
 }
 
-fn only_operator(seen: &Seen) -> Option<&Deployment> {
+fn only_operator(seen: &CheckInput) -> Option<&Deployment> {
     match seen.operators.as_deref() {
         Ok([only]) => Some(only),
         _ => None,
     }
 }
 
-fn version(seen: &Seen) -> Line {
+fn version(seen: &CheckInput) -> CheckResult {
     let subject = "version";
     let Some(operator) = only_operator(seen) else {
-        return Line::not_checked(subject, format!("the plugin is {VERSION}; no single operator is known"));
+        return CheckResult::not_checked(subject, format!("the plugin is {VERSION}; no single operator is known"));
     };
     let image = container(operator).and_then(|container| container.image.clone()).unwrap_or_default();
     let name = image.rsplit('/').next().unwrap_or_default();
     let tag = name.split('@').next().unwrap_or_default().split_once(':').map(|(_, tag)| tag.trim_start_matches('v'));
     match tag {
-        Some(tag) if tag == VERSION => Line::ok(subject, format!("operator and plugin are {VERSION}")),
-        Some(tag) if tag.starts_with(|c: char| c.is_ascii_digit()) => Line::failed(
+        Some(tag) if tag == VERSION => CheckResult::ok(subject, format!("operator and plugin are {VERSION}")),
+        Some(tag) if tag.starts_with(|c: char| c.is_ascii_digit()) => CheckResult::failed(
             subject,
             format!("the operator is {tag}, and the plugin is {VERSION}"),
             format!("install the plugin of version {tag}, or upgrade the operator to {VERSION}"),
         ),
-        _ => Line::not_checked(subject, format!("the plugin is {VERSION}; the image {image} names no version")),
+        _ => CheckResult::not_checked(subject, format!("the plugin is {VERSION}; the image {image} names no version")),
     }
 }
 
-fn lease(seen: &Seen) -> Line {
+fn lease(seen: &CheckInput) -> CheckResult {
     let subject = "lease";
     let place = only_operator(seen).and_then(ResourceExt::namespace).unwrap_or_default();
     let logs = || format!("see why no replica leads: kubectl logs -n {place} -l {OPERATOR} --tail=20");
     let lease = match &seen.lease {
-        Err(why) => return Line::not_checked(subject, why.as_str()),
-        Ok(None) => return Line::failed(subject, format!("there is no lease in namespace {place}"), logs()),
+        Err(why) => return CheckResult::not_checked(subject, why.as_str()),
+        Ok(None) => return CheckResult::failed(subject, format!("there is no lease in namespace {place}"), logs()),
         Ok(Some(lease)) => lease,
     };
     let spec = lease.spec.clone().unwrap_or_default();
     let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
     let (Some(holder), Some(renewed)) = (holder, spec.renew_time) else {
-        return Line::failed(subject, format!("no replica holds Lease {place}/{}", lease.name_any()), logs());
+        return CheckResult::failed(subject, format!("no replica holds Lease {place}/{}", lease.name_any()), logs());
     };
     let age = seen.now.duration_since(renewed.0).as_secs();
     let held = format!("{holder} holds Lease {place}/{}, renewed {} ago", lease.name_any(), span(age.max(0)));
     if age > i64::from(spec.lease_duration_seconds.unwrap_or(15)) * STALE {
-        return Line::failed(subject, held, logs());
+        return CheckResult::failed(subject, held, logs());
     }
-    Line::ok(subject, held)
+    CheckResult::ok(subject, held)
 }
 
-fn mine(seen: &Seen) -> Line {
+fn own_rights(seen: &CheckInput) -> CheckResult {
     let subject = "your rights";
     match &seen.mine {
-        Err(why) => Line::not_checked(subject, why.as_str()),
+        Err(why) => CheckResult::not_checked(subject, why.as_str()),
         Ok(Rights { denied, granted }) if denied.is_empty() => {
             let all = granted.len();
-            Line::ok(subject, format!("all {all} rights of the plugin's commands in namespace {}", seen.namespace))
+            CheckResult::ok(
+                subject,
+                format!("all {all} rights of the plugin's commands in namespace {}", seen.namespace),
+            )
         }
         Ok(rights) if rights.are_of_a_viewer() => {
             let says =
                 format!("you may read in namespace {}; commands that change something need edit", seen.namespace);
-            Line::ok(subject, says)
+            CheckResult::ok(subject, says)
         }
         Ok(Rights { denied, .. }) => {
             let remedy = format!("ask for the role edit in namespace {} (view is enough to read)", seen.namespace);
-            Line::failed(subject, format!("you may not {}", listed(denied)), remedy)
+            CheckResult::failed(subject, format!("you may not {}", listed(denied)), remedy)
         }
     }
 }
 
-fn operators_rights(seen: &Seen) -> Line {
+fn operators_rights(seen: &CheckInput) -> CheckResult {
     let subject = "operator's rights";
     match &seen.operators_rights {
-        Err(why) => Line::not_checked(subject, why.as_str()),
+        Err(why) => CheckResult::not_checked(subject, why.as_str()),
         Ok(Rights { denied, granted }) if denied.is_empty() => {
-            Line::ok(subject, format!("all {} are granted", granted.len()))
+            CheckResult::ok(subject, format!("all {} are granted", granted.len()))
         }
         // An operator for one namespace has no ClusterRole.
-        Ok(Rights { denied, .. }) if denied.iter().all(Right::is_of_cluster) => Line::ok(
+        Ok(Rights { denied, .. }) if denied.iter().all(Right::is_of_cluster) => CheckResult::ok(
             subject,
             format!("those in namespace {} are granted; it may not {}", seen.namespace, listed(denied)),
         ),
         Ok(Rights { denied, .. }) => {
             let remedy = format!("apply its rights again: {INSTALL}");
-            Line::failed(subject, format!("it may not {}", listed(denied)), remedy)
+            CheckResult::failed(subject, format!("it may not {}", listed(denied)), remedy)
         }
     }
 }
@@ -404,11 +411,11 @@ fn listed(rights: &[Right]) -> String {
     all.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
-fn delivery(seen: &Seen) -> Line {
+fn delivery(seen: &CheckInput) -> CheckResult {
     let subject = "delivery of the agent";
     let nodes = match &seen.nodes {
         Ok(nodes) => nodes,
-        Err(why) => return Line::not_checked(subject, why.as_str()),
+        Err(why) => return CheckResult::not_checked(subject, why.as_str()),
     };
     let operator = only_operator(seen).and_then(container);
     let args = operator.and_then(|container| container.args.as_deref()).unwrap_or_default();
@@ -423,7 +430,7 @@ fn delivery(seen: &Seen) -> Line {
     let (major, minor) = &seen.server;
     let server = plan::server_has_image_volumes(major, minor);
     match (wanted, without.first()) {
-        ("image", Some(node)) => Line::failed(
+        ("image", Some(node)) => CheckResult::failed(
             subject,
             format!(
                 "--agent-delivery=image, and {} of {} nodes have no image volumes, such as {}",
@@ -433,17 +440,19 @@ fn delivery(seen: &Seen) -> Line {
             ),
             "set --agent-delivery=auto, or upgrade the nodes",
         ),
-        ("image", None) => Line::ok(subject, "by image volumes, which all nodes have"),
-        ("auto", None) if server && !nodes.is_empty() => Line::ok(subject, "by image volumes, which all nodes have"),
-        _ => Line::ok(subject, "by an init container, which works in any cluster"),
+        ("image", None) => CheckResult::ok(subject, "by image volumes, which all nodes have"),
+        ("auto", None) if server && !nodes.is_empty() => {
+            CheckResult::ok(subject, "by image volumes, which all nodes have")
+        }
+        _ => CheckResult::ok(subject, "by an init container, which works in any cluster"),
     }
 }
 
-fn gpus(seen: &Seen) -> Line {
+fn gpus(seen: &CheckInput) -> CheckResult {
     let subject = "GPUs";
     let nodes = match &seen.nodes {
         Ok(nodes) => nodes,
-        Err(why) => return Line::not_checked(subject, why.as_str()),
+        Err(why) => return CheckResult::not_checked(subject, why.as_str()),
     };
     let mut found: BTreeMap<String, (i64, BTreeSet<String>)> = BTreeMap::new();
     for row in super::gpus::rows(nodes, &[]) {
@@ -453,18 +462,18 @@ fn gpus(seen: &Seen) -> Line {
     }
     if found.is_empty() {
         let many = format!("none on {} nodes: jobs need gpusPerWorker: 0, or the nodes the device plugin", nodes.len());
-        return Line::ok(subject, many);
+        return CheckResult::ok(subject, many);
     }
     let found: Vec<String> =
         found.iter().map(|(gpu, (sum, on))| format!("{sum} {gpu} on {} of {} nodes", on.len(), nodes.len())).collect();
-    Line::ok(subject, found.join(", "))
+    CheckResult::ok(subject, found.join(", "))
 }
 
-fn storage(seen: &Seen) -> Line {
+fn storage(seen: &CheckInput) -> CheckResult {
     let subject = "storage";
     let classes = match &seen.classes {
         Ok(classes) => classes,
-        Err(why) => return Line::not_checked(subject, why.as_str()),
+        Err(why) => return CheckResult::not_checked(subject, why.as_str()),
     };
     let is_default = |class: &&StorageClass| class.annotations().get(DEFAULT_CLASS).is_some_and(|it| it == "true");
     let Some(class) = classes.iter().find(is_default) else {
@@ -475,16 +484,20 @@ fn storage(seen: &Seen) -> Line {
             ),
             None => "install a volume provisioner, or use checkpoint.storage with pvcName, nfs or a bucket".to_owned(),
         };
-        return Line::failed(subject, format!("none of {} StorageClasses is the default", classes.len()), remedy);
+        return CheckResult::failed(
+            subject,
+            format!("none of {} StorageClasses is the default", classes.len()),
+            remedy,
+        );
     };
-    Line::ok(subject, format!("the default StorageClass is {} ({})", class.name_any(), class.provisioner))
+    CheckResult::ok(subject, format!("the default StorageClass is {} ({})", class.name_any(), class.provisioner))
 }
 
-fn agents(seen: &Seen) -> Line {
+fn agents(seen: &CheckInput) -> CheckResult {
     let subject = "agents of running jobs";
     let jobs = match &seen.jobs {
         Ok(jobs) => jobs,
-        Err(why) => return Line::not_checked(subject, why.as_str()),
+        Err(why) => return CheckResult::not_checked(subject, why.as_str()),
     };
     let running: Vec<&TrainingJob> = jobs
         .iter()
@@ -504,11 +517,11 @@ fn agents(seen: &Seen) -> Line {
             "allow the operator's pods to reach monitoring.metricsPort: kubectl get networkpolicies -n {}",
             seen.namespace
         );
-        return Line::failed(subject, says, remedy);
+        return CheckResult::failed(subject, says, remedy);
     }
     match running.len() {
-        0 => Line::not_checked(subject, format!("no job runs in namespace {}", seen.namespace)),
-        running => Line::ok(subject, format!("all {running} answer in namespace {}", seen.namespace)),
+        0 => CheckResult::not_checked(subject, format!("no job runs in namespace {}", seen.namespace)),
+        running => CheckResult::ok(subject, format!("all {running} answer in namespace {}", seen.namespace)),
     }
 }
 

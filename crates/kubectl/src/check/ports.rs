@@ -1,6 +1,6 @@
 //! Two short-lived pods on two nodes that connect to each other.
 
-use super::{Line, Seen, container, only_operator};
+use super::{CheckInput, CheckResult, container, only_operator};
 use crate::checkpoints::signals::Signals;
 use crate::cluster::Cluster;
 use anyhow::bail;
@@ -26,20 +26,22 @@ const SUBJECT: &str = "ports";
 ///
 /// # Errors
 /// If a signal ended it.
-pub async fn ports(cluster: &Cluster, seen: &Seen, image: Option<String>) -> Result<Line, u8> {
+pub async fn ports(cluster: &Cluster, seen: &CheckInput, image: Option<String>) -> Result<CheckResult, u8> {
     let operators = only_operator(seen).and_then(container).and_then(|container| container.image.clone());
     let Some(image) = image.or(operators) else {
-        return Ok(Line::not_checked(
+        return Ok(CheckResult::not_checked(
             SUBJECT,
             "no single operator is known whose image has the agent: name one with --image",
         ));
     };
-    let Ok(mut signals) = Signals::new() else { return Ok(Line::not_checked(SUBJECT, "no signal can be listened to")) };
+    let Ok(mut signals) = Signals::new() else {
+        return Ok(CheckResult::not_checked(SUBJECT, "no signal can be listened to"));
+    };
     let random: u32 = rand::random();
     let names = ["a", "b"].map(|which| format!("trainingjob-ports-{random:08x}-{which}"));
     let line = tokio::select! {
         line = tried(cluster, &seen.namespace, &names, &image) => {
-            Ok(line.unwrap_or_else(|error| Line::not_checked(SUBJECT, format!("{error:#}"))))
+            Ok(line.unwrap_or_else(|error| CheckResult::not_checked(SUBJECT, format!("{error:#}"))))
         }
         code = signals.next() => Err(code),
     };
@@ -48,14 +50,16 @@ pub async fn ports(cluster: &Cluster, seen: &Seen, image: Option<String>) -> Res
         let params = DeleteParams::default().grace_period(0);
         match cluster.api::<Pod>(&seen.namespace).delete(name, &params).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => crate::logs::aside(&format!("{:#}; it ends after {LIVES} s", cluster.explain(&what, &error))),
+            Err(error) => {
+                crate::logs::remark(&format!("{:#}; it ends after {LIVES} s", cluster.explain(&what, &error)));
+            }
             Ok(_) => {}
         }
     }
     line
 }
 
-async fn tried(cluster: &Cluster, namespace: &str, names: &[String; 2], image: &str) -> anyhow::Result<Line> {
+async fn tried(cluster: &Cluster, namespace: &str, names: &[String; 2], image: &str) -> anyhow::Result<CheckResult> {
     let ports = PORTS.map(|port| port.to_string()).join(",");
     let [listens, connects] = names;
     let create = async |pod: Pod| {
@@ -78,7 +82,7 @@ async fn tried(cluster: &Cluster, namespace: &str, names: &[String; 2], image: &
         format!("from node {from} to node {to}")
     };
     if phase(&second) == "Succeeded" {
-        return Ok(Line::ok(
+        return Ok(CheckResult::ok(
             SUBJECT,
             format!("a pod reaches another one on {} ({place})", PORTS.map(|it| it.to_string()).join(" and ")),
         ));
@@ -97,7 +101,7 @@ async fn tried(cluster: &Cluster, namespace: &str, names: &[String; 2], image: &
             all.join(", ")
         ),
     };
-    Ok(Line::failed(SUBJECT, format!("a pod does not reach another one ({place}): {}", why.join("; ")), remedy))
+    Ok(CheckResult::failed(SUBJECT, format!("a pod does not reach another one ({place}): {}", why.join("; ")), remedy))
 }
 
 /// Whether a policy applies to pods of every kind.
@@ -171,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_for_all_pods_is_known() {
+    fn empty_pod_selector_selects_all_pods() {
         let policy = |spec| serde_json::from_value::<NetworkPolicy>(json!({ "metadata": {}, "spec": spec })).unwrap();
         assert!(selects_all(&policy(json!({ "podSelector": {}, "policyTypes": ["Ingress"] }))));
         assert!(!selects_all(&policy(json!({ "podSelector": { "matchLabels": { "a": "b" } } }))));

@@ -95,7 +95,7 @@ const OPERATOR: &str = include_str!("../../../../deploy/cluster/rights.yaml");
 ///
 /// # Errors
 /// If the API server does not answer.
-pub async fn mine(cluster: &Cluster, namespace: &str) -> anyhow::Result<Rights> {
+pub async fn own_rights(cluster: &Cluster, namespace: &str) -> anyhow::Result<Rights> {
     let all =
         MINE.iter().flat_map(|(group, resource, verbs)| verbs.iter().map(|verb| Right::new(verb, group, resource)));
     let reviews = cluster.everywhere::<SelfSubjectAccessReview>();
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rules_of_the_operator_are_read() {
+    fn operator_rights_are_read_from_its_rbac_rules() {
         let all = operators();
         assert!(all.len() > 50, "{}", all.len());
         assert!(all.contains(&Right::new("update", api::GROUP, "trainingjobs/status")));

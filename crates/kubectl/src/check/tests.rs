@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::{from_value, json};
 
-fn healthy() -> Seen {
+fn healthy() -> CheckInput {
     let operator = json!({
         "metadata": { "name": "trainingjob-operator", "namespace": "trainingjob-system" },
         "spec": { "replicas": 2, "selector": {}, "template": { "spec": { "containers": [
@@ -33,7 +33,7 @@ fn healthy() -> Seen {
         "metadata": { "name": "bert" }, "spec": {}, "status": { "state": "Running" },
         "apiVersion": "ml.example.com/v1", "kind": "TrainingJob",
     });
-    Seen {
+    CheckInput {
         now: "2027-01-15T08:00:02Z".parse().unwrap(),
         namespace: "team".into(),
         kinds: vec![(api::crd(), Ok(Some(api::crd())))],
@@ -49,19 +49,19 @@ fn healthy() -> Seen {
     }
 }
 
-fn rendered(seen: &Seen) -> String {
-    render(&judge(seen), Look::default())
+fn rendered(seen: &CheckInput) -> String {
+    render(&judge(seen), DisplayOptions::default())
 }
 
 #[test]
-fn all_is_well() {
+fn check_passes_on_healthy_cluster() {
     assert!(!has_failed(&judge(&healthy())));
     insta::assert_snapshot!(rendered(&healthy()));
 }
 
 #[test]
-fn nothing_is_installed() {
-    let seen = Seen {
+fn check_fails_when_nothing_is_installed() {
+    let seen = CheckInput {
         kinds: vec![(api::crd(), Ok(None))],
         operators: Ok(Vec::new()),
         lease: Err("no single operator is known".into()),
@@ -76,7 +76,7 @@ fn nothing_is_installed() {
 }
 
 #[test]
-fn something_is_wrong_with_each() {
+fn every_failed_check_has_a_remedy() {
     let mut seen = healthy();
     let mut older = api::crd();
     let schema = older.spec.versions[0].schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
@@ -110,7 +110,7 @@ fn something_is_wrong_with_each() {
 
 /// The old replica stays ready until the new one is, which is never.
 #[test]
-fn a_rollout_that_stands_still_has_its_cause() {
+fn stuck_rollout_is_reported_with_its_cause() {
     let pod = json!({
         "metadata": { "name": "trainingjob-operator-b", "namespace": "trainingjob-system" },
         "status": { "containerStatuses": [{
@@ -119,7 +119,7 @@ fn a_rollout_that_stands_still_has_its_cause() {
             "lastState": { "terminated": { "exitCode": 1, "message": "starting\nError: LOG_LEVEL \"loud\" is not a level" } },
         }] },
     });
-    let seen = Seen { pods: Ok(vec![from_value(pod).unwrap()]), ..healthy() };
+    let seen = CheckInput { pods: Ok(vec![from_value(pod).unwrap()]), ..healthy() };
     let line = judge(&seen).into_iter().find(|line| line.subject == "operator").unwrap();
     let words = "pod trainingjob-system/trainingjob-operator-b does not run (CrashLoopBackOff): Error: LOG_LEVEL \"loud\" is not a level";
     assert_eq!((line.outcome, line.says.as_str()), (Outcome::Failed, words));
@@ -132,12 +132,12 @@ fn granted(count: usize) -> Rights {
 }
 
 #[test]
-fn a_viewer_lacks_no_right_and_half_an_editor_does() {
+fn viewer_rights_pass_and_partial_editor_rights_fail() {
     let [read, change] = [Right::new("list", "", "pods"), Right::new("create", "", "pods/exec")];
     let other = Right::new("delete", "batch", "jobs");
     let outcome = |granted: &[&Right], denied: &[&Right]| {
         let [granted, denied] = [granted, denied].map(|some| some.iter().copied().cloned().collect());
-        mine(&Seen { mine: Ok(Rights { granted, denied }), ..healthy() }).outcome
+        own_rights(&CheckInput { mine: Ok(Rights { granted, denied }), ..healthy() }).outcome
     };
     assert_eq!(outcome(&[&read], &[&change, &other]), Outcome::Ok);
     assert_eq!(outcome(&[&read, &change], &[&other]), Outcome::Failed);
@@ -146,9 +146,9 @@ fn a_viewer_lacks_no_right_and_half_an_editor_does() {
 
 /// A user may have few rights to read. That is no failure.
 #[test]
-fn what_may_not_be_read_is_not_checked() {
+fn unreadable_resources_are_not_checked() {
     let no = || "you may not list it".to_owned();
-    let seen = Seen {
+    let seen = CheckInput {
         kinds: vec![(api::crd(), Err(no()))],
         operators: Err(no()),
         lease: Err(no()),

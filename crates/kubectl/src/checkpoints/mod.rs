@@ -2,13 +2,13 @@
 //!
 //! It is the agent of the first worker while that runs, else that of a short Job, created with the rights of the user.
 
-mod errand;
+mod command_job;
 mod named;
 pub(crate) mod signals;
 pub(crate) mod worker;
 
 use super::cluster::Cluster;
-use super::gather::pods;
+use super::job_reader::pods;
 use super::screen::Style;
 use crate::checkpoints::signals::Signals;
 use anyhow::{anyhow, bail};
@@ -20,7 +20,7 @@ use objects::{self, errand_name, labels, names, policy_path};
 use observe::ObservedPod;
 use plan::storage::paths;
 use plan::template::TRAINING;
-use plan::{self, Checkpoint, CheckpointVolume, Plan, Runtime};
+use plan::{self, Checkpoint, CheckpointVolume, OperatorInfo, Plan};
 use protocol::checkpoints::{CheckpointPolicy, POLICY_FILE};
 use protocol::role;
 use std::io::Write;
@@ -82,11 +82,11 @@ impl Verb {
 
 /// Where the agent executes a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Executor {
     /// In the pod of this name, beside the program.
     Worker(String),
     /// In a Job of its own.
-    Errand,
+    OwnJob,
 }
 
 /// Where the agent's output is written.
@@ -99,7 +99,7 @@ pub struct Streams<'a> {
 
 impl Streams<'_> {
     /// Prints a remark that does not come from the agent.
-    fn aside(&mut self, text: &str) {
+    fn remark(&mut self, text: &str) {
         // A closed output is no reason to end.
         let _ = writeln!(self.err, "{}", Style::Dim.paint(&format!("-- {text} --"), true));
     }
@@ -121,7 +121,7 @@ pub async fn run(
     let namespace = job.namespace().unwrap_or_default();
     // From the status, which only the operator may write: the image runs beside the job's volumes and Secrets.
     let agent_image = job.status.as_ref().and_then(|status| status.agent_image.clone()).unwrap_or_default();
-    let plan = plan::resolve(&job, &Runtime { agent_image, ..Runtime::default() }).plan;
+    let plan = plan::resolve(&job, &OperatorInfo { agent_image, ..OperatorInfo::default() }).plan;
     let checkpoint = plan.storage.checkpoint.as_ref().ok_or_else(|| {
         anyhow!("{name} keeps no checkpoints: its checkpoint.enabled is false, and only a new job can have it true")
     })?;
@@ -136,21 +136,21 @@ pub async fn run(
     let state = job.status.as_ref().and_then(|status| status.state);
     let place = place(&plan, checkpoint, first.as_ref(), state, verb).map_err(|why| anyhow!(why))?;
     if !policy.shared && policy.workers > 1 {
-        streams.aside("each worker has its own folder of checkpoints: this is of worker 0");
+        streams.remark("each worker has its own folder of checkpoints: this is of worker 0");
     }
     match place {
-        Place::Worker(pod) => {
+        Executor::Worker(pod) => {
             let mut args = verb.args(json);
             // The agent that runs there makes the copy.
             args.extend((*verb == Verb::Backup).then(|| format!("--state={}", paths::STATE)));
             worker::ask(cluster, &namespace, &pod, &args, streams).await
         }
-        Place::Errand => {
+        Executor::OwnJob => {
             claim_exists(cluster, &plan, checkpoint).await?;
             let random: String = (0..5).map(|_| LETTERS[rand::random_range(0..LETTERS.len())]).collect();
-            let errand = objects::errand(&plan, errand_name(name, &random), &verb.args(json));
+            let errand = objects::command_job(&plan, errand_name(name, &random), &verb.args(json));
             let errand = errand.ok_or_else(|| anyhow!("{name} keeps no checkpoints"))?;
-            errand::run(cluster, &errand, patience, streams).await
+            command_job::run(cluster, &errand, patience, streams).await
         }
     }
 }
@@ -222,8 +222,9 @@ fn read_policy(
 
 /// Finds the pod of the first worker, if its program runs and is not being stopped.
 fn first_worker(pods: &[ObservedPod]) -> Option<String> {
-    let running =
-        pods.iter().filter(|pod| pod.place() == role::Place::FIRST_WORKER && pod.runs() && pod.deletion.is_none());
+    let running = pods
+        .iter()
+        .filter(|pod| pod.replica_id() == role::ReplicaId::FIRST_WORKER && pod.runs() && pod.deletion.is_none());
     running.max_by_key(|pod| pod.incarnation).map(|pod| pod.name.clone())
 }
 
@@ -234,17 +235,17 @@ fn place(
     first: Option<&Pod>,
     state: Option<State>,
     verb: &Verb,
-) -> Result<Place, String> {
+) -> Result<Executor, String> {
     let (name, namespace) = (&plan.identity.name, &plan.identity.namespace);
     if let Some(pod) = first.filter(|pod| can_be_asked(pod)) {
-        return Ok(Place::Worker(pod.name_any()));
+        return Ok(Executor::Worker(pod.name_any()));
     }
     let errand = || match plan.runtime.agent_image.as_str() {
         "" => Err(format!(
             "no worker of {name} can be asked, and its status names no agentImage for a Job that could: upgrade the operator, \
              which then names it, also for jobs that have ended"
         )),
-        _ => Ok(Place::Errand),
+        _ => Ok(Executor::OwnJob),
     };
     if checkpoint.volume != CheckpointVolume::EmptyDir {
         return errand();

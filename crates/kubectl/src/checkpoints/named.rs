@@ -16,11 +16,11 @@ pub struct Listing {
 
 #[derive(Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 struct Lines {
-    checkpoints: Vec<Line>,
+    checkpoints: Vec<ListedCheckpoint>,
 }
 
 #[derive(Deserialize, Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct ListedCheckpoint {
     path: String,
     verdict: Verdict,
 }
@@ -55,7 +55,8 @@ const SHOWN: usize = 20;
 /// # Errors
 /// If there is no such checkpoint, or it can't be used. The error lists the usable ones.
 pub fn resolve(name: &str, all: &[Listing], shared: bool) -> Result<String, String> {
-    let addressed = |listing: &Listing, line: &Line| format!("{}/{}", listing.place.trim_end_matches('/'), line.path);
+    let addressed =
+        |listing: &Listing, line: &ListedCheckpoint| format!("{}/{}", listing.place.trim_end_matches('/'), line.path);
     let wanted = name.trim_end_matches('/');
     let every = || {
         all.iter()
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_that_of_the_list() {
+    fn checkpoint_name_resolves_to_listed_path() {
         for (name, shared, expected) in [
             ("step-9", true, "/checkpoints/step-9"),
             ("/checkpoints/step-9", true, "/checkpoints/step-9"),
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_is_refused_with_those_that_there_are() {
+    fn unusable_checkpoint_name_is_refused_with_available_ones() {
         let away = "s3://away/p could not be listed: no answer";
         for (name, expected) in [
             ("step-5", format!("the job has no checkpoint step-5; it has step-9, run/step-8, step-7; {away}")),

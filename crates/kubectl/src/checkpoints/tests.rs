@@ -1,6 +1,6 @@
 //! Where the agent runs, the Job that is created for it, and the messages meanwhile.
 
-use super::errand::{self, waits_for};
+use super::command_job::{self, waits_for};
 use super::worker::exit_code;
 use super::*;
 use crate::cluster::Cluster;
@@ -28,7 +28,7 @@ fn plan_of_spec(name: &str, spec: Value) -> Plan {
     let mut job = TrainingJob::new(name, parsed(spec));
     job.metadata.namespace = Some("team".to_owned());
     job.metadata.uid = Some("u-1".to_owned());
-    let runtime = Runtime { agent_image: "registry.example/operator:1".to_owned(), ..Runtime::default() };
+    let runtime = OperatorInfo { agent_image: "registry.example/operator:1".to_owned(), ..OperatorInfo::default() };
     plan::resolve(&job, &runtime).accepted().unwrap().clone()
 }
 
@@ -41,7 +41,7 @@ fn restore() -> Verb {
 }
 
 #[test]
-fn the_agent_is_told_what_is_wanted() {
+fn verb_becomes_agent_arguments() {
     let policy = ["--policy", "/etc/training-config/checkpoints.json"];
     let args = |verb: &Verb, json: bool| {
         let args = verb.args(json);
@@ -59,20 +59,25 @@ fn the_agent_is_told_what_is_wanted() {
 }
 
 #[test]
-fn a_job_for_an_errand() {
-    let job = objects::errand(&plan_of("x", &claim()), errand_name("x", "bcdfg"), &restore().args(false)).unwrap();
+fn agent_job_has_expected_manifest() {
+    let job = objects::command_job(&plan_of("x", &claim()), errand_name("x", "bcdfg"), &restore().args(false)).unwrap();
     insta::assert_json_snapshot!(job);
-    assert_eq!(objects::errand(&plan_of("x", &json!({ "enabled": false })), "n".into(), &[]), None);
+    assert_eq!(objects::command_job(&plan_of("x", &json!({ "enabled": false })), "n".into(), &[]), None);
 }
 
 /// Another user could not read the program's files. In some namespaces pods must not have more rights than the program.
 #[test]
-fn an_errand_runs_as_the_program_does() {
+fn agent_job_uses_security_context_of_program() {
     let contexts = |template: Value| {
         let spec = json!({ "model": "m", "dataset": "d", "numWorkers": 1, "podTemplate": { "spec": template },
             "checkpoint": { "storage": { "type": "pvc" } } });
-        let pod =
-            objects::errand(&plan_of_spec("x", spec), "n".into(), &[]).unwrap().spec.unwrap().template.spec.unwrap();
+        let pod = objects::command_job(&plan_of_spec("x", spec), "n".into(), &[])
+            .unwrap()
+            .spec
+            .unwrap()
+            .template
+            .spec
+            .unwrap();
         (json!(pod.security_context), json!(pod.containers[0].security_context))
     };
     let locked = json!({
@@ -96,7 +101,7 @@ fn an_errand_runs_as_the_program_does() {
 }
 
 #[test]
-fn an_errand_has_a_name_that_fits() {
+fn agent_job_name_fits_length_limit() {
     assert_eq!(errand_name("bert", "bcdfg"), "bert-checkpoints-bcdfg");
     let long = errand_name(&format!("{}-{}", "a".repeat(44), "b".repeat(7)), "bcdfg");
     assert_eq!(long, format!("{}-checkpoints-bcdfg", "a".repeat(44)));
@@ -110,36 +115,36 @@ fn worker(args: &[&str]) -> Pod {
         { "name": "proxy", "args": ["--checkpoints=of-its-own"] }, { "name": "training", "args": args } ] } }))
 }
 
-fn chosen(checkpoint: &Value, first: Option<&Pod>, state: State, verb: &Verb) -> Result<Place, String> {
+fn chosen(checkpoint: &Value, first: Option<&Pod>, state: State, verb: &Verb) -> Result<Executor, String> {
     let plan = plan_of("x", checkpoint);
     place(&plan, plan.storage.checkpoint.as_ref().unwrap(), first, Some(state), verb)
 }
 
 #[test]
-fn the_first_worker_is_asked_if_it_can_be() {
+fn first_worker_is_used_if_its_agent_supports_it() {
     let pod = worker(&["run", "--checkpoints=/etc/training-config/checkpoints.json", "--", "train"]);
-    let there = Ok(Place::Worker("x-training-0-abcde".into()));
+    let there = Ok(Executor::Worker("x-training-0-abcde".into()));
     assert_eq!(chosen(&json!({}), Some(&pod), State::Running, &Verb::List), there);
     assert_eq!(chosen(&claim(), Some(&pod), State::Running, &restore()), there);
     // Its agent is from an older operator.
     let old = worker(&["run", "--attempt=1", "--", "train"]);
-    assert_eq!(chosen(&claim(), Some(&old), State::Running, &Verb::List), Ok(Place::Errand));
+    assert_eq!(chosen(&claim(), Some(&old), State::Running, &Verb::List), Ok(Executor::OwnJob));
     let why = chosen(&json!({}), Some(&old), State::Running, &Verb::List).unwrap_err();
     assert!(why.starts_with("pod x-training-0-abcde has the agent of an older operator"), "{why}");
 }
 
 #[test]
-fn else_a_job_if_something_outlives_the_pods() {
+fn own_job_runs_when_storage_outlives_pods() {
     let nfs = json!({ "storage": { "type": "nfs", "nfsServer": "s", "nfsPath": "/p" } });
     for checkpoint in [claim(), nfs] {
         for verb in [Verb::List, Verb::Prune { dry_run: false }, restore()] {
-            assert_eq!(chosen(&checkpoint, None, State::Failed, &verb), Ok(Place::Errand));
+            assert_eq!(chosen(&checkpoint, None, State::Failed, &verb), Ok(Executor::OwnJob));
         }
     }
     let bucket = json!({ "storage": { "type": "s3", "s3Bucket": "b" } });
     let backup = json!({ "backup": { "destination": "s3://copies/x" } });
     for checkpoint in [bucket, backup] {
-        assert_eq!(chosen(&checkpoint, None, State::Completed, &Verb::Verify), Ok(Place::Errand));
+        assert_eq!(chosen(&checkpoint, None, State::Completed, &Verb::Verify), Ok(Executor::OwnJob));
         let why = chosen(&checkpoint, None, State::Completed, &restore()).unwrap_err();
         assert!(why.contains("an emptyDir, which would end with") && why.contains("checkpoint.resumeFrom"), "{why}");
     }
@@ -147,7 +152,7 @@ fn else_a_job_if_something_outlives_the_pods() {
 
 /// The image comes from the status. No field that others may write replaces it.
 #[test]
-fn no_job_is_made_with_an_image_that_the_operator_has_not_named() {
+fn agent_job_requires_image_from_status() {
     for checkpoint in [claim(), json!({ "backup": { "destination": "s3://copies/x" } })] {
         let mut plan = plan_of("x", &checkpoint);
         plan.runtime.agent_image.clear();
@@ -158,7 +163,7 @@ fn no_job_is_made_with_an_image_that_the_operator_has_not_named() {
 }
 
 #[test]
-fn else_it_tells_what_is_missing() {
+fn command_without_executor_is_refused_with_reason() {
     let why = chosen(&json!({}), None, State::Completed, &Verb::List).unwrap_err();
     assert!(why.starts_with("x is Completed, and its checkpoints are gone with its pods"), "{why}");
     assert!(why.contains("checkpoint.storage"), "{why}");
@@ -167,7 +172,7 @@ fn else_it_tells_what_is_missing() {
 }
 
 #[test]
-fn a_worker_that_ends_is_not_asked() {
+fn first_worker_skips_ended_and_stopping_pods() {
     use observe::Container;
     let pod = |name: &str, index: u32, incarnation: u32| ObservedPod {
         name: name.into(),
@@ -185,7 +190,7 @@ fn a_worker_that_ends_is_not_asked() {
 }
 
 #[test]
-fn a_policy_that_can_be_read() {
+fn checkpoint_policy_is_read_or_refused_with_reason() {
     let config = |data: Value| -> ConfigMap {
         parsed(json!({ "metadata": { "name": "x-config", "labels": { "ml.example.com/training-job-uid": "u" } },
             "data": data }))
@@ -207,7 +212,7 @@ fn a_policy_that_can_be_read() {
 // ---- how it ends
 
 #[test]
-fn exit_codes_of_what_was_run_in_a_pod() {
+fn exec_status_gives_exit_code() {
     let code = |status: Value| exit_code(&parsed::<Status>(status));
     assert_eq!(code(json!({ "status": "Success" })), Ok(0));
     let failed = |message: &str| {
@@ -240,7 +245,7 @@ fn an_event(type_: &str, reason: &str, message: &str, second: u32) -> Event {
 }
 
 #[test]
-fn what_an_agent_waits_for() {
+fn wait_reason_covers_quota_node_image_and_volume() {
     let plain = a_job(json!({ "template": {} }));
     let waits = |pod: Option<Value>, events: &[Event]| waits_for(&plain, pod.map(a_pod).as_ref(), events);
     let queued = a_job(json!({ "suspend": true, "template": {} }));
@@ -265,14 +270,14 @@ fn what_an_agent_waits_for() {
         an_event("Warning", "FailedScheduling", "0/4 nodes are available", 1),
         an_event("Warning", "FailedAttachVolume", "Multi-Attach error for volume \"v\"", 9),
     ];
-    let told = "for its volume: FailedAttachVolume: Multi-Attach error for volume \"v\"";
-    assert_eq!(waits(creating(), &volume), told);
+    let reported = "for its volume: FailedAttachVolume: Multi-Attach error for volume \"v\"";
+    assert_eq!(waits(creating(), &volume), reported);
 }
 
 // ---- the life of a Job
 
 /// The requests to the API server, and the pod as it was listed the n-th time.
-struct Told {
+struct Output {
     asked: Mutex<Vec<String>>,
     pods: Vec<Value>,
     log: Option<&'static str>,
@@ -281,19 +286,19 @@ struct Told {
 #[expect(clippy::unused_async, reason = "called as others are")]
 async fn answer(
     request: http::Request<kube::client::Body>,
-    told: Arc<Told>,
+    reported: Arc<Output>,
 ) -> Result<http::Response<kube::client::Body>, std::convert::Infallible> {
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     let line = format!("{method} {path}");
     let before = {
-        let mut asked = told.asked.lock().unwrap();
+        let mut asked = reported.asked.lock().unwrap();
         asked.push(line.clone());
         asked.iter().filter(|other| **other == line).count() - 1
     };
     let job = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "j", "namespace": "team", "uid": "u" } });
     let mut code = 200;
     let body = if path.ends_with("/log") {
-        match told.log {
+        match reported.log {
             Some(log) => log.to_owned(),
             None => {
                 code = 403;
@@ -303,7 +308,7 @@ async fn answer(
         }
     } else if path.ends_with("/pods") {
         let items: Vec<Value> =
-            told.pods.get(before.min(told.pods.len().wrapping_sub(1))).cloned().into_iter().collect();
+            reported.pods.get(before.min(reported.pods.len().wrapping_sub(1))).cloned().into_iter().collect();
         json!({ "metadata": {}, "items": items }).to_string()
     } else if path.ends_with("/events") {
         json!({ "metadata": {}, "items": [] }).to_string()
@@ -327,15 +332,15 @@ async fn errand(
     log: Option<&'static str>,
     patience: Duration,
 ) -> (anyhow::Result<u8>, String, String, Vec<String>) {
-    let told = Arc::new(Told { asked: Mutex::new(Vec::new()), pods, log });
-    let asked = told.clone();
-    let service = tower::service_fn(move |request| answer(request, told.clone()));
-    let cluster = Cluster::of(kube::Client::new(service, "team"), "team");
+    let reported = Arc::new(Output { asked: Mutex::new(Vec::new()), pods, log });
+    let asked = reported.clone();
+    let service = tower::service_fn(move |request| answer(request, reported.clone()));
+    let cluster = Cluster::with_client(kube::Client::new(service, "team"), "team");
     let mut job = a_job(json!({ "template": {} }));
     job.metadata.namespace = Some("team".into());
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut streams = Streams { out: &mut out, err: &mut err };
-    let done = errand::run(&cluster, &job, patience, &mut streams);
+    let done = command_job::run(&cluster, &job, patience, &mut streams);
     let done = tokio::time::timeout(Duration::from_secs(60), done).await;
     let asked = asked.asked.lock().unwrap().clone();
     let done = done.unwrap_or_else(|_| panic!("it does not end; it asked for {asked:#?}"));
@@ -346,7 +351,7 @@ const LOG: &str = "2026-01-01T00:00:01Z STEP  VERDICT\n2026-01-01T00:00:01Z 100 
                    2026-01-01T00:00:02Z agent: 1 of 1 is corrupted\n";
 
 #[tokio::test]
-async fn a_job_is_made_followed_and_deleted() {
+async fn agent_job_is_created_followed_and_deleted() {
     let ended = with_agent(json!({ "terminated": { "exitCode": 1, "reason": "Error" } }));
     let pods = vec![
         with_agent(json!({ "waiting": { "reason": "ContainerCreating" } })),
@@ -362,7 +367,7 @@ async fn a_job_is_made_followed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_job_that_does_not_start_is_deleted() {
+async fn agent_job_that_does_not_start_is_deleted() {
     let waits = with_agent(json!({ "waiting": { "reason": "ErrImagePull", "message": "no such image" } }));
     let (done, out, err, asked) = errand(vec![waits], None, Duration::ZERO).await;
     let why = done.unwrap_err().to_string();
@@ -373,7 +378,7 @@ async fn a_job_that_does_not_start_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_log_that_may_not_be_read_ends_it() {
+async fn unreadable_log_fails_command_and_deletes_job() {
     let (done, _, _, asked) = errand(vec![with_agent(json!({ "running": {} }))], None, Duration::from_secs(50)).await;
     let why = done.unwrap_err().to_string();
     assert!(why.starts_with("you may not read the log of pod j-1: no. Ask for the role `view`"), "{why}");
@@ -381,7 +386,7 @@ async fn a_log_that_may_not_be_read_ends_it() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_refused_ends_it() {
+async fn rejected_pod_fails_command_and_deletes_job() {
     let refused = a_pod(json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device" }));
     let pods = vec![serde_json::to_value(refused).unwrap()];
     let (done, _, _, asked) = errand(pods, Some(LOG), Duration::from_secs(50)).await;

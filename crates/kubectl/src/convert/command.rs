@@ -12,7 +12,7 @@ pub(super) enum Launcher {
 }
 
 /// A command, as far as it can be parsed.
-pub(super) struct Started {
+pub(super) struct ParsedCommand {
     pub launcher: Launcher,
     /// Words of the launcher's own command line.
     words: Vec<String>,
@@ -25,16 +25,16 @@ const TORCH_MODULES: [&str; 4] =
     ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"];
 
 /// Parses a command with its arguments. In a shell script it parses each command.
-pub(super) fn started(command: &[String]) -> Started {
+pub(super) fn started(command: &[String]) -> ParsedCommand {
     let commands = commands(command);
     let found = commands.into_iter().map(|words| (launcher(&words), words)).find(|(is, _)| *is != Launcher::None);
     let (launcher, mut words) = found.unwrap_or((Launcher::None, Vec::new()));
     // The words from here on belong to the program.
     words.truncate(words.iter().position(|word| word.ends_with(".py")).unwrap_or(words.len()));
-    Started { launcher, words }
+    ParsedCommand { launcher, words }
 }
 
-impl Started {
+impl ParsedCommand {
     /// Returns the value of the launcher's option for the number of processes of each worker.
     pub fn procs(&self) -> Option<&str> {
         self.option(&["--nproc_per_node", "--nproc-per-node"])
@@ -47,11 +47,11 @@ impl Started {
             let name = word.split('=').next().unwrap_or(word).replace('-', "_").replacen("__", "--", 1);
             name.starts_with("--rdzv_") || OPTIONS.contains(&name.as_str())
         };
-        let told = |at: usize| {
+        let reported = |at: usize| {
             let word = &self.words[at];
             word.contains('$') || !word.contains('=') && self.words.get(at + 1).is_some_and(|next| next.contains('$'))
         };
-        let options = self.words.iter().enumerate().filter(|(at, word)| names(word) && !told(*at));
+        let options = self.words.iter().enumerate().filter(|(at, word)| names(word) && !reported(*at));
         options.map(|(_, word)| word.as_str()).collect()
     }
 
@@ -113,7 +113,7 @@ fn base(word: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn of(line: &str) -> Started {
+    fn parse(line: &str) -> ParsedCommand {
         // A script is one word.
         let words: Vec<String> = match line.split_once("-c ") {
             Some((before, script)) => before.split_whitespace().chain(["-c", script]).map(str::to_owned).collect(),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_are_known() {
+    fn launchers_are_recognized() {
         for line in [
             "torchrun train.py",
             "/opt/conda/bin/torchrun --nproc_per_node=2 train.py",
@@ -133,15 +133,15 @@ mod tests {
             "sh -c cd /app && OMP_NUM_THREADS=1 exec torchrun train.py",
             "bash -c set -e\ntorchrun \\\n --nproc-per-node 2 train.py",
         ] {
-            assert_eq!(of(line).launcher, Launcher::Torch, "{line}");
+            assert_eq!(parse(line).launcher, Launcher::Torch, "{line}");
         }
         for line in ["mpirun -np 8 python train.py", "/usr/bin/mpiexec -n 2 ./train", "bash -c env; mpirun ./train"] {
-            assert_eq!(of(line).launcher, Launcher::Mpi, "{line}");
+            assert_eq!(parse(line).launcher, Launcher::Mpi, "{line}");
         }
     }
 
     #[test]
-    fn what_looks_like_a_launcher_is_none() {
+    fn launcher_lookalikes_are_not_recognized() {
         for line in [
             "python train.py --launcher torchrun",
             "python torchrun.py",
@@ -153,17 +153,17 @@ mod tests {
             "cat mpirun.log",
             "python -m mpi4py train.py",
         ] {
-            assert_eq!(of(line).launcher, Launcher::None, "{line}");
+            assert_eq!(parse(line).launcher, Launcher::None, "{line}");
         }
     }
 
     #[test]
-    fn options_of_the_launcher_are_read() {
-        assert_eq!(of("torchrun --nproc_per_node=2 train.py").procs(), Some("2"));
-        assert_eq!(of("torchrun --nproc-per-node gpu train.py").procs(), Some("gpu"));
-        assert_eq!(of("python train.py --nproc_per_node=2").procs(), None);
+    fn launcher_options_are_parsed() {
+        assert_eq!(parse("torchrun --nproc_per_node=2 train.py").procs(), Some("2"));
+        assert_eq!(parse("torchrun --nproc-per-node gpu train.py").procs(), Some("gpu"));
+        assert_eq!(parse("python train.py --nproc_per_node=2").procs(), None);
         let line = "torchrun --rdzv-backend=c10d --rdzv_endpoint=x:1 --master_addr $MASTER_ADDR --nnodes=$(N) train.py";
-        assert_eq!(of(line).meeting(), ["--rdzv-backend=c10d", "--rdzv_endpoint=x:1"]);
+        assert_eq!(parse(line).meeting(), ["--rdzv-backend=c10d", "--rdzv_endpoint=x:1"]);
         for harmless in [
             "torchrun train.py",
             "torchrun --max-restarts=0 train.py",
@@ -173,7 +173,7 @@ mod tests {
             "torchrun train.py --rdzv_backend=c10d",
             "sh -c torchrun --master_addr=$(MASTER_ADDR) --node_rank ${RANK:-0} train.py",
         ] {
-            assert_eq!(of(harmless).meeting(), Vec::<&str>::new(), "{harmless}");
+            assert_eq!(parse(harmless).meeting(), Vec::<&str>::new(), "{harmless}");
         }
     }
 }

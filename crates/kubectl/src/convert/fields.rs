@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// Input that can't be read at all.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Bad(pub String);
+pub struct ConvertError(pub String);
 
 /// An object with the path of fields that leads to it.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Fields {
 
 impl Fields {
     /// A null value counts as not written.
-    pub fn new(path: impl Into<String>, value: Value) -> Result<Self, Bad> {
+    pub fn new(path: impl Into<String>, value: Value) -> Result<Self, ConvertError> {
         let path = path.into();
         match value {
             Value::Object(map) => Ok(Self { path, map }),
@@ -44,12 +44,12 @@ impl Fields {
     }
 
     /// Takes an object. An absent one counts as an object without fields.
-    pub fn object(&mut self, key: &str) -> Result<Self, Bad> {
+    pub fn object(&mut self, key: &str) -> Result<Self, ConvertError> {
         let path = self.at(key);
         Self::new(path, self.take(key).unwrap_or_default())
     }
 
-    pub fn list(&mut self, key: &str) -> Result<Vec<Value>, Bad> {
+    pub fn list(&mut self, key: &str) -> Result<Vec<Value>, ConvertError> {
         match self.take(key) {
             None => Ok(Vec::new()),
             Some(Value::Array(items)) => Ok(items),
@@ -58,12 +58,12 @@ impl Fields {
     }
 
     /// Takes a list of objects, each with its path.
-    pub fn objects(&mut self, key: &str) -> Result<Vec<Self>, Bad> {
+    pub fn objects(&mut self, key: &str) -> Result<Vec<Self>, ConvertError> {
         let path = self.at(key);
         self.list(key)?.into_iter().enumerate().map(|(i, item)| Self::new(format!("{path}[{i}]"), item)).collect()
     }
 
-    pub fn text(&mut self, key: &str) -> Result<Option<String>, Bad> {
+    pub fn text(&mut self, key: &str) -> Result<Option<String>, ConvertError> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -71,7 +71,7 @@ impl Fields {
         }
     }
 
-    pub fn number(&mut self, key: &str) -> Result<Option<i64>, Bad> {
+    pub fn number(&mut self, key: &str) -> Result<Option<i64>, ConvertError> {
         match self.take(key) {
             None => Ok(None),
             Some(value) => match value.as_i64() {
@@ -81,7 +81,7 @@ impl Fields {
         }
     }
 
-    pub fn flag(&mut self, key: &str) -> Result<Option<bool>, Bad> {
+    pub fn flag(&mut self, key: &str) -> Result<Option<bool>, ConvertError> {
         match self.take(key) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(flag)),
@@ -128,7 +128,7 @@ pub(super) fn is_nothing(value: &Value) -> bool {
     }
 }
 
-fn wrong(path: &str, wanted: &str, found: &Value) -> Bad {
+fn wrong(path: &str, wanted: &str, found: &Value) -> ConvertError {
     let found = match found {
         Value::Null => "nothing",
         Value::Bool(_) => "true or false",
@@ -138,5 +138,5 @@ fn wrong(path: &str, wanted: &str, found: &Value) -> Bad {
         Value::Object(_) => "an object",
     };
     let path = if path.is_empty() { "the document" } else { path };
-    Bad(format!("{path} must be {wanted}, and is {found}"))
+    ConvertError(format!("{path} must be {wanted}, and is {found}"))
 }

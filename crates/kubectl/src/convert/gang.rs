@@ -1,9 +1,9 @@
 //! Code for all kinds that are converted to one gang: equal workers, and the roles beside them.
 
 use super::command::{Launcher, started};
-use super::fields::{Bad, Fields};
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
 use super::notes::Notes;
-use super::ours::Ours;
 use super::pod::{Pod, pod};
 use plan::is_gpu;
 use plan::template::TRAINING;
@@ -23,7 +23,12 @@ pub(super) struct Role {
 
 impl Role {
     /// Reads one of `xReplicaSpecs`. A role without pods counts as not written.
-    pub fn read(specs: &mut Fields, name: &str, container: &str, notes: &mut Notes) -> Result<Option<Self>, Bad> {
+    pub fn read(
+        specs: &mut Fields,
+        name: &str,
+        container: &str,
+        notes: &mut Notes,
+    ) -> Result<Option<Self>, ConvertError> {
         if !specs.has(name) {
             return Ok(None);
         }
@@ -44,7 +49,7 @@ impl Role {
 
 /// Pods that stay a role of their own beside the workers.
 #[derive(Clone, Debug)]
-pub(super) struct Beside {
+pub(super) struct ExtraRole {
     /// Their name in the TrainingJob.
     pub name: String,
     /// The original role.
@@ -53,13 +58,13 @@ pub(super) struct Beside {
     pub leads: bool,
 }
 
-impl Beside {
+impl ExtraRole {
     pub fn new(name: &str, role: Role) -> Self {
         Self { name: name.to_owned(), role, leads: false }
     }
 
     /// Reduces the role to one pod.
-    pub fn one(&mut self, ours: &mut Ours) {
+    pub fn one(&mut self, ours: &mut ConvertedJob) {
         if self.role.replicas != 1 {
             let says = format!("{} pods: the {} is one here", self.role.replicas, self.name);
             ours.notes.lost(format!("{}.replicas", self.role.path), says);
@@ -69,7 +74,7 @@ impl Beside {
 }
 
 /// Makes equal workers of all these roles. They run what the first role runs.
-pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
+pub(super) fn equal(ours: &mut ConvertedJob, roles: &[Role]) -> Pod {
     let field = roles.first().map(|role| format!("{}.replicas", role.path)).unwrap_or_default();
     ours.workers(&field, roles.iter().fold(0, |all, role| all.saturating_add(role.replicas)));
     let mut known = roles.iter().filter_map(|role| Some((role, role.pod.as_ref()?)));
@@ -90,7 +95,7 @@ pub(super) fn equal(ours: &mut Ours, roles: &[Role]) -> Pod {
 /// Writes the workers and the roles beside them into the spec. Differences that a role has no field for go into the
 /// `podTemplate` of each. A role with its own `podTemplate` does not share that of the workers.
 #[expect(clippy::expect_used, reason = "made as one a line before")]
-pub(super) fn with_roles(ours: &mut Ours, mut workers: Pod, beside: &[Beside]) -> Result<Pod, Bad> {
+pub(super) fn with_roles(ours: &mut ConvertedJob, mut workers: Pod, beside: &[ExtraRole]) -> Result<Pod, ConvertError> {
     let mut pods: Vec<Pod> = beside.iter().map(|beside| beside.role.pod.clone().unwrap_or_default()).collect();
     apart(&mut std::iter::once(&mut workers).chain(&mut pods).collect::<Vec<_>>());
     run(ours, &workers)?;
@@ -150,7 +155,12 @@ fn into_template(pod: &mut Pod, place: &str, value: Value) {
 }
 
 /// Converts one entry of `roles`. Fields that it does not set are as for the workers.
-fn role(ours: &mut Ours, beside: &Beside, pod: &Pod, workers: &Pod) -> Result<Map<String, Value>, Bad> {
+fn role(
+    ours: &mut ConvertedJob,
+    beside: &ExtraRole,
+    pod: &Pod,
+    workers: &Pod,
+) -> Result<Map<String, Value>, ConvertError> {
     const MOST: i64 = 4096;
     let (path, replicas) = (&beside.role.path, beside.role.replicas);
     count_gpus(pod)?;
@@ -211,16 +221,16 @@ fn resources(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Map<String, Value> {
     ["requests", "limits"].into_iter().filter_map(of).collect()
 }
 
-fn count_gpus(pod: &Pod) -> Result<(), Bad> {
+fn count_gpus(pod: &Pod) -> Result<(), ConvertError> {
     const MOST: i64 = 16;
     if pod.gpus > MOST {
-        return Err(Bad(format!("{} GPUs of one pod are more than the {MOST} that it may have", pod.gpus)));
+        return Err(ConvertError(format!("{} GPUs of one pod are more than the {MOST} that it may have", pod.gpus)));
     }
     Ok(())
 }
 
 /// Writes the framework. A framework without a default image needs an image.
-pub(super) fn framework(ours: &mut Ours, framework: &str) {
+pub(super) fn framework(ours: &mut ConvertedJob, framework: &str) {
     ours.set("framework", framework);
     if ours.get("image").is_some() {
         return;
@@ -234,7 +244,7 @@ pub(super) fn framework(ours: &mut Ours, framework: &str) {
 }
 
 /// Writes what a pod runs into the spec.
-pub(super) fn run(ours: &mut Ours, pod: &Pod) -> Result<(), Bad> {
+pub(super) fn run(ours: &mut ConvertedJob, pod: &Pod) -> Result<(), ConvertError> {
     count_gpus(pod)?;
     for (field, value) in &pod.fields {
         ours.set(field, value.clone());
@@ -252,7 +262,7 @@ pub(super) fn run(ours: &mut Ours, pod: &Pod) -> Result<(), Bad> {
 }
 
 /// Sets the port of the rendezvous from the container's port of this name.
-pub(super) fn port(ours: &mut Ours, pod: &Pod, name: &str) {
+pub(super) fn port(ours: &mut ConvertedJob, pod: &Pod, name: &str) {
     let Some(port) = pod.ports.iter().find(|(is, _)| is.as_deref() == Some(name)).map(|(_, port)| *port) else {
         return;
     };
@@ -264,7 +274,7 @@ pub(super) fn port(ours: &mut Ours, pod: &Pod, name: &str) {
 }
 
 /// Sets the launcher's processes, for PyTorch and similar programs. `asked` is the value that the job itself gives.
-pub(super) fn processes(ours: &mut Ours, asked: Option<(String, Value)>, gpus: i64) {
+pub(super) fn processes(ours: &mut ConvertedJob, asked: Option<(String, Value)>, gpus: i64) {
     let line: Vec<String> = ours.words("command").into_iter().chain(ours.words("args")).collect();
     let started = started(&line);
     // A shell script is in the command.
@@ -286,7 +296,7 @@ pub(super) fn processes(ours: &mut Ours, asked: Option<(String, Value)>, gpus: i
 }
 
 /// Sets one process, for a program that starts no others. WORLD_SIZE counts it once, whatever GPUs it has.
-fn alone(ours: &mut Ours, gpus: i64) {
+fn alone(ours: &mut ConvertedJob, gpus: i64) {
     ours.set("procsPerWorker", 1);
     if gpus > 1 {
         ours.notes.note(
@@ -296,7 +306,7 @@ fn alone(ours: &mut Ours, gpus: i64) {
     }
 }
 
-fn procs(ours: &mut Ours, field: &str, value: &Value, launcher: Launcher, gpus: i64) {
+fn procs(ours: &mut ConvertedJob, field: &str, value: &Value, launcher: Launcher, gpus: i64) {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     match text.as_str() {
         // The original counts `auto` as 1 for WORLD_SIZE.
@@ -327,7 +337,7 @@ fn procs(ours: &mut Ours, field: &str, value: &Value, launcher: Launcher, gpus: 
 }
 
 /// Sets the restart policy of the gang. The original restarts one container, and the operator all workers together.
-pub(super) fn restarts(ours: &mut Ours, field: &str, policy: &str) {
+pub(super) fn restarts(ours: &mut ConvertedJob, field: &str, policy: &str) {
     let ours_is = match policy {
         "Always" | "OnFailure" | "Never" => policy,
         "ExitCode" => {
@@ -347,7 +357,7 @@ pub(super) fn restarts(ours: &mut Ours, field: &str, policy: &str) {
 }
 
 /// Sets the maximum number of restarts.
-pub(super) fn backoff(ours: &mut Ours, field: &str, limit: Option<i64>) {
+pub(super) fn backoff(ours: &mut ConvertedJob, field: &str, limit: Option<i64>) {
     const MOST: i64 = 1000;
     if limit.is_none_or(|limit| limit > MOST) {
         let says = format!(
@@ -360,7 +370,7 @@ pub(super) fn backoff(ours: &mut Ours, field: &str, limit: Option<i64>) {
 }
 
 /// Converts fields that have the same meaning in several kinds.
-pub(super) fn lifetime(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
+pub(super) fn lifetime(ours: &mut ConvertedJob, theirs: &mut Fields) -> Result<(), ConvertError> {
     if let Some(seconds) = theirs.number("activeDeadlineSeconds")? {
         ours.seconds("failurePolicy.activeDeadlineSeconds", &theirs.at("activeDeadlineSeconds"), 1, seconds);
         ours.notes
@@ -374,7 +384,7 @@ pub(super) fn lifetime(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> 
 }
 
 /// Reports a controller that is not one of the defaults.
-pub(super) fn managed(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
+pub(super) fn managed(ours: &mut ConvertedJob, theirs: &mut Fields) -> Result<(), ConvertError> {
     const DEFAULTS: [&str; 4] = [
         "kubeflow.org/training-operator",
         "trainer.kubeflow.org/trainjob-controller",
@@ -389,7 +399,7 @@ pub(super) fn managed(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
 }
 
 /// Copies whether the job is suspended.
-pub(super) fn suspend(ours: &mut Ours, theirs: &mut Fields) -> Result<(), Bad> {
+pub(super) fn suspend(ours: &mut ConvertedJob, theirs: &mut Fields) -> Result<(), ConvertError> {
     if theirs.flag("suspend")? == Some(true) {
         ours.set("suspend", true);
     }

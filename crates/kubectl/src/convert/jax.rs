@@ -1,12 +1,12 @@
 //! Kubeflow's JAXJob.
 
-use super::fields::{Bad, Fields};
+use super::fields::{ConvertError, Fields};
 use super::kubeflow::{self, Kind};
-use super::{gang, ours::Ours};
+use super::{converted::ConvertedJob, gang};
 
 const KIND: Kind = Kind { roles: "jaxReplicaSpecs", container: "jax", port: "jaxjob-port", restart: "Never" };
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields) -> Result<(), ConvertError> {
     let roles = kubeflow::roles(&KIND, &["Worker"], ours, &mut spec)?;
     kubeflow::workers(&KIND, ours, &roles)?;
     gang::framework(ours, "jax");

@@ -1,14 +1,14 @@
 //! A plain Job, and the Job within a JobSet or a runtime.
 
-use super::fields::{Bad, Fields};
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
 use super::gang;
-use super::ours::Ours;
 use super::pod::{Pod, pod};
 
 /// The host names of its pods, as they may stand in a command.
 pub(super) const PODS: &str = "";
 
-pub(super) fn convert(ours: &mut Ours, spec: Fields) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, spec: Fields) -> Result<(), ConvertError> {
     let path = spec.at("parallelism");
     let (pods, pod) = job(ours, spec, &[], Some(6))?;
     ours.workers(&path, pods);
@@ -23,11 +23,11 @@ pub(super) fn convert(ours: &mut Ours, spec: Fields) -> Result<(), Bad> {
 /// Reads the spec of a Job: how many pods it has, and what they run. `limit` applies if the Job has no limit of its
 /// own. `None` means that another object is responsible for restarts.
 pub(super) fn job(
-    ours: &mut Ours,
+    ours: &mut ConvertedJob,
     mut spec: Fields,
     containers: &[&str],
     limit: Option<i64>,
-) -> Result<(i64, Pod), Bad> {
+) -> Result<(i64, Pod), ConvertError> {
     let indexed = spec.text("completionMode")?.is_some_and(|mode| mode == "Indexed");
     let (parallelism, completions) = (spec.number("parallelism")?, spec.number("completions")?);
     let pods = parallelism.unwrap_or(1);

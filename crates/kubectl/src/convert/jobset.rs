@@ -1,8 +1,8 @@
 //! A JobSet of one or several Jobs. One Job becomes the workers, and each other one a role.
 
-use super::fields::{Bad, Fields};
-use super::gang::{self, Beside, Role};
-use super::{job, ours::Ours, trainjob};
+use super::fields::{ConvertError, Fields};
+use super::gang::{self, ExtraRole, Role};
+use super::{converted::ConvertedJob, job, trainjob};
 use protocol::role::RoleName;
 use serde_json::Value;
 
@@ -15,10 +15,10 @@ const MOST_ROLES: usize = 7;
 /// The host names of its pods, as they may stand in a command.
 pub(super) const PODS: &str = "[a-z0-9-]+-[0-9]+-";
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields) -> Result<(), ConvertError> {
     let mut jobs = spec.objects("replicatedJobs")?;
     if jobs.is_empty() {
-        return Err(Bad(format!("{} has no spec.replicatedJobs", ours.from)));
+        return Err(ConvertError(format!("{} has no spec.replicatedJobs", ours.from)));
     }
     let trains = jobs.remove(workers(&jobs, &spec.clone().object("successPolicy")?.list("targetReplicatedJobs")?));
     jobs.insert(0, trains);
@@ -35,9 +35,9 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     if roles.len() > MOST_ROLES {
         let says =
             format!("{} Jobs beside the workers are more than the {MOST_ROLES} roles that a job may have", roles.len());
-        return Err(Bad(says));
+        return Err(ConvertError(says));
     }
-    let mut beside = beside(ours, roles);
+    let mut beside = extra_roles(ours, roles);
     if beside.is_empty() {
         ours.workers(&workers.path, workers.replicas);
         let pod = workers.pod.unwrap_or_default();
@@ -92,7 +92,7 @@ fn workers(jobs: &[Fields], deciding: &[Value]) -> usize {
 }
 
 /// Suspends a job in which one Job waits for the end of another. Such Jobs prepare something, and are not of a gang.
-fn order(ours: &mut Ours, job: &Fields) {
+fn order(ours: &mut ConvertedJob, job: &Fields) {
     let waits = job.clone().objects("dependsOn").unwrap_or_default();
     let for_the_end = |mut on: Fields| on.text("status").ok().flatten().is_some_and(|status| status == "Complete");
     if waits.into_iter().any(for_the_end) {
@@ -101,9 +101,9 @@ fn order(ours: &mut Ours, job: &Fields) {
 }
 
 /// Converts the other Jobs, each with a name that a role may have.
-fn beside(ours: &mut Ours, roles: Vec<Role>) -> Vec<Beside> {
+fn extra_roles(ours: &mut ConvertedJob, roles: Vec<Role>) -> Vec<ExtraRole> {
     const TAKEN: [&str; 5] = ["worker", "training", "upkeep", "checkpoints", "tensorboard"];
-    let mut all: Vec<Beside> = Vec::new();
+    let mut all: Vec<ExtraRole> = Vec::new();
     for role in roles {
         let usable: String = role.name.chars().filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit()).collect();
         let begin = usable.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -122,13 +122,18 @@ fn beside(ours: &mut Ours, roles: Vec<Role>) -> Vec<Beside> {
         if name != role.name {
             ours.notes.note(role.path.clone(), format!("{} is the role {name} here", role.name));
         }
-        all.push(Beside::new(&name, role));
+        all.push(ExtraRole::new(&name, role));
     }
     all
 }
 
 /// Sets which pods have to complete: the workers, or roles instead of them.
-fn success(ours: &mut Ours, mut policy: Fields, workers: &str, beside: &mut [Beside]) -> Result<(), Bad> {
+fn success(
+    ours: &mut ConvertedJob,
+    mut policy: Fields,
+    workers: &str,
+    beside: &mut [ExtraRole],
+) -> Result<(), ConvertError> {
     let any = policy.text("operator")?.is_some_and(|operator| operator == "Any");
     let named: Vec<String> =
         policy.list("targetReplicatedJobs")?.iter().filter_map(|job| job.as_str().map(str::to_owned)).collect();
@@ -155,7 +160,7 @@ fn success(ours: &mut Ours, mut policy: Fields, workers: &str, beside: &mut [Bes
 }
 
 /// Reads how several Jobs belong together. With one Job this has no meaning.
-pub(super) fn policies(ours: &mut Ours, spec: &mut Fields) -> Result<(), Bad> {
+pub(super) fn policies(ours: &mut ConvertedJob, spec: &mut Fields) -> Result<(), ConvertError> {
     let mut network = spec.object("network")?;
     for field in ["enableDNSHostnames", "publishNotReadyAddresses"] {
         network.take(field);
@@ -174,7 +179,11 @@ pub(super) fn policies(ours: &mut Ours, spec: &mut Fields) -> Result<(), Bad> {
 }
 
 /// Converts one entry of `replicatedJobs` with all pods of all its Jobs.
-pub(super) fn replicated(ours: &mut Ours, mut entry: Fields, containers: &[&str]) -> Result<Role, Bad> {
+pub(super) fn replicated(
+    ours: &mut ConvertedJob,
+    mut entry: Fields,
+    containers: &[&str],
+) -> Result<Role, ConvertError> {
     let (name, path) = (entry.text("name")?.unwrap_or_default(), entry.path.clone());
     let jobs = entry.number("replicas")?.unwrap_or(1);
     if jobs > 1 {

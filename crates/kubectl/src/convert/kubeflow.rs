@@ -1,8 +1,8 @@
 //! Code that the kinds of kubeflow.org/v1 share.
 
-use super::fields::{Bad, Fields};
-use super::gang::{self, Beside, Role};
-use super::ours::Ours;
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
+use super::gang::{self, ExtraRole, Role};
 use serde_json::Value;
 
 /// One of its kinds.
@@ -18,10 +18,15 @@ pub(super) struct Kind {
 }
 
 /// Reads the roles of these names, in their order. Reports that all others have no place here.
-pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fields) -> Result<Vec<Role>, Bad> {
+pub(super) fn roles(
+    kind: &Kind,
+    names: &[&str],
+    ours: &mut ConvertedJob,
+    spec: &mut Fields,
+) -> Result<Vec<Role>, ConvertError> {
     let mut specs = spec.object(kind.roles)?;
     if specs.is_empty() {
-        return Err(Bad(format!("{} has no {}", ours.from, specs.path)));
+        return Err(ConvertError(format!("{} has no {}", ours.from, specs.path)));
     }
     let mut roles = Vec::new();
     for name in names {
@@ -40,12 +45,17 @@ pub(super) fn roles(kind: &Kind, names: &[&str], ours: &mut Ours, spec: &mut Fie
 }
 
 /// Makes equal workers of the roles, with their restart policy. Returns the pod that they run.
-pub(super) fn workers(kind: &Kind, ours: &mut Ours, roles: &[Role]) -> Result<super::pod::Pod, Bad> {
+pub(super) fn workers(kind: &Kind, ours: &mut ConvertedJob, roles: &[Role]) -> Result<super::pod::Pod, ConvertError> {
     gang(kind, ours, roles, &[])
 }
 
 /// Like [`workers`], with other roles beside them.
-pub(super) fn gang(kind: &Kind, ours: &mut Ours, workers: &[Role], beside: &[Beside]) -> Result<super::pod::Pod, Bad> {
+pub(super) fn gang(
+    kind: &Kind,
+    ours: &mut ConvertedJob,
+    workers: &[Role],
+    beside: &[ExtraRole],
+) -> Result<super::pod::Pod, ConvertError> {
     let pod = gang::equal(ours, workers);
     let pod = gang::with_roles(ours, pod, beside)?;
     gang::port(ours, &pod, kind.port);
@@ -64,7 +74,7 @@ pub(super) fn gang(kind: &Kind, ours: &mut Ours, workers: &[Role], beside: &[Bes
 }
 
 /// Converts `runPolicy` and the rest of the spec.
-pub(super) fn policy(ours: &mut Ours, mut spec: Fields, roles: &[Role]) -> Result<(), Bad> {
+pub(super) fn policy(ours: &mut ConvertedJob, mut spec: Fields, roles: &[Role]) -> Result<(), ConvertError> {
     let mut policy = spec.object("runPolicy")?;
     gang::lifetime(ours, &mut policy)?;
     let limit = policy.number("backoffLimit")?;
@@ -89,7 +99,7 @@ pub(super) fn policy(ours: &mut Ours, mut spec: Fields, roles: &[Role]) -> Resul
     Ok(())
 }
 
-fn scheduling(ours: &mut Ours, mut policy: Fields, roles: &[Role]) -> Result<(), Bad> {
+fn scheduling(ours: &mut ConvertedJob, mut policy: Fields, roles: &[Role]) -> Result<(), ConvertError> {
     if policy.is_empty() {
         return Ok(());
     }

@@ -4,6 +4,7 @@
 //! ([`fields`]). Fields left over have no place here and are reported. All kinds share [`pod`] and [`gang`].
 
 mod command;
+mod converted;
 mod fields;
 mod gang;
 mod jax;
@@ -14,7 +15,6 @@ mod mpi;
 mod mxnet;
 mod notes;
 mod ome;
-mod ours;
 mod paddle;
 mod place;
 mod pod;
@@ -24,13 +24,13 @@ mod tensorflow;
 mod trainjob;
 mod xgboost;
 
-pub use fields::Bad;
+pub use fields::ConvertError;
 pub use notes::{Note, Notes};
 
-pub(super) use ours::comment;
+pub(super) use converted::comment;
 
+use converted::ConvertedJob;
 use fields::Fields;
-use ours::Ours;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -67,18 +67,18 @@ pub struct Converted {
 /// # Panics
 /// Never, because the result is plain data.
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
+pub fn convert(text: &str, answers: &Answers) -> Result<Converted, ConvertError> {
     let mut objects = Vec::new();
     for document in documents(text)? {
         flatten(document, &mut objects)?;
     }
     let (runtimes, objects): (Vec<Fields>, Vec<Fields>) =
-        objects.into_iter().partition(|object| BESIDE.contains(&what(object).1.as_str()));
+        objects.into_iter().partition(|object| BESIDE.contains(&kind_and_name(object).1.as_str()));
     let mut converted = Converted { text: String::new(), lost: false, jobs: Vec::new() };
     let mut beside = String::new();
     for object in objects {
-        let (version, kind) = what(&object);
-        let Some(ours) = one(&version, &kind, object.clone(), &runtimes, answers)? else {
+        let (version, kind) = kind_and_name(&object);
+        let Some(ours) = convert_object(&version, &kind, object.clone(), &runtimes, answers)? else {
             let name = object.clone().object("metadata")?.text("name")?.unwrap_or_default();
             let what = comment(&format!("{kind} {name} ({version})"));
             beside.push_str(&format!("# {what} is no job: it stays as it is, and is not written here.\n"));
@@ -93,7 +93,7 @@ pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
         converted.jobs.push((document, ours.notes));
     }
     if converted.jobs.is_empty() {
-        return Err(Bad(format!(
+        return Err(ConvertError(format!(
             "there is no job in it that can be converted: {} are known",
             KINDS.map(|(group, kind, _)| format!("{kind} of {group}")).join(", ")
         )));
@@ -106,7 +106,7 @@ pub fn convert(text: &str, answers: &Answers) -> Result<Converted, Bad> {
 const BESIDE: [&str; 4] = ["ClusterTrainingRuntime", "TrainingRuntime", "ClusterBaseModel", "BaseModel"];
 
 /// Converts the spec of one kind.
-type Convert = fn(&mut Ours, Fields, &[Fields]) -> Result<(), Bad>;
+type Convert = fn(&mut ConvertedJob, Fields, &[Fields]) -> Result<(), ConvertError>;
 
 /// The known kinds, by the group of their API.
 const KINDS: [(&str, &str, Convert); 11] = [
@@ -124,21 +124,22 @@ const KINDS: [(&str, &str, Convert); 11] = [
 ];
 
 /// Converts one object. Returns `None` if it is not a job.
-fn one(
+fn convert_object(
     version: &str,
     kind: &str,
     mut object: Fields,
     runtimes: &[Fields],
     answers: &Answers,
-) -> Result<Option<Ours>, Bad> {
+) -> Result<Option<ConvertedJob>, ConvertError> {
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let Some((_, _, convert)) = KINDS.iter().find(|(of, is, _)| (*of, *is) == (group, kind)) else { return Ok(None) };
-    let mut ours = Ours::new(kind, &mut object)?;
+    let mut ours = ConvertedJob::new(kind, &mut object)?;
     ours.oci_namespace.clone_from(&answers.oci_namespace);
     let old = object.clone().object("metadata")?.text("name")?.unwrap_or_else(|| ours.name.clone());
     let spec = object.object("spec")?;
     object.left(&mut ours.notes);
-    convert(&mut ours, spec, runtimes).map_err(|Bad(wrong)| Bad(format!("{}: {wrong}", ours.from)))?;
+    convert(&mut ours, spec, runtimes)
+        .map_err(|ConvertError(wrong)| ConvertError(format!("{}: {wrong}", ours.from)))?;
     let pods = match group {
         "kubeflow.org" => kubeflow::PODS,
         "batch" => job::PODS,
@@ -150,16 +151,16 @@ fn one(
 }
 
 /// Returns API version and kind.
-fn what(object: &Fields) -> (String, String) {
+fn kind_and_name(object: &Fields) -> (String, String) {
     let mut object = object.clone();
     let mut text = |key| object.text(key).ok().flatten().unwrap_or_default();
     (text("apiVersion"), text("kind"))
 }
 
 /// Adds the items of a list, or the object itself.
-fn flatten(value: Value, into: &mut Vec<Fields>) -> Result<(), Bad> {
+fn flatten(value: Value, into: &mut Vec<Fields>) -> Result<(), ConvertError> {
     let mut object = Fields::new("", value)?;
-    if object.has("items") && what(&object).1.ends_with("List") {
+    if object.has("items") && kind_and_name(&object).1.ends_with("List") {
         for item in object.list("items")? {
             flatten(item, into)?;
         }
@@ -170,8 +171,8 @@ fn flatten(value: Value, into: &mut Vec<Fields>) -> Result<(), Bad> {
 }
 
 /// Parses the documents of a file.
-pub(super) fn documents(text: &str) -> Result<Vec<Value>, Bad> {
-    serde_saphyr::from_multiple(text).map_err(|error| Bad(format!("this is no YAML: {error}")))
+pub(super) fn documents(text: &str) -> Result<Vec<Value>, ConvertError> {
+    serde_saphyr::from_multiple(text).map_err(|error| ConvertError(format!("this is no YAML: {error}")))
 }
 
 /// Formats an object as YAML.

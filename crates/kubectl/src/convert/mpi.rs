@@ -1,12 +1,12 @@
 //! Kubeflow's MPIJob. The first worker runs here what the launcher runs there.
 
-use super::fields::{Bad, Fields};
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
 use super::kubeflow::{self, Kind};
-use super::ours::Ours;
 
 const KIND: Kind = Kind { roles: "mpiReplicaSpecs", container: "mpi", port: "", restart: "Never" };
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields) -> Result<(), ConvertError> {
     let roles = kubeflow::roles(&KIND, &["Launcher", "Worker"], ours, &mut spec)?;
     let (mut launchers, mut workers): (Vec<_>, Vec<_>) = roles.into_iter().partition(|role| role.name == "Launcher");
     if workers.is_empty() {

@@ -1,18 +1,18 @@
 //! Kubeflow's MXJob.
 
-use super::fields::{Bad, Fields};
-use super::gang::{self, Beside};
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
+use super::gang::{self, ExtraRole};
 use super::kubeflow::{self, Kind};
-use super::ours::Ours;
 
 const KIND: Kind = Kind { roles: "mxReplicaSpecs", container: "mxnet", port: "mxjob-port", restart: "Never" };
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields) -> Result<(), ConvertError> {
     let roles = kubeflow::roles(&KIND, &["Worker", "Server", "Scheduler"], ours, &mut spec)?;
     let (workers, beside): (Vec<_>, Vec<_>) = roles.iter().cloned().partition(|role| role.name == "Worker");
     let has_servers = beside.iter().any(|role| role.name == "Server");
-    let mut beside: Vec<Beside> =
-        beside.into_iter().map(|role| Beside::new(&role.name.to_ascii_lowercase(), role)).collect();
+    let mut beside: Vec<ExtraRole> =
+        beside.into_iter().map(|role| ExtraRole::new(&role.name.to_ascii_lowercase(), role)).collect();
     beside.iter_mut().filter(|beside| beside.name == "scheduler").for_each(|beside| beside.one(ours));
     if has_servers && !workers.is_empty() {
         kubeflow::gang(&KIND, ours, &workers, &beside)?;

@@ -1,10 +1,10 @@
 //! OME's TrainingJob.
 
-use super::fields::{Bad, Fields};
-use super::ours::Ours;
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
 use super::{gang, place, runtime, trainjob};
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields, runtimes: &[Fields]) -> Result<(), ConvertError> {
     let mut reference = spec.object("runtimeRef")?;
     let trainer = spec.object("trainer")?;
     runtime::workers(ours, &mut reference, trainer, runtimes)?;
@@ -58,7 +58,7 @@ search: add this block to the result with them";
 }
 
 /// Sets the address of a BaseModel that is in the file, or else its name.
-fn base_model(ours: &mut Ours, field: &str, name: &str, beside: &[Fields]) -> Result<(), Bad> {
+fn base_model(ours: &mut ConvertedJob, field: &str, name: &str, beside: &[Fields]) -> Result<(), ConvertError> {
     let found = beside.iter().find(|object| {
         let mut object = (*object).clone();
         let is_model = object.text("kind").is_ok_and(|kind| kind.is_some_and(|kind| kind.ends_with("BaseModel")));
@@ -81,7 +81,7 @@ fn base_model(ours: &mut Ours, field: &str, name: &str, beside: &[Fields]) -> Re
     }
     storage.path = format!("{name}.spec.storage");
     let Some(uri) = storage.text("storageUri")? else {
-        return Err(Bad(format!("the BaseModel {name} has no spec.storage.storageUri")));
+        return Err(ConvertError(format!("the BaseModel {name} has no spec.storage.storageUri")));
     };
     let uri = oracle(ours, field, &uri);
     place::source(ours, field, "model", &uri);
@@ -95,7 +95,7 @@ fn base_model(ours: &mut Ours, field: &str, name: &str, beside: &[Fields]) -> Re
 }
 
 /// Returns Oracle's address with its namespace. In OME `oci://` is never a registry.
-fn oracle(ours: &mut Ours, field: &str, uri: &str) -> String {
+fn oracle(ours: &mut ConvertedJob, field: &str, uri: &str) -> String {
     let Some(rest) = uri.strip_prefix("oci://").filter(|rest| !rest.starts_with("n/")) else { return uri.to_owned() };
     let Some(namespace) = &ours.oci_namespace else {
         ours.notes.note(field, "is in Oracle Object Storage: name the namespace by --oci-namespace");
@@ -107,7 +107,7 @@ fn oracle(ours: &mut Ours, field: &str, uri: &str) -> String {
     format!("oci://n/{namespace}/b/{bucket}/o/{path}")
 }
 
-fn secret(ours: &mut Ours, storage: &mut Fields) -> Result<(), Bad> {
+fn secret(ours: &mut ConvertedJob, storage: &mut Fields) -> Result<(), ConvertError> {
     for key in ["storageKey", "key"] {
         if let Some(secret) = storage.text(key)? {
             place::credentials(ours, &storage.at(key), &secret);
@@ -117,7 +117,7 @@ fn secret(ours: &mut Ours, storage: &mut Fields) -> Result<(), Bad> {
 }
 
 /// Converts the parameters of a storage. The region is the client's, and the others are variables of the program.
-fn parameters(ours: &mut Ours, storage: &mut Fields, of: &str) -> Result<(), Bad> {
+fn parameters(ours: &mut ConvertedJob, storage: &mut Fields, of: &str) -> Result<(), ConvertError> {
     let parameters = storage.object("parameters")?;
     for (name, value) in parameters.clone().rest() {
         let field = parameters.at(&name);

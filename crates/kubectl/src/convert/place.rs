@@ -1,6 +1,6 @@
 //! Where data comes from and goes to.
 
-use super::ours::Ours;
+use super::converted::ConvertedJob;
 use address::{Address, ContentKind};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ const CACHE: &str = "cache";
 const VOLUME: &str = "50Gi";
 
 /// Sets a dataset or a model: a claim to mount, an address to fetch, or a name to pass to the program.
-pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
+pub(super) fn source(ours: &mut ConvertedJob, field: &str, to: &str, uri: &str) {
     if let Some(claim) = claim(uri) {
         ours.set(to, claim);
         let at = if to == "model" { "/models" } else { "/data" };
@@ -44,7 +44,7 @@ pub(super) fn source(ours: &mut Ours, field: &str, to: &str, uri: &str) {
 }
 
 /// Sets the Secret with which a dataset or a model is fetched.
-pub(super) fn credentials(ours: &mut Ours, field: &str, secret: &str) {
+pub(super) fn credentials(ours: &mut ConvertedJob, field: &str, secret: &str) {
     match ours.get("credentialsSecret").and_then(Value::as_str).map(str::to_owned) {
         Some(other) if other != secret => {
             let says = format!("a job has one Secret for all addresses: add its keys to those of {other}");
@@ -60,7 +60,7 @@ pub(super) fn credentials(ours: &mut Ours, field: &str, secret: &str) {
 }
 
 /// Sets the place of the results.
-pub(super) fn output(ours: &mut Ours, field: &str, uri: &str) {
+pub(super) fn output(ours: &mut ConvertedJob, field: &str, uri: &str) {
     match claim(uri) {
         Some(claim) => {
             ours.set("output", claim);

@@ -1,6 +1,6 @@
 //! A pod template. Fields that the spec has go there, and the rest into `podTemplate`.
 
-use super::fields::{Bad, Fields, is_nothing};
+use super::fields::{ConvertError, Fields, is_nothing};
 use super::notes::Notes;
 use plan::labels;
 use plan::quantity::Amount;
@@ -49,7 +49,7 @@ const TOLD_BY_THE_SERVER: [(&str, &str); 2] =
     [("terminationMessagePath", "/dev/termination-log"), ("terminationMessagePolicy", "File")];
 
 /// Reads a template whose program runs in the container of one of these names, or in the only one.
-pub(super) fn pod(mut template: Fields, names: &[&str], notes: &mut Notes) -> Result<Pod, Bad> {
+pub(super) fn pod(mut template: Fields, names: &[&str], notes: &mut Notes) -> Result<Pod, ConvertError> {
     let mut pod = Pod::default();
     let mut overlay = Map::new();
     metadata(template.object("metadata")?, &mut overlay, notes)?;
@@ -109,7 +109,7 @@ pub(super) fn pod(mut template: Fields, names: &[&str], notes: &mut Notes) -> Re
 }
 
 /// Copies labels and annotations that may be set.
-fn metadata(mut theirs: Fields, overlay: &mut Map<String, Value>, notes: &mut Notes) -> Result<(), Bad> {
+fn metadata(mut theirs: Fields, overlay: &mut Map<String, Value>, notes: &mut Notes) -> Result<(), ConvertError> {
     let mut metadata = Map::new();
     for list in ["labels", "annotations"] {
         let mut keys = theirs.object(list)?;
@@ -131,7 +131,7 @@ fn metadata(mut theirs: Fields, overlay: &mut Map<String, Value>, notes: &mut No
 }
 
 /// Converts the program's container. Fields that the spec does not have are left for `podTemplate`.
-fn container(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<Map<String, Value>, Bad> {
+fn container(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<Map<String, Value>, ConvertError> {
     theirs.take("name");
     for (field, ours) in [
         ("image", "image"),
@@ -169,12 +169,12 @@ fn container(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<Map
 }
 
 /// Converts variables. The last one of a name counts. Variables of the gang are the operator's.
-fn env(path: &str, theirs: Vec<Fields>, notes: &mut Notes) -> Result<Vec<Value>, Bad> {
+fn env(path: &str, theirs: Vec<Fields>, notes: &mut Notes) -> Result<Vec<Value>, ConvertError> {
     let mut all: Vec<Value> = Vec::new();
     for mut variable in theirs {
         let whole = Value::Object(variable.clone().rest());
         let Some(name) = variable.text("name")? else {
-            return Err(Bad(format!("{} has no name", variable.path)));
+            return Err(ConvertError(format!("{} has no name", variable.path)));
         };
         if is_reserved(&name) {
             let itself = whole["value"].as_str().is_some_and(|value| value == format!("$({name})"));
@@ -211,7 +211,7 @@ fn is_ours(name: &str, field: &str) -> bool {
 }
 
 /// Formats requests and limits as text, with devices in both, and counts the GPUs.
-fn resources(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<(), Bad> {
+fn resources(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<(), ConvertError> {
     let limits_path = theirs.at("limits");
     let requests = amounts(theirs.object("requests")?)?;
     let mut limits = amounts(theirs.object("limits")?)?;
@@ -231,12 +231,12 @@ fn resources(mut theirs: Fields, pod: &mut Pod, notes: &mut Notes) -> Result<(),
     Ok(())
 }
 
-fn amounts(theirs: Fields) -> Result<Map<String, Value>, Bad> {
+fn amounts(theirs: Fields) -> Result<Map<String, Value>, ConvertError> {
     let path = theirs.path.clone();
     let text = |(name, amount): (String, Value)| match amount {
         Value::String(text) => Ok((name, json!(text))),
         Value::Number(number) => Ok((name, json!(number.to_string()))),
-        _ => Err(Bad(format!("{path}.{name} is no quantity"))),
+        _ => Err(ConvertError(format!("{path}.{name} is no quantity"))),
     };
     theirs.rest().into_iter().map(text).collect()
 }

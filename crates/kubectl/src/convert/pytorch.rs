@@ -1,14 +1,14 @@
 //! Kubeflow's PyTorchJob.
 
-use super::fields::{Bad, Fields};
+use super::fields::{ConvertError, Fields};
 use super::kubeflow::{self, Kind};
-use super::{gang, ours::Ours};
+use super::{converted::ConvertedJob, gang};
 use serde_json::Value;
 
 const KIND: Kind =
     Kind { roles: "pytorchReplicaSpecs", container: "pytorch", port: "pytorchjob-port", restart: "OnFailure" };
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields) -> Result<(), ConvertError> {
     let roles = kubeflow::roles(&KIND, &["Master", "Worker"], ours, &mut spec)?;
     let pod = kubeflow::workers(&KIND, ours, &roles)?;
     gang::framework(ours, "pytorch");
@@ -30,7 +30,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
     kubeflow::policy(ours, spec, &roles)
 }
 
-fn elastic(ours: &mut Ours, mut policy: Fields) -> Result<(), Bad> {
+fn elastic(ours: &mut ConvertedJob, mut policy: Fields) -> Result<(), ConvertError> {
     let workers = ours.get("numWorkers").and_then(Value::as_i64).unwrap_or(1);
     let (min, max) = (policy.number("minReplicas")?, policy.number("maxReplicas")?);
     if let Some((min, max)) = min.or(max).zip(max.or(min)) {

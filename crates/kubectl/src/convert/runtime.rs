@@ -1,10 +1,10 @@
 //! A training runtime, and the values with which a job of the Trainer or of OME overrides it.
 
 use super::command::Launcher;
-use super::fields::{Bad, Fields};
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
 use super::jobset::STEP;
 use super::notes::Notes;
-use super::ours::Ours;
 use super::pod::{self, Pod};
 use super::{command, gang, jobset};
 use serde_json::{Map, Value, json};
@@ -13,16 +13,16 @@ const CONTAINERS: [&str; 2] = ["node", "trainer"];
 
 /// Makes the workers from the runtime, overridden by the job's `trainer`.
 pub(super) fn workers(
-    ours: &mut Ours,
+    ours: &mut ConvertedJob,
     reference: &mut Fields,
     trainer: Fields,
     runtimes: &[Fields],
-) -> Result<(), Bad> {
+) -> Result<(), ConvertError> {
     let name = reference.text("name")?.unwrap_or_default();
     let kind = reference.text("kind")?.unwrap_or_else(|| "ClusterTrainingRuntime".to_owned());
     reference.take("apiGroup");
     reference.clone().left(&mut ours.notes);
-    let found = runtimes.iter().find(|runtime| is(runtime, &kind, &name));
+    let found = runtimes.iter().find(|runtime| is_kind(runtime, &kind, &name));
     let mut runtime = match found {
         Some(runtime) => Runtime::read(ours, runtime.clone())?,
         None => {
@@ -65,7 +65,7 @@ pub(super) fn workers(
 }
 
 /// Sets the processes of each worker to the number of slots that mpirun gives it.
-fn mpi(ours: &mut Ours, asked: Option<(String, Value)>) {
+fn mpi(ours: &mut ConvertedJob, asked: Option<(String, Value)>) {
     ours.set("networking.backend", "mpi");
     let Some((field, slots)) = asked else { return ours.set("procsPerWorker", 1) };
     let number = slots.as_i64().or_else(|| slots.as_str()?.parse().ok()).filter(|number| (1..=1024).contains(number));
@@ -75,7 +75,7 @@ fn mpi(ours: &mut Ours, asked: Option<(String, Value)>) {
     }
 }
 
-fn is(runtime: &Fields, kind: &str, name: &str) -> bool {
+fn is_kind(runtime: &Fields, kind: &str, name: &str) -> bool {
     let mut runtime = runtime.clone();
     let is_kind = runtime.text("kind").is_ok_and(|is| is.as_deref() == Some(kind));
     let named = runtime.object("metadata").and_then(|mut metadata| metadata.text("name"));
@@ -90,7 +90,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    fn read(ours: &mut Ours, mut runtime: Fields) -> Result<Self, Bad> {
+    fn read(ours: &mut ConvertedJob, mut runtime: Fields) -> Result<Self, ConvertError> {
         let mut spec = runtime.object("spec")?;
         "runtime.spec".clone_into(&mut spec.path);
         let mut policy = spec.object("mlPolicy")?;
@@ -152,7 +152,10 @@ impl Runtime {
             }
         }
         let Some(trains) = trains else {
-            return Err(Bad(format!("{}: the runtime has no Job that trains (label {STEP}: trainer)", ours.from)));
+            return Err(ConvertError(format!(
+                "{}: the runtime has no Job that trains (label {STEP}: trainer)",
+                ours.from
+            )));
         };
         let trains = jobset::replicated(ours, trains, &CONTAINERS)?;
         ours.workers(&trains.path, trains.replicas);
@@ -181,7 +184,11 @@ fn is_trainer(entry: &Fields) -> bool {
 }
 
 /// Overrides the runtime's pod with `trainer`, variables by name and resources by key. Returns its processes.
-fn over(ours: &mut Ours, runtime: &mut Runtime, mut trainer: Fields) -> Result<Option<(String, Value)>, Bad> {
+fn over(
+    ours: &mut ConvertedJob,
+    runtime: &mut Runtime,
+    mut trainer: Fields,
+) -> Result<Option<(String, Value)>, ConvertError> {
     let asked = trainer.take("numProcPerNode").map(|procs| (trainer.at("numProcPerNode"), procs));
     if let Some(nodes) = trainer.number("numNodes")? {
         ours.workers(&trainer.at("numNodes"), nodes);

@@ -1,13 +1,13 @@
 //! Kubeflow's TFJob.
 
-use super::fields::{Bad, Fields};
-use super::gang::{self, Beside, Role};
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
+use super::gang::{self, ExtraRole, Role};
 use super::kubeflow::{self, Kind};
-use super::ours::Ours;
 
 const KIND: Kind = Kind { roles: "tfReplicaSpecs", container: "tensorflow", port: "tfjob-port", restart: "Never" };
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields) -> Result<(), ConvertError> {
     let roles = kubeflow::roles(&KIND, &["Chief", "Master", "Worker", "PS", "Evaluator"], ours, &mut spec)?;
     let (workers, beside) = gang(ours, &roles);
     kubeflow::gang(&KIND, ours, &workers, &beside)?;
@@ -36,7 +36,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
 }
 
 /// Splits the roles into the workers and the roles beside them.
-fn gang(ours: &mut Ours, roles: &[Role]) -> (Vec<Role>, Vec<Beside>) {
+fn gang(ours: &mut ConvertedJob, roles: &[Role]) -> (Vec<Role>, Vec<ExtraRole>) {
     let of = |name: &str| roles.iter().find(|role| role.name == name).cloned();
     let (mut worker, servers) = (of("Worker"), of("PS"));
     let mut chief = of("Chief").or_else(|| of("Master"));
@@ -67,17 +67,17 @@ fn gang(ours: &mut Ours, roles: &[Role]) -> (Vec<Role>, Vec<Beside>) {
     }
     let mut beside = Vec::new();
     match (servers, &chief) {
-        (Some(servers), Some(_)) => beside.push(Beside::new("ps", servers)),
+        (Some(servers), Some(_)) => beside.push(ExtraRole::new("ps", servers)),
         (Some(servers), None) => {
             ours.hold(&servers.path, "are led by a chief with workers beside it, and both are not there: left out");
         }
         (None, _) => {}
     }
-    beside.extend(chief.map(|chief| Beside::new("chief", chief)));
+    beside.extend(chief.map(|chief| ExtraRole::new("chief", chief)));
     if let Some(evaluator) = of("Evaluator") {
         let says = "is ended when the training is done: with leader: true at chief and evaluator its end is waited for";
         ours.notes.note(evaluator.path.clone(), says);
-        beside.push(Beside::new("evaluator", evaluator));
+        beside.push(ExtraRole::new("evaluator", evaluator));
     }
     beside.sort_by_key(|beside| ["chief", "ps", "evaluator"].iter().position(|name| *name == beside.name));
     for one in beside.iter_mut().filter(|beside| beside.name != "ps") {

@@ -35,7 +35,7 @@ fn spec_of(object: &Value) -> (Value, Notes) {
 }
 
 #[test]
-fn every_kind() {
+fn every_kind_is_converted() {
     for (name, text) in fixtures() {
         insta::assert_snapshot!(name, converted(&text).text);
     }
@@ -43,7 +43,7 @@ fn every_kind() {
 
 /// The text has exactly the converted values, including their types: `"2"` stays text.
 #[test]
-fn what_is_written_is_what_was_made() {
+fn written_yaml_equals_converted_values() {
     for (name, text) in fixtures() {
         let converted = converted(&text);
         let read = documents(&converted.text).unwrap();
@@ -57,7 +57,7 @@ fn what_is_written_is_what_was_made() {
 
 /// Jobs of OME's documentation lose nothing if the user gives the namespace of Oracle's buckets.
 #[test]
-fn omes_jobs_lose_nothing_with_the_namespace() {
+fn ome_jobs_convert_without_loss_given_oci_namespace() {
     let (_, text) = fixtures().into_iter().find(|(name, _)| name == "ome-blocks").unwrap();
     let answers = Answers { oci_namespace: Some("mytenancy".into()), ..Answers::default() };
     let converted = convert(&text, &answers).unwrap();
@@ -79,7 +79,7 @@ fn omes_jobs_lose_nothing_with_the_namespace() {
 
 /// Each block of OME's documentation by itself, with a runtime beside it.
 #[test]
-fn no_block_of_omes_documentation_loses_anything() {
+fn ome_documentation_blocks_convert_without_loss() {
     let (_, text) = fixtures().into_iter().find(|(name, _)| name == "ome-blocks").unwrap();
     let mut runtimes = documents(&text).unwrap();
     runtimes.retain(|document| document["kind"] == "ClusterTrainingRuntime");
@@ -141,7 +141,7 @@ fn no_block_of_omes_documentation_loses_anything() {
 
 /// Jobs that keep their behaviour are distinguished from jobs that do not.
 #[test]
-fn these_lose_nothing() {
+fn supported_jobs_convert_without_loss() {
     for name in [
         "pytorch-two",
         "tensorflow-workers",
@@ -163,7 +163,7 @@ fn these_lose_nothing() {
 /// Nothing is dropped silently. Another field anywhere changes the result, unless it is within a part that is reported
 /// as left out.
 #[test]
-fn an_unknown_field_is_told_wherever_it_stands() {
+fn unknown_field_is_reported_at_any_depth() {
     /// Parts that have a note of their own, or that are read only in part.
     const LEFT_OUT: [&str; 14] = [
         ".env[",
@@ -244,11 +244,11 @@ fn each_object(value: &Value, pointer: &str, path: &str, found: &mut Vec<(String
 
 /// A role keeps its values, whatever the workers have. The plan of both shows that.
 #[test]
-fn a_role_has_what_it_had() {
+fn converted_role_keeps_its_values() {
     let text = fixtures().into_iter().find(|(is, _)| is == "tensorflow-roles").unwrap().1;
     let mut job: TrainingJob = serde_json::from_value(converted(&text).jobs.remove(0).0).unwrap();
     job.metadata.uid = Some("00000000-0000-0000-0000-000000000000".into());
-    let resolved = plan::resolve(&job, &plan::Runtime::default());
+    let resolved = plan::resolve(&job, &plan::OperatorInfo::default());
     assert_eq!(resolved.refusals.0, []);
     let plan = &resolved.plan;
     let objects = objects::objects(plan, plan::Incarnation::FIRST, &Default::default());
@@ -330,7 +330,7 @@ fn a_jobset_becomes_one_gang() {
 
 /// The role has one pod, whatever number is written.
 #[test]
-fn what_a_role_may_not_have_is_told() {
+fn unsupported_role_replicas_are_reported() {
     let template = json!({ "spec": { "containers": [{ "name": "tensorflow", "image": "i", "command": ["c"] }] } });
     let role = |replicas: i64| json!({ "replicas": replicas, "template": template });
     let job = |labels: Value, roles: Value| {
@@ -348,7 +348,7 @@ fn what_a_role_may_not_have_is_told() {
 
 /// WORLD_SIZE counted a program without a launcher once.
 #[test]
-fn processes_are_counted_as_they_were() {
+fn procs_per_worker_matches_original_job() {
     let gpus = |command: Value| json!({ "name": "pytorch", "image": "i", "command": command, "resources": { "limits": { "nvidia.com/gpu": 8 } } });
     let procs = |command: Value, more: Value| spec_of(&pytorch(gpus(command), more)).0["procsPerWorker"].clone();
     assert_eq!(procs(json!(["python", "t.py"]), json!({})), 1);
@@ -362,7 +362,7 @@ fn processes_are_counted_as_they_were() {
 
 /// The Trainer's number applies to torchrun, and sets no WORLD_SIZE.
 #[test]
-fn processes_that_nobody_starts_are_not_counted() {
+fn num_proc_per_node_applies_only_to_torchrun() {
     let procs = |command: Value| {
         let trainer = json!({ "image": "i", "command": command, "numNodes": 2, "numProcPerNode": "4" });
         let spec = json!({ "runtimeRef": { "name": "x" }, "trainer": trainer });
@@ -376,21 +376,21 @@ fn processes_that_nobody_starts_are_not_counted() {
 
 /// A host name of another job, or a part of one, is not a host name of this job.
 #[test]
-fn only_its_own_old_host_names_are_told() {
-    let told = |arg: &str| {
+fn only_own_old_host_names_are_reported() {
+    let reported = |arg: &str| {
         let container = json!({ "name": "pytorch", "image": "i", "command": ["python", "t.py", arg] });
         spec_of(&pytorch(container, json!({}))).1.any_lost()
     };
     for own in ["x-master-0", "tcp://x-worker-12:23456", "--head=x-master-0.ns.svc"] {
-        assert!(told(own), "{own}");
+        assert!(reported(own), "{own}");
     }
     for other in ["max-master-0", "my-x-master-0", "x-master", "x-master-0a", "x-mastered-0", "X-master-0"] {
-        assert!(!told(other), "{other}");
+        assert!(!reported(other), "{other}");
     }
 }
 
 #[test]
-fn what_a_person_says_is_written() {
+fn user_answers_are_written_to_spec() {
     let answers = Answers { model: Some("bert".into()), dataset: Some("pvc://d/x".into()), ..Answers::default() };
     let job = pytorch(json!({ "name": "pytorch", "image": "i", "command": ["torchrun", "t.py"] }), json!({}));
     let converted = convert(&job.to_string(), &answers).unwrap();
@@ -399,7 +399,7 @@ fn what_a_person_says_is_written() {
 }
 
 #[test]
-fn a_name_that_is_to_be_generated_stays_so() {
+fn generate_name_is_kept() {
     let of = |begin: &str| {
         let mut job = pytorch(json!({ "name": "pytorch", "image": "i", "command": ["torchrun", "t.py"] }), json!({}));
         job["metadata"] = json!({ "generateName": begin, "namespace": "team" });
@@ -424,7 +424,7 @@ fn a_name_that_is_to_be_generated_stays_so() {
 }
 
 #[test]
-fn host_names_in_the_spec_need_a_name() {
+fn host_names_in_spec_require_a_fixed_name() {
     let role = json!({ "replicas": 2, "template": { "spec": { "containers": [{ "name": "xgboost", "image": "i", "command": ["t"] }] } } });
     let job = json!({ "apiVersion": "kubeflow.org/v1", "kind": "XGBoostJob", "metadata": { "generateName": "x-" },
                       "spec": { "xgbReplicaSpecs": { "Worker": role } } });
@@ -434,14 +434,14 @@ fn host_names_in_the_spec_need_a_name() {
 }
 
 #[test]
-fn lists_are_taken_apart() {
+fn list_items_are_converted_separately() {
     let job = pytorch(json!({ "name": "pytorch", "image": "i", "command": ["torchrun", "t.py"] }), json!({}));
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": [job, job] });
     assert_eq!(converted(&list.to_string()).jobs.len(), 2);
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn unreadable_input_is_refused_with_reason() {
     let bad = |text: &str| convert(text, &Answers::default()).unwrap_err().to_string();
     assert!(bad("a: [").contains("no YAML"));
     assert!(bad("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n").contains("no job in it"));

@@ -1,10 +1,10 @@
 //! The Trainer's TrainJob (v2), with its runtime.
 
-use super::fields::{Bad, Fields};
-use super::ours::Ours;
+use super::converted::ConvertedJob;
+use super::fields::{ConvertError, Fields};
 use super::{gang, place, runtime};
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields, runtimes: &[Fields]) -> Result<(), ConvertError> {
     let mut reference = spec.object("runtimeRef")?;
     let trainer = spec.object("trainer")?;
     runtime::workers(ours, &mut reference, trainer, runtimes)?;
@@ -32,7 +32,7 @@ pub(super) fn convert(ours: &mut Ours, mut spec: Fields, runtimes: &[Fields]) ->
 }
 
 /// Copies labels and annotations for the objects that are created.
-pub(super) fn children(ours: &mut Ours, of: &mut Fields) -> Result<(), Bad> {
+pub(super) fn children(ours: &mut ConvertedJob, of: &mut Fields) -> Result<(), ConvertError> {
     for list in ["labels", "annotations"] {
         let mut keys = of.object(list)?;
         ours.queue_label(&mut keys)?;

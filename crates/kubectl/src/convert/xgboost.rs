@@ -1,13 +1,13 @@
 //! Kubeflow's XGBoostJob.
 
-use super::fields::{Bad, Fields};
+use super::fields::{ConvertError, Fields};
 use super::kubeflow::{self, Kind};
-use super::{gang, ours::Ours};
+use super::{converted::ConvertedJob, gang};
 use serde_json::Value;
 
 const KIND: Kind = Kind { roles: "xgbReplicaSpecs", container: "xgboost", port: "xgboostjob-port", restart: "Never" };
 
-pub(super) fn convert(ours: &mut Ours, mut spec: Fields) -> Result<(), Bad> {
+pub(super) fn convert(ours: &mut ConvertedJob, mut spec: Fields) -> Result<(), ConvertError> {
     let roles = kubeflow::roles(&KIND, &["Master", "Worker"], ours, &mut spec)?;
     kubeflow::workers(&KIND, ours, &roles)?;
     gang::framework(ours, "xgboost");

@@ -81,20 +81,20 @@ fn running() -> Value {
     })
 }
 
-fn plain() -> Look {
-    Look { width: Some(110), height: None, colour: false, terminal: false }
+fn plain() -> DisplayOptions {
+    DisplayOptions { width: Some(110), height: None, colour: false, terminal: false }
 }
 
 fn on_screen(job: &TuningJob) -> String {
-    render(&Search::of(job, time(0)), plain())
+    render(&Search::from_job(job, time(0)), plain())
 }
 
 fn why(job: &TuningJob) -> String {
-    super::super::why::render(&Search::of(job, time(0)).diagnosis(), plain())
+    super::super::why::render(&Search::from_job(job, time(0)).diagnosis(), plain())
 }
 
 #[test]
-fn a_running_search_on_one_screen() {
+fn tune_shows_running_search() {
     insta::assert_snapshot!(on_screen(&search(running())));
 }
 
@@ -117,39 +117,39 @@ fn a_long_search_shows_curve_and_importance() {
     status["best"] = json!({ "trial": 13, "name": "bert-13", "value": 0.025, "step": 10, "parameters": {} });
     status["conditions"] = json!([condition_json("Succeeded", true, "Completed", "all trials have ended: 24 trials")]);
     let job = search(status);
-    let mut found = Search::of(&job, time(0));
+    let mut found = Search::from_job(&job, time(0));
     assert_eq!(found.importance.first().map(|one| one.parameter.as_str()), Some("learning_rate"));
-    found.sort(Sort::Value);
+    found.sort(TrialOrder::Value);
     found.trials.truncate(4);
     insta::assert_snapshot!(render(&found, plain()));
 }
 
 #[test]
-fn trials_are_sorted_by_their_values() {
-    let mut found = Search::of(&search(running()), time(0));
-    found.sort(Sort::Value);
+fn trials_sort_by_value_with_nan_last() {
+    let mut found = Search::from_job(&search(running()), time(0));
+    found.sort(TrialOrder::Value);
     let order = |found: &Search| found.trials.iter().map(|row| row.trial).collect::<Vec<_>>();
     assert_eq!(order(&found), [3, 6, 1, 4, 2, 5, 7], "those without a value, or with NaN, are last");
     found.goal = TuningGoal::Maximize;
-    found.sort(Sort::Value);
+    found.sort(TrialOrder::Value);
     assert_eq!(order(&found)[..4], [4, 1, 6, 3]);
 }
 
 #[test]
 fn csv_has_a_row_for_each_trial() {
-    insta::assert_snapshot!(csv(&Search::of(&search(running()), time(0))));
+    insta::assert_snapshot!(csv(&Search::from_job(&search(running()), time(0))));
 }
 
 #[test]
-fn a_hyperparameter_named_like_a_column_of_the_csv() {
-    let mut found = Search::of(&search(running()), time(0));
+fn csv_prefixes_hyperparameter_that_clashes_with_column() {
+    let mut found = Search::from_job(&search(running()), time(0));
     found.parameters = vec!["step".to_owned()];
     assert!(csv(&found).starts_with("trial,job,state,value,step,parameters.step,gpuHours,"));
 }
 
 #[test]
-fn json_has_the_same_facts() {
-    let document = serde_json::to_value(Search::of(&search(running()), time(0))).unwrap();
+fn json_contains_trials_failures_and_curve() {
+    let document = serde_json::to_value(Search::from_job(&search(running()), time(0))).unwrap();
     assert_eq!(document["trials"][4]["value"], "NaN");
     assert_eq!(document["trials"][2]["parameters"]["opt"], "adam, fused");
     assert_eq!(document["trials"][1]["job"], "bert-2-r1");
@@ -162,12 +162,12 @@ fn json_has_the_same_facts() {
 
 /// Ended trials lasted 1168 s on average, and took 1.98 GPU hours each.
 #[test]
-fn time_left_follows_from_ended_trials() {
+fn remaining_time_is_estimated_from_ended_trials() {
     let mut status = running();
     let left = |status: &Value, change: fn(&mut TuningJob)| {
         let mut job = search(status.clone());
         change(&mut job);
-        Search::of(&job, time(0)).estimated_seconds_remaining
+        Search::from_job(&job, time(0)).estimated_seconds_remaining
     };
     // 13.9 trials follow within the GPU hours, and trial 7 has yet to start; trial 6 is overdue.
     assert_eq!(left(&status, |_| {}), Some((14 + 1) * 1168 / 2));
@@ -180,12 +180,14 @@ fn time_left_follows_from_ended_trials() {
 }
 
 #[test]
-fn nothing_is_wider_than_the_terminal() {
+fn tune_and_best_fit_terminal_width() {
     for width in [40, 60, 80] {
-        let look = Look { width: Some(width), ..plain() };
+        let look = DisplayOptions { width: Some(width), ..plain() };
         let job = search(running());
-        let texts =
-            [render(&Search::of(&job, time(0)), look), Best::of(&Search::of(&job, time(0))).unwrap().render(look)];
+        let texts = [
+            render(&Search::from_job(&job, time(0)), look),
+            Best::from_search(&Search::from_job(&job, time(0))).unwrap().render(look),
+        ];
         for line in texts.iter().flat_map(|text| text.lines()) {
             assert!(line.width() <= width, "{width}: {line}");
         }
@@ -193,23 +195,23 @@ fn nothing_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn the_best_trial_on_one_screen() {
-    insta::assert_snapshot!(Best::of(&Search::of(&search(running()), time(0))).unwrap().render(plain()));
+fn best_shows_best_trial() {
+    insta::assert_snapshot!(Best::from_search(&Search::from_job(&search(running()), time(0))).unwrap().render(plain()));
 }
 
 #[test]
-fn the_best_trial_as_a_manifest() {
+fn best_trial_becomes_a_valid_manifest() {
     let text = manifest(&search(running()), time(0)).unwrap();
     insta::assert_snapshot!(text);
     let jobs = super::super::plan::jobs(&text, None).unwrap();
     assert_eq!((jobs.len(), jobs[0].name_any()), (1, "bert-best".to_owned()));
-    let told = super::super::plan::told(&jobs[0], true);
-    assert_eq!(told.refusals, Vec::<String>::new());
+    let explanation = super::super::plan::explain(&jobs[0], true);
+    assert_eq!(explanation.refusals, Vec::<String>::new());
 }
 
 #[test]
 fn a_search_without_results_has_no_best_trial() {
-    let why = Best::of(&Search::of(&search(json!({})), time(0))).unwrap_err().to_string();
+    let why = Best::from_search(&Search::from_job(&search(json!({})), time(0))).unwrap_err().to_string();
     let command = "kubectl trainingjob tune bert -n team";
     assert_eq!(
         why,
@@ -219,7 +221,7 @@ fn a_search_without_results_has_no_best_trial() {
 }
 
 #[test]
-fn why_a_search_stands_as_it_does() {
+fn why_explains_each_search_state() {
     let stands = |state: &str, type_: &str, is: bool, reason: &str, message: &str| {
         let mut status = running();
         status["state"] = json!(state);
@@ -251,7 +253,7 @@ fn why_a_search_stands_as_it_does() {
 }
 
 #[test]
-fn the_curve_fits_its_columns() {
+fn sparkline_fits_its_columns() {
     assert_eq!(sparkline(&[4.0, 3.0, 2.0, 1.0], 60), "█▆▃▁");
     assert_eq!(sparkline(&[4.0, 3.0, 2.0, 1.0], 2), "▆▁");
     assert_eq!(sparkline(&[1.0, 1.0], 60), "▁▁");
@@ -293,11 +295,11 @@ fn cluster(status: &Value) -> (Cluster, Arc<Mutex<Vec<String>>>) {
             Ok::<_, std::convert::Infallible>(answer.unwrap())
         }
     });
-    (Cluster::of(kube::Client::new(service, "team"), "team"), asked)
+    (Cluster::with_client(kube::Client::new(service, "team"), "team"), asked)
 }
 
 #[tokio::test]
-async fn stop_and_resume_take_a_search() {
+async fn stop_and_resume_accept_a_search() {
     use super::super::control::{resume, stop};
     let (cluster, asked) = cluster(&running());
     let said = stop(&cluster, "bert", None).await.unwrap();
@@ -324,7 +326,7 @@ async fn stop_and_resume_take_a_search() {
 }
 
 #[tokio::test]
-async fn a_search_that_has_ended_is_not_resumed() {
+async fn ended_search_is_not_resumed() {
     use super::super::control::{resume, stop};
     let mut status = running();
     status["state"] = json!("Failed");

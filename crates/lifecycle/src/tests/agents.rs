@@ -21,7 +21,7 @@ fn metric(name: &str, value: f64) -> impl FnOnce(&mut AgentStatus) {
 }
 
 #[test]
-fn the_answer_of_an_earlier_attempt_tells_nothing_of_this_one() {
+fn answer_of_another_attempt_is_ignored() {
     let mut world = World::to_running();
     world.agent = Some(answer(2, |status| status.percent = Some(50.0)));
     world.step();
@@ -32,7 +32,7 @@ fn the_answer_of_an_earlier_attempt_tells_nothing_of_this_one() {
 }
 
 #[test]
-fn a_job_that_is_good_enough_is_stopped_and_completed() {
+fn job_that_meets_success_policy_is_stopped_and_completed() {
     let mut world = World::to_running();
     world.spec.success_policy = Some(SuccessPolicy { target_accuracy: Some(0.9), ..SuccessPolicy::default() });
     world.agent = Some(answer(1, metric("accuracy", 0.95)));
@@ -56,7 +56,7 @@ fn a_job_that_is_good_enough_is_stopped_and_completed() {
 }
 
 #[test]
-fn a_loss_that_is_no_number_is_said_once() {
+fn nan_loss_is_reported_once() {
     let mut world = World::to_running();
     let lost = |value: f64| {
         let reading = metric("loss", value);
@@ -78,7 +78,7 @@ fn a_loss_that_is_no_number_is_said_once() {
 }
 
 #[test]
-fn a_loss_that_stays_flat_for_an_hour_is_said_until_it_improves() {
+fn loss_plateau_is_reported_until_loss_improves() {
     let mut world = World::to_running();
     let loss = |value: f64, second: i64, step: f64| {
         answer(1, |status| {
@@ -120,7 +120,7 @@ fn a_loss_that_stays_flat_for_an_hour_is_said_until_it_improves() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
+fn unreachable_agent_is_reported_and_its_values_stay() {
     let mut world = World::to_running();
     let mut last = answer(1, |status| status.percent = Some(50.0));
     last.failing_since = Some(at(20));
@@ -139,7 +139,7 @@ fn an_agent_that_does_not_answer_is_named_and_its_values_stay() {
 }
 
 #[test]
-fn what_was_answered_before_a_queue_held_the_job_is_not_of_the_pods_after_it() {
+fn answers_from_before_queue_suspension_are_ignored() {
     let mut world = World::to_running();
     world.agent = Some(answer(1, metric("loss", 0.5)));
     world.step();
@@ -160,7 +160,7 @@ fn what_was_answered_before_a_queue_held_the_job_is_not_of_the_pods_after_it() {
 
 /// A refused answer needs another remedy than a missing answer.
 #[test]
-fn why_an_answer_is_refused_is_told() {
+fn refused_agent_answer_is_reported_with_reason() {
     let mut world = World::to_running();
     world.agent_refusal = Some("its proof is wrong");
     world.agent_silent_since = Some(at(10));
@@ -182,7 +182,7 @@ fn why_an_answer_is_refused_is_told() {
 }
 
 #[test]
-fn a_program_that_falls_silent_is_told_of() {
+fn stalled_progress_is_reported_once() {
     let mut world = World::to_running();
     world.agent = Some(answer(1, metric("loss", 0.5)));
     assert_eq!(world.step().requeue, Some(std::time::Duration::from_secs(599)));
@@ -199,7 +199,7 @@ fn a_program_that_falls_silent_is_told_of() {
 }
 
 #[test]
-fn a_program_that_may_hang_is_told_of_once_and_until_it_steps_again() {
+fn suspected_hang_is_reported_until_next_step() {
     let mut world = World::to_running();
     let suspected = |hangs: bool, message: &str| {
         let stall = Stall { hangs, time: at(9), rank: hangs.then_some(2), message: message.to_owned() };
@@ -226,11 +226,11 @@ fn a_program_that_may_hang_is_told_of_once_and_until_it_steps_again() {
 
 /// After the deadline the failure says what the job waited for, in the same words as before.
 #[test]
-fn a_job_that_cannot_start_in_time_fails_with_what_it_waited_for() {
+fn start_deadline_failure_includes_wait_reason() {
     let mut world = World::new();
     world.spec.failure_policy.start_deadline_seconds = Some(60);
     world.step();
-    let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
+    let words = WaitingState { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
     world.see(
         Some(job(1)),
         [0, 1].map(|index| ObservedPod { unschedulable: Some(Box::new(words.clone())), ..pod(index, 1) }),

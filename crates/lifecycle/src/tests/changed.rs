@@ -13,16 +13,16 @@ fn numbers(world: &World) -> (Option<State>, Option<u32>, Option<u32>) {
     (world.status.state, world.status.attempt, world.status.incarnation)
 }
 
-fn deletes(verdict: &Verdict) -> bool {
+fn deletes(verdict: &Decision) -> bool {
     verdict.actions.iter().any(|action| matches!(action, Action::DeleteJob { .. }))
 }
 
-fn creates(verdict: &Verdict) -> bool {
+fn creates(verdict: &Decision) -> bool {
     verdict.actions.iter().any(|action| matches!(action, Action::CreateJobs(..)))
 }
 
 #[test]
-fn a_job_that_has_failed_starts_again_with_the_changed_spec() {
+fn failed_job_restarts_with_changed_spec() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
     world.fail(1, 60);
@@ -57,7 +57,7 @@ fn a_job_that_has_failed_starts_again_with_the_changed_spec() {
 }
 
 #[test]
-fn a_job_that_has_not_started_is_made_anew() {
+fn unstarted_job_is_recreated_with_changed_spec() {
     let mut world = World::new();
     world.step();
     let waits = |index| ObservedPod { training: Container::Waiting, ..running(index, 1) };
@@ -81,7 +81,7 @@ fn a_job_that_has_not_started_is_made_anew() {
 }
 
 #[test]
-fn a_program_that_started_in_the_same_moment_ends_and_costs_nothing() {
+fn spec_change_stops_just_started_program_without_cost() {
     let mut world = World::to_running();
     world.change(|spec| spec.args = vec!["other".into()]);
     let verdict = world.step();
@@ -91,7 +91,7 @@ fn a_program_that_started_in_the_same_moment_ends_and_costs_nothing() {
 }
 
 #[test]
-fn a_suspended_job_resumes_with_the_changed_spec_and_ends_nothing_twice() {
+fn suspended_job_resumes_with_changed_spec_in_same_attempt() {
     let mut world = World::to_running();
     world.change(|spec| spec.suspend = true);
     world.step();
@@ -107,7 +107,7 @@ fn a_suspended_job_resumes_with_the_changed_spec_and_ends_nothing_twice() {
 }
 
 #[test]
-fn another_digest_of_the_same_generation_is_no_change() {
+fn different_digest_of_same_generation_is_not_a_change() {
     // Another version computed the digest differently.
     let mut world = World::to_running();
     let known = world.status.attempt_spec.as_mut().unwrap();

@@ -5,16 +5,16 @@ use api::{Backup, RestartFrom, Storage, StorageType};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use observe::ObservedUpkeep;
 use plan::Upkeep;
-use protocol::checkpoints::{Checkpoints, Kept, Problem, ProblemKind};
+use protocol::checkpoints::{Checkpoints, GoodCheckpoint, Problem, ProblemKind};
 use protocol::gang::GangPast;
 use protocol::report::{LaunchError, LaunchErrorKind};
 
 #[expect(clippy::unnecessary_wraps, reason = "fits where it is used")]
-fn kept(path: &str, step: u64, second: i64) -> Option<Kept> {
-    Some(Kept { path: path.into(), step: Some(step), time: Some(at(second)), ..Kept::default() })
+fn kept(path: &str, step: u64, second: i64) -> Option<GoodCheckpoint> {
+    Some(GoodCheckpoint { path: path.into(), step: Some(step), time: Some(at(second)), ..GoodCheckpoint::default() })
 }
 
-fn told(world: &mut World, checkpoints: Checkpoints) -> Verdict {
+fn decide_with(world: &mut World, checkpoints: Checkpoints) -> Decision {
     let mut status = AgentStatus { checkpoints: Some(checkpoints), ..AgentStatus::default() };
     status.report.attempt = world.status.attempt.unwrap_or(1);
     world.agent = Some(AgentAnswer { status: status.into(), time: at(10), failing_since: None, remaining: None });
@@ -39,11 +39,11 @@ fn backup() -> Option<Backup> {
 }
 
 #[test]
-fn a_checkpoint_is_told_of_once() {
+fn saved_checkpoint_is_reported_once() {
     let mut world = World::to_running();
     let first = Checkpoints { latest: kept("step-10", 10, 7), valid: 1, ..Checkpoints::default() };
-    assert_eq!(reasons(&told(&mut world, first.clone())), ["CheckpointSaved"]);
-    assert_eq!(reasons(&told(&mut world, first.clone())), Vec::<&str>::new());
+    assert_eq!(reasons(&decide_with(&mut world, first.clone())), ["CheckpointSaved"]);
+    assert_eq!(reasons(&decide_with(&mut world, first.clone())), Vec::<&str>::new());
     let status = world.status.checkpoint.clone().unwrap();
     assert_eq!(
         (status.latest_path.as_deref(), status.latest_step, status.checkpoint_count),
@@ -52,12 +52,12 @@ fn a_checkpoint_is_told_of_once() {
     assert_eq!(world.condition("CheckpointsHealthy").0, "True");
 
     let copied = Checkpoints { copied: kept("step-10", 10, 9), ..first };
-    assert_eq!(reasons(&told(&mut world, copied)), ["BackedUp"]);
+    assert_eq!(reasons(&decide_with(&mut world, copied)), ["BackedUp"]);
     assert_eq!(world.status.checkpoint.as_ref().unwrap().last_backup_time.as_ref().unwrap().0, at(9));
 }
 
 #[test]
-fn what_is_wrong_is_a_condition_and_one_event_and_goes_with_its_cause() {
+fn checkpoint_problem_sets_condition_and_emits_one_event() {
     let mut world = World::to_running();
     for (kind, reason, event) in [
         (ProblemKind::Corrupted, "CheckpointCorrupted", "CheckpointCorrupted"),
@@ -67,12 +67,12 @@ fn what_is_wrong_is_a_condition_and_one_event_and_goes_with_its_cause() {
     ] {
         let problem = Problem { kind, message: format!("{reason} in words") };
         let bad = Checkpoints { problems: vec![problem], ..Checkpoints::default() };
-        assert_eq!(reasons(&told(&mut world, bad.clone())), [event]);
-        assert_eq!(reasons(&told(&mut world, bad)), Vec::<&str>::new());
+        assert_eq!(reasons(&decide_with(&mut world, bad.clone())), [event]);
+        assert_eq!(reasons(&decide_with(&mut world, bad)), Vec::<&str>::new());
         let (status, said, _) = world.condition("CheckpointsHealthy");
         assert_eq!((status, said), ("False", reason));
     }
-    told(&mut world, Checkpoints::default());
+    decide_with(&mut world, Checkpoints::default());
     assert_eq!(world.condition("CheckpointsHealthy").0, "True");
 
     // Each bad checkpoint is reported, but only the first of a store's many answers.
@@ -80,14 +80,14 @@ fn what_is_wrong_is_a_condition_and_one_event_and_goes_with_its_cause() {
         let mut count = 0;
         for message in ["one", "another"] {
             let problems = vec![Problem { kind, message: message.into() }];
-            count += told(&mut world, Checkpoints { problems, ..Checkpoints::default() }).events.len();
+            count += decide_with(&mut world, Checkpoints { problems, ..Checkpoints::default() }).events.len();
         }
         assert_eq!(count, events, "{kind:?}");
     }
 }
 
 #[test]
-fn no_gpu_is_held_until_the_checkpoint_to_begin_with_is_checked() {
+fn no_gpu_is_held_until_initial_checkpoint_is_checked() {
     let mut world = World::new();
     world.spec.checkpoint.storage = on_a_claim();
     world.spec.checkpoint.resume_from = Some("run-1/step-10".into());
@@ -105,7 +105,7 @@ fn no_gpu_is_held_until_the_checkpoint_to_begin_with_is_checked() {
 }
 
 #[test]
-fn a_bad_checkpoint_to_begin_with_fails_the_job_in_its_words() {
+fn bad_initial_checkpoint_fails_job_with_its_message() {
     let mut world = World::new();
     world.spec.checkpoint.resume_from = Some("s3://b/step-10".into());
     world.step();
@@ -120,7 +120,7 @@ fn a_bad_checkpoint_to_begin_with_fails_the_job_in_its_words() {
 }
 
 #[test]
-fn what_nobody_can_see_is_left_to_the_workers() {
+fn uncheckable_checkpoint_path_is_left_to_workers() {
     for from in ["/data/step-10", "step-10"] {
         let mut world = World::new();
         world.spec.checkpoint.resume_from = Some(from.into());
@@ -129,14 +129,14 @@ fn what_nobody_can_see_is_left_to_the_workers() {
 }
 
 #[test]
-fn what_the_workers_had_no_time_to_copy_is_copied_after_the_end() {
+fn pending_backup_is_copied_after_job_ends() {
     let mut world = World::to_running();
     world.spec.checkpoint.storage = on_a_claim();
     world.spec.checkpoint.backup = backup();
     world.spec.ttl_seconds_after_finished = Some(0);
     let pending =
         Checkpoints { latest: kept("step-10", 10, 7), to_copy: Some("step-10".into()), ..Checkpoints::default() };
-    told(&mut world, pending.clone());
+    decide_with(&mut world, pending.clone());
     world.see(Some(job(1)), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
     world.step();
     assert_eq!(world.status.state, Some(State::Completed));
@@ -157,12 +157,12 @@ fn what_the_workers_had_no_time_to_copy_is_copied_after_the_end() {
 
 /// If a job ended while no operator ran, nothing wakes the next one.
 #[test]
-fn an_operator_that_finds_a_job_at_its_end_looks_again_for_what_is_to_be_copied() {
+fn ended_job_is_requeued_for_pending_backup() {
     for to_copy in [Some("step-10".to_owned()), None] {
         let mut world = World::to_running();
         world.spec.checkpoint.storage = on_a_claim();
         world.spec.checkpoint.backup = backup();
-        told(&mut world, Checkpoints { to_copy: to_copy.clone(), ..Checkpoints::default() });
+        decide_with(&mut world, Checkpoints { to_copy: to_copy.clone(), ..Checkpoints::default() });
         world.see(Some(ObservedJob { complete: true, ..job(1) }), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
         let verdict = world.step();
         assert_eq!(world.status.state, Some(State::Completed));
@@ -174,11 +174,11 @@ fn an_operator_that_finds_a_job_at_its_end_looks_again_for_what_is_to_be_copied(
 }
 
 #[test]
-fn a_copy_that_fails_is_tried_again_later() {
+fn failed_backup_is_retried_later() {
     let mut world = World::to_running();
     world.spec.checkpoint.storage = on_a_claim();
     world.spec.checkpoint.backup = backup();
-    told(&mut world, Checkpoints { to_copy: Some("step-10".into()), ..Checkpoints::default() });
+    decide_with(&mut world, Checkpoints { to_copy: Some("step-10".into()), ..Checkpoints::default() });
     world.see(Some(job(1)), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
     world.step();
     world.children.upkeep = Some(upkeep(Upkeep::Copy, Some(false)));
@@ -190,7 +190,7 @@ fn a_copy_that_fails_is_tried_again_later() {
 }
 
 #[test]
-fn a_job_that_goes_on_does_not_share_its_volume_with_the_upkeep() {
+fn resumed_job_does_not_share_volume_with_upkeep() {
     let mut world = World::new();
     world.spec.checkpoint.storage = on_a_claim();
     world.spec.checkpoint.backup = backup();
@@ -221,11 +221,11 @@ fn past_of_new_pods(world: &mut World) -> GangPast {
 
 /// New pods are given what the first ones knew.
 #[test]
-fn new_pods_know_that_the_wish_was_used() {
+fn new_pods_know_that_resume_from_was_used() {
     let mut world = World::to_running();
-    told(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
+    decide_with(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
     assert_eq!(world.status.checkpoint.as_ref().unwrap().resume_from_used.as_ref().unwrap().0, at(7));
-    told(&mut world, Checkpoints { wish_used: Some(at(90)), ..Checkpoints::default() });
+    decide_with(&mut world, Checkpoints { wish_used: Some(at(90)), ..Checkpoints::default() });
     assert_eq!(past_of_new_pods(&mut world).wish_used, Some(at(7)), "the first time counts");
 }
 
@@ -234,7 +234,7 @@ fn new_pods_know_that_the_wish_was_used() {
 fn a_requested_checkpoint_is_recorded_and_used_once() {
     let mut world = World::to_running();
     world.spec.checkpoint.enabled = Some(true);
-    told(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
+    decide_with(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
     world.from = Some("one step-5");
     world.step();
     let recorded = |world: &World| world.status.checkpoint.clone().unwrap().restart_from.unwrap();
@@ -243,10 +243,10 @@ fn a_requested_checkpoint_is_recorded_and_used_once() {
     world.from = None;
     let policy = world.plan().storage.checkpoint.unwrap().policy;
     assert_eq!((policy.request.as_deref(), policy.resume_from.as_deref()), (Some("one"), Some("/checkpoints/step-5")));
-    told(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
+    decide_with(&mut world, Checkpoints { wish_used: Some(at(7)), ..Checkpoints::default() });
     assert_eq!(recorded(&world).used, None, "that was another wish");
     for second in [20, 30] {
-        told(
+        decide_with(
             &mut world,
             Checkpoints { wish_used: Some(at(second)), request: Some("one".into()), ..Checkpoints::default() },
         );
@@ -258,7 +258,7 @@ fn a_requested_checkpoint_is_recorded_and_used_once() {
 
 /// A job without a usable checkpoint waits without pods and spends no budget, until the user decides.
 #[test]
-fn a_job_whose_checkpoints_are_all_bad_waits_for_a_word() {
+fn job_without_usable_checkpoint_waits_for_user_decision() {
     let words = || {
         let message = "none of this job's checkpoints can be used: step-1: it is corrupted".to_owned();
         let error = Some(LaunchError { kind: LaunchErrorKind::NoUsableCheckpoint, message });
@@ -298,12 +298,12 @@ fn a_job_whose_checkpoints_are_all_bad_waits_for_a_word() {
 
 /// Controller finding 6: a checkpoint that is not copied is not deleted, however the copy fails.
 #[test]
-fn the_ttl_waits_for_a_copy_that_fails() {
+fn ttl_waits_for_failing_backup() {
     let mut world = World::to_running();
     world.spec.checkpoint.storage = on_a_claim();
     world.spec.checkpoint.backup = backup();
     world.spec.ttl_seconds_after_finished = Some(0);
-    told(&mut world, Checkpoints { to_copy: Some("step-10".into()), ..Checkpoints::default() });
+    decide_with(&mut world, Checkpoints { to_copy: Some("step-10".into()), ..Checkpoints::default() });
     world.see(Some(job(1)), [ended(0, 1, 0, 20), ended(1, 1, 0, 20)]);
     world.step();
     world.children.upkeep = Some(upkeep(Upkeep::Copy, Some(false)));
@@ -324,8 +324,8 @@ fn the_ttl_waits_for_a_copy_that_fails() {
 
 /// The warning appears before any GPU is used, and only if no copy outlives the pod.
 #[test]
-fn checkpoints_in_an_empty_dir_are_warned_of_from_the_start() {
-    let told = |checkpoint: serde_json::Value| {
+fn checkpoints_in_empty_dir_set_condition_from_the_start() {
+    let reported = |checkpoint: serde_json::Value| {
         let mut world = World::new();
         world.spec.checkpoint = serde_json::from_value(checkpoint).unwrap();
         world.step();
@@ -345,6 +345,6 @@ fn checkpoints_in_an_empty_dir_are_warned_of_from_the_start() {
         (json!({ "storage": { "type": "s3", "s3Bucket": "bucket" } }), &absent),
         (json!({ "backup": { "destination": "s3://bucket/a" } }), &absent),
     ] {
-        assert_eq!(&told(checkpoint.clone()), expected, "{checkpoint}");
+        assert_eq!(&reported(checkpoint.clone()), expected, "{checkpoint}");
     }
 }

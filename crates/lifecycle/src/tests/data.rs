@@ -43,7 +43,7 @@ fn no_gpu_is_held_until_the_content_is_fetched() {
 
 /// Whatever happened to the cache since, the next pods find the same revision in it.
 #[test]
-fn content_is_looked_for_again_before_other_pods_are_made() {
+fn content_is_rechecked_before_new_pods_are_created() {
     let mut world = World::new();
     with_model(&mut world, true);
     world.status.data = vec![DataStatus {
@@ -62,7 +62,7 @@ fn content_is_looked_for_again_before_other_pods_are_made() {
 }
 
 #[test]
-fn content_that_can_not_be_fetched_fails_the_job_and_a_server_that_is_away_is_asked_again() {
+fn refused_content_fails_job_and_unavailable_content_is_retried() {
     for (kind, state) in
         [(LaunchErrorKind::ContentRefused, State::Failed), (LaunchErrorKind::ContentUnavailable, State::Pending)]
     {
@@ -88,7 +88,7 @@ fn content_that_can_not_be_fetched_fails_the_job_and_a_server_that_is_away_is_as
 
 /// The Job is created again, and finds all content in the cache.
 #[test]
-fn a_fetch_whose_last_words_are_lost_is_made_again() {
+fn fetch_with_lost_final_report_is_repeated() {
     let mut world = World::new();
     with_model(&mut world, true);
     world.step();
@@ -99,7 +99,7 @@ fn a_fetch_whose_last_words_are_lost_is_made_again() {
 }
 
 #[test]
-fn the_only_worker_fetches_in_its_own_pod() {
+fn single_worker_fetches_in_its_own_pod() {
     let mut world = World::new();
     with_model(&mut world, false);
     world.spec.num_workers = NonZeroU16::new(1);
@@ -129,7 +129,7 @@ fn half(stage: FetchStage) -> FetchProgress {
 }
 
 #[test]
-fn progress_of_a_fetch_is_reported_while_it_runs() {
+fn fetch_progress_is_reported_while_it_runs() {
     let mut world = World::new();
     with_model(&mut world, true);
     world.step();
@@ -180,7 +180,7 @@ fn progress_of_a_fetch_is_reported_while_it_runs() {
 
 /// Content that is looked for again in the cache keeps its revision.
 #[test]
-fn progress_of_a_later_fetch_leaves_the_revision() {
+fn progress_of_later_fetch_keeps_the_revision() {
     let mut world = World::new();
     with_model(&mut world, true);
     let (uri, revision) = ("hf://org/model@main".to_owned(), "0123".to_owned());
@@ -197,7 +197,7 @@ fn progress_of_a_later_fetch_leaves_the_revision() {
 }
 
 #[test]
-fn several_contents_are_counted() {
+fn fetch_message_counts_complete_contents() {
     let mut world = World::new();
     with_model(&mut world, true);
     world.spec.dataset = Some("s3://bucket/set".to_owned());
@@ -214,7 +214,7 @@ fn several_contents_are_counted() {
 }
 
 #[test]
-fn the_only_worker_reports_its_fetch() {
+fn single_worker_reports_fetch_progress() {
     let mut world = World::new();
     with_model(&mut world, false);
     world.spec.num_workers = NonZeroU16::new(1);

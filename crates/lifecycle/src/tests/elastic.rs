@@ -11,7 +11,7 @@ fn size(world: &World) -> (u16, u16, bool) {
     (elastic.workers, elastic.largest, elastic.since.is_some())
 }
 
-fn of(pods: u16) -> ObservedJob {
+fn job_of(pods: u16) -> ObservedJob {
     ObservedJob { parallelism: Some(pods.into()), ..job(1) }
 }
 
@@ -19,7 +19,7 @@ fn scale(pods: u16) -> Action {
     Action::ScaleJob { name: "x-training".into(), uid: "job-1".into(), pods }
 }
 
-fn hasten(size: u16) -> Action {
+fn nudge(size: u16) -> Action {
     Action::NudgePod { name: "x-training-0-abcde".into(), uid: "pod-1-0".into(), size }
 }
 
@@ -28,7 +28,7 @@ fn knows(size: u16) -> ObservedPod {
     ObservedPod { gang_size: Some(size), ..running(0, 1) }
 }
 
-fn told(attempt: u32, workers: u32, phase: GangPhase) -> AgentAnswer {
+fn answer(attempt: u32, workers: u32, phase: GangPhase) -> AgentAnswer {
     let resized = |attempt| AttemptEnd {
         disruption: true,
         time: Some(at(20)),
@@ -39,12 +39,12 @@ fn told(attempt: u32, workers: u32, phase: GangPhase) -> AgentAnswer {
     leader(1, GangStatus { workers, ..gang })
 }
 
-fn told_at(second: i64, answer: AgentAnswer) -> AgentAnswer {
+fn answered_at(second: i64, answer: AgentAnswer) -> AgentAnswer {
     AgentAnswer { time: at(second), ..answer }
 }
 
 fn unplaced(index: u32) -> ObservedPod {
-    let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
+    let words = WaitingState { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
     ObservedPod { unschedulable: Some(Box::new(words)), ..pod(index, 1) }
 }
 
@@ -59,8 +59,8 @@ fn elastic(workers: u16) -> World {
 /// A gang that runs with all of its workers.
 fn runs(workers: u16) -> World {
     let mut world = elastic(workers);
-    world.see(Some(of(workers)), (0..workers.into()).map(|index| running(index, 1)));
-    world.agent = Some(told(1, workers.into(), GangPhase::Running));
+    world.see(Some(job_of(workers)), (0..workers.into()).map(|index| running(index, 1)));
+    world.agent = Some(answer(1, workers.into(), GangPhase::Running));
     world.second = 10;
     world.step();
     assert_eq!((world.status.state, size(&world)), (Some(State::Running), (workers, workers, false)));
@@ -68,24 +68,24 @@ fn runs(workers: u16) -> World {
 }
 
 #[test]
-fn more_workers_are_taken_in_when_all_are_there() {
+fn gang_grows_when_all_new_workers_run() {
     let mut world = runs(2);
     world.spec.num_workers = NonZeroU16::new(4);
     let verdict = world.step();
     assert_eq!((verdict.actions, verdict.events), (vec![Action::Ensure, scale(4)], vec![]));
-    world.see(Some(of(4)), [running(2, 1), placed(3, 1)]);
+    world.see(Some(job_of(4)), [running(2, 1), placed(3, 1)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!((world.status.state, size(&world).0), (Some(State::Running), 2), "it is not disturbed meanwhile");
-    world.see(Some(of(4)), [running(3, 1)]);
+    world.see(Some(job_of(4)), [running(3, 1)]);
     let verdict = world.step();
     assert_eq!((reasons(&verdict), size(&world)), (vec!["Resized"], (4, 4, false)));
     assert_eq!(verdict.events[0].note, "from 2 workers to 4: all 4 workers are there");
-    assert!(!verdict.actions.contains(&hasten(4)), "nobody can read it yet");
-    assert_eq!(world.step().actions, [Action::Ensure, hasten(4)]);
-    assert_eq!(world.step().actions, [Action::Ensure, hasten(4)], "until it is seen: nobody may have done it");
-    world.see(Some(of(4)), [knows(4)]);
+    assert!(!verdict.actions.contains(&nudge(4)), "nobody can read it yet");
+    assert_eq!(world.step().actions, [Action::Ensure, nudge(4)]);
+    assert_eq!(world.step().actions, [Action::Ensure, nudge(4)], "until it is seen: nobody may have done it");
+    world.see(Some(job_of(4)), [knows(4)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
-    world.agent = Some(told(2, 4, GangPhase::Running));
+    world.agent = Some(answer(2, 4, GangPhase::Running));
     world.second = 30;
     let verdict = world.step();
     assert!(reasons(&verdict).contains(&"Restarting") && verdict.events.iter().all(|event| !event.warning));
@@ -94,21 +94,21 @@ fn more_workers_are_taken_in_when_all_are_there() {
 }
 
 #[test]
-fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
+fn surplus_workers_are_removed_once_no_attempt_needs_them() {
     let mut world = runs(4);
     world.spec.num_workers = NonZeroU16::new(2);
     let verdict = world.step();
     assert_eq!((reasons(&verdict), size(&world)), (vec!["Resized"], (2, 4, false)));
     assert_eq!((verdict.actions, verdict.requeue), (vec![Action::Ensure], Some(std::time::Duration::from_secs(1))));
-    assert_eq!(world.step().actions, [Action::Ensure, hasten(2)]);
-    world.see(Some(of(4)), [knows(2)]);
-    world.agent = Some(told(1, 4, GangPhase::Stopping));
+    assert_eq!(world.step().actions, [Action::Ensure, nudge(2)]);
+    world.see(Some(job_of(4)), [knows(2)]);
+    world.agent = Some(answer(1, 4, GangPhase::Stopping));
     assert_eq!(world.step().actions, [Action::Ensure]);
-    world.agent = Some(told_at(30, told(2, 2, GangPhase::Running)));
+    world.agent = Some(answered_at(30, answer(2, 2, GangPhase::Running)));
     assert_eq!(world.step().actions, [Action::Ensure, scale(2)]);
     // These workers end, and neither the Job nor the gang has failed because of that.
     let going = |index| ObservedPod { deletion: Some(at(40)), tracked: true, ..running(index, 1) };
-    world.see(Some(of(2)), [going(2), going(3)]);
+    world.see(Some(job_of(2)), [going(2), going(3)]);
     let verdict = world.step();
     let release = |index: u32| Action::ReleasePod {
         name: format!("x-training-{index}-abcde"),
@@ -117,37 +117,37 @@ fn workers_that_are_too_many_go_when_no_attempt_needs_them() {
     };
     assert_eq!(verdict.actions, [Action::Ensure, release(2), release(3)]);
     let gone = |index| ObservedPod { gone: true, ended: Some(false), ..going(index) };
-    world.see(Some(of(2)), [gone(2), gone(3)]);
+    world.see(Some(job_of(2)), [gone(2), gone(3)]);
     assert_eq!(world.step().actions, [Action::Ensure]);
     assert_eq!((world.status.state, world.status.workers.unwrap().desired), (Some(State::Running), 2));
     world.second = 60;
-    world.see(Some(of(2)), [ended(0, 1, 0, 59), ended(1, 1, 0, 59)]);
+    world.see(Some(job_of(2)), [ended(0, 1, 0, 59), ended(1, 1, 0, 59)]);
     world.step();
     assert_eq!((world.status.state, world.status.workers.unwrap().succeeded), (Some(State::Completed), 2));
 }
 
 /// The leader's last report may be older than the attempt that runs now.
 #[test]
-fn workers_that_are_too_many_wait_for_a_word_of_the_leader_that_knows_the_size() {
+fn surplus_workers_stay_until_leader_confirms_new_size() {
     for (old, phase) in [(4, GangPhase::Gathering), (1, GangPhase::Running), (1, GangPhase::Gathering)] {
         let mut world = runs(4);
         world.spec.num_workers = NonZeroU16::new(1);
         world.spec.elastic = Some(serde_json::from_value(json!({ "minWorkers": 1, "maxWorkers": 8 })).unwrap());
-        world.agent = Some(told(1, old, phase));
+        world.agent = Some(answer(1, old, phase));
         world.step();
         world.second = 11;
         assert!(!world.step().actions.contains(&scale(1)), "{phase:?} with {old}, before");
         // The leader does not know of the new size yet.
-        world.agent = Some(told_at(11, told(1, 4, phase)));
+        world.agent = Some(answered_at(11, answer(1, 4, phase)));
         assert!(!world.step().actions.contains(&scale(1)), "{phase:?} with four");
-        world.agent = Some(told_at(11, told(1, 1, phase)));
+        world.agent = Some(answered_at(11, answer(1, 1, phase)));
         assert!(world.step().actions.contains(&scale(1)), "{phase:?} with one");
     }
 }
 
 /// The API server does not know the bounds of a template.
 #[test]
-fn a_size_out_of_bounds_is_not_followed() {
+fn size_out_of_bounds_is_ignored() {
     let mut world = runs(2);
     world.spec.num_workers = NonZeroU16::new(100);
     world.refused = Some("spec.numWorkers is 100".into());
@@ -165,7 +165,7 @@ fn a_size_out_of_bounds_is_not_followed() {
 
 /// No agent can be queried.
 #[test]
-fn workers_that_are_too_many_go_some_time_although_nobody_says_that_they_may() {
+fn surplus_workers_are_removed_after_timeout_without_agent() {
     let mut world = runs(4);
     world.agent = None;
     world.spec.num_workers = NonZeroU16::new(2);
@@ -179,9 +179,9 @@ fn workers_that_are_too_many_go_some_time_although_nobody_says_that_they_may() {
 }
 
 #[test]
-fn a_gang_runs_without_those_that_find_no_room_and_takes_them_in_later() {
+fn gang_runs_without_unschedulable_workers_and_adds_them_later() {
     let mut world = elastic(4);
-    world.see(Some(of(4)), [running(0, 1), running(1, 1), running(2, 1), unplaced(3)]);
+    world.see(Some(job_of(4)), [running(0, 1), running(1, 1), running(2, 1), unplaced(3)]);
     world.second = 10;
     let verdict = world.step();
     assert_eq!((verdict.requeue, size(&world)), (Some(std::time::Duration::from_secs(60)), (4, 4, true)));
@@ -195,21 +195,21 @@ fn a_gang_runs_without_those_that_find_no_room_and_takes_them_in_later() {
     assert!(
         verdict.events[0].warning && verdict.events[0].note.starts_with("from 4 workers to 3: only 3 of 4 workers")
     );
-    world.agent = Some(told(1, 3, GangPhase::Running));
+    world.agent = Some(answer(1, 3, GangPhase::Running));
     world.step();
     assert_eq!(world.status.state, Some(State::Running));
     let words = "the gang is of 3 of 4 workers by now, each of which has a node; worker 3: 0/3 nodes are available";
     assert_eq!(world.condition("Scheduled"), ("True", "Scheduled", words));
     assert_eq!(world.status.workers.unwrap().pending, 1);
     // Room becomes free.
-    world.see(Some(of(4)), [running(3, 1)]);
+    world.see(Some(job_of(4)), [running(3, 1)]);
     assert_eq!((reasons(&world.step()), size(&world)), (vec!["Resized"], (4, 4, false)));
 }
 
 #[test]
-fn a_gang_of_fewer_than_its_least_waits() {
+fn gang_below_min_workers_waits() {
     let mut world = elastic(4);
-    world.see(Some(of(4)), [running(0, 1), unplaced(1), unplaced(2), unplaced(3)]);
+    world.see(Some(job_of(4)), [running(0, 1), unplaced(1), unplaced(2), unplaced(3)]);
     for second in [10, 100, 1000] {
         world.second = second;
         assert_eq!(world.step().actions, [Action::Ensure]);
@@ -219,18 +219,18 @@ fn a_gang_of_fewer_than_its_least_waits() {
 
 /// Worker 1 finds no room and worker 3 has some.
 #[test]
-fn the_last_worker_gives_its_room_to_one_of_the_first() {
+fn last_worker_makes_room_for_lower_index() {
     let mut world = elastic(4);
-    world.see(Some(of(4)), [running(0, 1), unplaced(1), running(2, 1), running(3, 1)]);
+    world.see(Some(job_of(4)), [running(0, 1), unplaced(1), running(2, 1), running(3, 1)]);
     world.second = 10;
     world.step();
     world.second = 70;
     let verdict = world.step();
     assert_eq!((size(&world).0, &verdict.actions[..]), (3, &[Action::Ensure, scale(3)][..]));
     world.children.pods.clear();
-    world.see(Some(of(3)), [running(0, 1), unplaced(1), running(2, 1)]);
+    world.see(Some(job_of(3)), [running(0, 1), unplaced(1), running(2, 1)]);
     assert!(!world.step().actions.iter().any(|action| matches!(action, Action::ScaleJob { .. })));
-    world.see(Some(of(3)), [running(1, 1)]);
+    world.see(Some(job_of(3)), [running(1, 1)]);
     assert!(world.step().actions.contains(&scale(4)), "the fourth waits for room");
     assert_eq!(size(&world), (3, 4, false));
 }
@@ -238,21 +238,21 @@ fn the_last_worker_gives_its_room_to_one_of_the_first() {
 /// Worker 0 finds no room, so no worker leads yet, and the pod of worker 3 goes to make room. That is no loss, neither
 /// while another pod waits in its place nor when that pod is taken in.
 #[test]
-fn a_pod_that_gives_its_room_away_is_no_loss_where_nobody_leads() {
+fn pod_removed_to_make_room_is_not_a_loss_without_leader() {
     let mut world = elastic(4);
-    world.see(Some(of(4)), [unplaced(0), running(1, 1), running(2, 1), running(3, 1)]);
+    world.see(Some(job_of(4)), [unplaced(0), running(1, 1), running(2, 1), running(3, 1)]);
     world.second = 10;
     world.step();
     world.second = 70;
     assert!(world.step().actions.contains(&scale(3)));
     world.second = 72;
     let gone = ObservedPod { gone: true, deletion: Some(at(71)), ..running(3, 1) };
-    world.see(Some(of(4)), [gone, ObservedPod { uid: "another".into(), created: Some(at(72)), ..unplaced(3) }]);
+    world.see(Some(job_of(4)), [gone, ObservedPod { uid: "another".into(), created: Some(at(72)), ..unplaced(3) }]);
     world.step();
     assert_eq!((size(&world).0, world.status.restart_count, world.status.attempt), (3, Some(0), Some(1)));
     world.second = 80;
     world.see(
-        Some(of(4)),
+        Some(job_of(4)),
         [running(0, 1), ObservedPod { uid: "another".into(), created: Some(at(72)), ..running(3, 1) }],
     );
     world.step();
@@ -261,12 +261,12 @@ fn a_pod_that_gives_its_room_away_is_no_loss_where_nobody_leads() {
 
 /// The last answer of a lost leader says that the gang runs, and no agent is queried while a worker has no node.
 #[test]
-fn an_answer_that_is_old_keeps_no_gang_from_becoming_smaller() {
+fn stale_answer_does_not_prevent_shrinking() {
     for lost in [0, 3] {
         let mut world = runs(4);
         world.children.pods.retain(|_, pod| pod.index != lost);
         let again = ObservedPod { uid: "again".into(), created: Some(at(20)), ..unplaced(lost) };
-        world.see(Some(of(4)), [again]);
+        world.see(Some(job_of(4)), [again]);
         world.second = 20;
         world.step();
         world.second = 80;
@@ -276,10 +276,10 @@ fn an_answer_that_is_old_keeps_no_gang_from_becoming_smaller() {
 }
 
 #[test]
-fn some_more_are_taken_in_after_a_while() {
+fn gang_grows_partially_after_a_while() {
     let mut world = runs(2);
     world.spec.num_workers = NonZeroU16::new(4);
-    world.see(Some(of(4)), [running(2, 1), unplaced(3)]);
+    world.see(Some(job_of(4)), [running(2, 1), unplaced(3)]);
     world.step();
     assert_eq!(size(&world), (2, 2, true));
     world.second = 70;
@@ -288,12 +288,12 @@ fn some_more_are_taken_in_after_a_while() {
 }
 
 #[test]
-fn a_gang_that_has_succeeded_is_done_without_the_others() {
+fn succeeded_gang_completes_without_pending_workers() {
     let mut world = runs(2);
     world.spec.num_workers = NonZeroU16::new(3);
-    world.see(Some(of(3)), [unplaced(2)]);
+    world.see(Some(job_of(3)), [unplaced(2)]);
     world.step();
-    world.see(Some(of(3)), [ended(0, 1, 0, 50), ended(1, 1, 0, 50)]);
+    world.see(Some(job_of(3)), [ended(0, 1, 0, 50), ended(1, 1, 0, 50)]);
     world.second = 51;
     world.step();
     assert_eq!(world.status.state, Some(State::Completed));
@@ -302,14 +302,14 @@ fn a_gang_that_has_succeeded_is_done_without_the_others() {
 
 /// On another node a worker waits that has no process of the gang to stop.
 #[test]
-fn a_spare_does_not_prove_that_a_lost_worker_has_stopped() {
+fn standby_does_not_prove_that_lost_worker_stopped() {
     let mut world = runs(2);
     world.spec.num_workers = NonZeroU16::new(3);
-    world.see(Some(of(3)), [running(2, 1)]);
+    world.see(Some(job_of(3)), [running(2, 1)]);
     world.status.elastic.as_mut().unwrap().workers = 1;
-    world.agent = Some(AgentAnswer { failing_since: Some(at(11)), ..told(1, 1, GangPhase::Running) });
+    world.agent = Some(AgentAnswer { failing_since: Some(at(11)), ..answer(1, 1, GangPhase::Running) });
     world.spec.num_workers = NonZeroU16::new(1);
-    world.see(Some(of(1)), [ObservedPod { unreachable: Some(at(20)), ..running(0, 1) }]);
+    world.see(Some(job_of(1)), [ObservedPod { unreachable: Some(at(20)), ..running(0, 1) }]);
     world.second = 500;
     let verdict = world.step();
     assert!(!verdict.actions.iter().any(|action| matches!(action, Action::ReleasePod { .. })), "{verdict:?}");
@@ -317,11 +317,11 @@ fn a_spare_does_not_prove_that_a_lost_worker_has_stopped() {
 
 /// Its gang runs without waiting for it.
 #[test]
-fn a_spare_on_a_lost_node_is_replaced() {
+fn standby_on_lost_node_is_replaced() {
     let mut world = runs(2);
     world.spec.num_workers = NonZeroU16::new(3);
     let lost = ObservedPod { unreachable: Some(at(20)), deletion: Some(at(30)), end_by: Some(at(90)), ..running(2, 1) };
-    world.see(Some(of(3)), [lost]);
+    world.see(Some(job_of(3)), [lost]);
     world.second = 200;
     let force = Action::ReleasePod { name: "x-training-2-abcde".into(), uid: "pod-1-2".into(), force: true };
     assert!(world.step().actions.contains(&force));
@@ -329,9 +329,9 @@ fn a_spare_on_a_lost_node_is_replaced() {
 }
 
 #[test]
-fn new_pods_are_all_wanted() {
+fn new_incarnation_requests_full_size() {
     let mut world = elastic(4);
-    world.see(Some(of(4)), [running(0, 1), running(1, 1), running(2, 1), unplaced(3)]);
+    world.see(Some(job_of(4)), [running(0, 1), running(1, 1), running(2, 1), unplaced(3)]);
     world.step();
     world.second = 70;
     world.step();
@@ -359,7 +359,7 @@ fn any_worker() -> impl Strategy<Value = ObservedPod> {
 fn any_answer() -> impl Strategy<Value = Option<AgentAnswer>> {
     let phases = [GangPhase::Gathering, GangPhase::Running, GangPhase::Stopping, GangPhase::Over];
     proptest::option::of(
-        (1..4u32, 0..6u32, 0..4usize).prop_map(move |(attempt, n, phase)| told(attempt, n, phases[phase])),
+        (1..4u32, 0..6u32, 0..4usize).prop_map(move |(attempt, n, phase)| answer(attempt, n, phases[phase])),
     )
 }
 
@@ -367,7 +367,7 @@ proptest! {
     /// Whatever is seen, the gang is never larger than requested and never made smaller than its minimum. The Job is
     /// never larger than the request nor smaller than the gang. A decision repeated on its own result settles.
     #[test]
-    fn no_observation_makes_a_size_that_nobody_wants(
+    fn no_observation_leads_to_invalid_gang_size(
         steps in proptest::collection::vec(
             (2..6u16, 1..6u16, proptest::collection::vec(any_worker(), 0..6), any_answer(), 0..100i64),
             1..12,
@@ -380,7 +380,7 @@ proptest! {
             world.agent = agent;
             world.second += later;
             world.children.pods.clear();
-            world.see(Some(of(pods)), seen);
+            world.see(Some(job_of(pods)), seen);
             let verdict = world.step();
             if world.status.state.is_some_and(State::is_finished) {
                 break;

@@ -8,7 +8,7 @@ fn queued(job: ObservedJob) -> ObservedJob {
 
 /// A side-car that fails, or never ends, neither repeats a finished training nor keeps its GPUs.
 #[test]
-fn the_program_decides_and_not_what_runs_beside_it() {
+fn sidecar_does_not_decide_the_outcome() {
     let mut world = World::to_running();
     // The side-car of worker 0 has failed, and that of worker 1 continues.
     let done = |index, ended| ObservedPod { ended, ..super::ended(index, 1, 0, 20) };
@@ -35,7 +35,7 @@ fn the_program_decides_and_not_what_runs_beside_it() {
 
 /// The Job controller creates the pods of a resumed Job first, and only then reports when it was resumed.
 #[test]
-fn workers_made_before_their_job_says_that_it_goes_on_count() {
+fn workers_created_before_job_reports_resumption_count() {
     let mut world = World::new();
     world.step();
     world.see(Some(queued(job(1))), []);
@@ -58,7 +58,7 @@ fn workers_made_before_their_job_says_that_it_goes_on_count() {
 
 /// Workers that had ended before a queue stopped the others are not created again.
 #[test]
-fn a_gang_goes_on_without_those_that_had_ended() {
+fn resumed_gang_runs_without_already_ended_workers() {
     let mut world = World::to_running();
     let resumed = ObservedJob { resumed: Some(at(30)), completed: [1].into(), ..job(1) };
     world.children.pods.clear();
@@ -75,7 +75,7 @@ fn a_gang_goes_on_without_those_that_had_ended() {
 }
 
 #[test]
-fn time_in_a_queue_is_not_active() {
+fn time_in_queue_does_not_count_as_active() {
     let mut world = World::to_running();
     world.spec.failure_policy.active_deadline_seconds = Some(60);
     world.second = 20;
@@ -98,7 +98,7 @@ fn time_in_a_queue_is_not_active() {
 
 /// The operator does not wait forever for a pod that can't end, if no other gang follows.
 #[test]
-fn the_last_attempt_ends_though_a_pod_does_not() {
+fn last_attempt_fails_job_although_a_pod_is_stuck() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
     world.second = 21;
@@ -117,7 +117,7 @@ fn the_last_attempt_ends_though_a_pod_does_not() {
 
 /// A node's clock that is behind does not remove the back-off, and one that is ahead does not lengthen it.
 #[test]
-fn a_nodes_clock_neither_takes_nor_gives_back_off() {
+fn node_clock_skew_does_not_change_back_off() {
     for skew in [-4000, 4000] {
         let mut world = World::to_running();
         world.see(Some(job(1)), [0, 1].map(|index| ObservedPod { created: Some(at(12)), ..running(index, 1) }));
@@ -144,7 +144,7 @@ fn a_nodes_clock_neither_takes_nor_gives_back_off() {
 
 /// A job that drives itself away is not restarted endlessly, nor without a pause.
 #[test]
-fn disruptions_have_a_back_off_and_an_end() {
+fn repeated_disruptions_back_off_and_finally_fail_job() {
     let mut world = World::to_running();
     let mut waits = Vec::new();
     for attempt in 1.. {
@@ -188,10 +188,10 @@ fn disruptions_have_a_back_off_and_an_end() {
 }
 
 #[test]
-fn what_a_half_placed_gang_holds_is_said() {
+fn scheduled_condition_reports_idle_gpus_of_half_placed_gang() {
     let mut world = World::new();
     world.step();
-    let words = Waiting { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
+    let words = WaitingState { reason: "Unschedulable".into(), message: "0/3 nodes are available".into() };
     world.see(Some(job(1)), [placed(0, 1), ObservedPod { unschedulable: Some(Box::new(words.clone())), ..pod(1, 1) }]);
     world.step();
     let message = world.condition("Scheduled").2.to_owned();
@@ -202,7 +202,7 @@ fn what_a_half_placed_gang_holds_is_said() {
 }
 
 #[test]
-fn an_agent_that_never_answered_is_told_of() {
+fn agent_that_never_answered_is_reported_once() {
     let mut world = World::to_running();
     world.spec.success_policy = Some(SuccessPolicy { target_loss: Some(0.1), ..SuccessPolicy::default() });
     world.agent_silent_since = Some(at(10));
@@ -220,7 +220,7 @@ fn an_agent_that_never_answered_is_told_of() {
 
 /// A silent node is reported long before Kubernetes takes its pods away. It may come back.
 #[test]
-fn a_node_that_does_not_answer_is_told_of() {
+fn silent_node_is_reported_once() {
     let mut world = World::to_running();
     world.second = 55;
     world.see(Some(job(1)), [ObservedPod { unreachable: Some(at(50)), ..running(1, 1) }]);

@@ -1,10 +1,10 @@
 //! Why a worker failed, and which worker of a gang failed first.
 
-use failure::{Disruption, FailedInit, Waiting, WorkerFacts, first_cause};
+use failure::{Disruption, FailedInit, WaitingState, WorkerFacts, first_cause};
 use jiff::Timestamp;
 use observe::{Container, ObservedPod};
 use protocol::reason::Reason;
-use protocol::report::{GpuMemory, LaunchError, LaunchErrorKind, Phase, Reached, Report, Unkillable};
+use protocol::report::{GpuMemory, LastProgress, LaunchError, LaunchErrorKind, Phase, Report, Unkillable};
 use protocol::role::RoleName;
 use text::error_pattern::{ErrorMatch, ErrorPattern};
 use text::exception::Exception;
@@ -45,7 +45,7 @@ fn ended(index: u32, exit_code: i32, second: i64) -> ObservedPod {
 }
 
 /// A worker whose agent has reported the end of its program: at this millisecond after second 20, with this on stderr.
-pub(crate) fn told(index: u32, millis: i64, stderr: &str) -> ObservedPod {
+pub(crate) fn failed_worker(index: u32, millis: i64, stderr: &str) -> ObservedPod {
     let finished = Timestamp::from_millisecond(at(20).as_millisecond() + millis).unwrap();
     let report = Report {
         version: 1,
@@ -100,7 +100,7 @@ fn paddle(code: i32) -> String {
 }
 
 /// The same pod with its report changed.
-fn but(mut pod: ObservedPod, change: impl FnOnce(&mut Report)) -> ObservedPod {
+fn with_report(mut pod: ObservedPod, change: impl FnOnce(&mut Report)) -> ObservedPod {
     if let Container::Terminated { report: Some(report), exit_code, .. } = &mut pod.training {
         change(report);
         let otherwise = if report.phase == Phase::Exited { 1 } else { 137 };
@@ -124,12 +124,12 @@ fn raised(pod: ObservedPod, class: &str, message: &str, millis: i64) -> Observed
         time: after(millis),
         ..Exception::default()
     };
-    but(pod, |report| report.exception = Some(exception))
+    with_report(pod, |report| report.exception = Some(exception))
 }
 
 fn said(pod: ObservedPod, kind: ErrorPattern, text: &str, millis: i64) -> ObservedPod {
     let time = after(millis);
-    but(pod, |report| {
+    with_report(pod, |report| {
         report.error_patterns.push(ErrorMatch { kind, time, last_time: time, text: text.into(), count: 1 });
     })
 }
@@ -151,21 +151,21 @@ fn cause(pods: &[ObservedPod]) -> (String, String) {
 
 #[test]
 #[expect(clippy::large_stack_arrays, clippy::too_many_lines, reason = "a table")]
-fn every_failure_has_a_reason_and_words() {
-    let ended = |stderr: &str| told(1, 900, stderr);
+fn every_failure_has_a_reason_and_message() {
+    let ended = |stderr: &str| failed_worker(1, 900, stderr);
     let plain = || ended("step 3\n");
-    let by_signal = |signal| but(plain(), |report| (report.exit_code, report.signal) = (None, Some(signal)));
+    let by_signal = |signal| with_report(plain(), |report| (report.exit_code, report.signal) = (None, Some(signal)));
     let unstarted = |kind, message: &str| {
         let error = LaunchError { kind, message: message.into() };
-        but(ended(""), |report| (report.exit_code, report.error) = (None, Some(error)))
+        with_report(ended(""), |report| (report.exit_code, report.error) = (None, Some(error)))
     };
-    let exited = |code, stderr: &str| but(ended(stderr), |report| report.exit_code = Some(code));
+    let exited = |code, stderr: &str| with_report(ended(stderr), |report| report.exit_code = Some(code));
     let with_gpu = |pod| {
         let gib = f64::from(1 << 30);
         let gpu = GpuMemory { index: 3, used: 78.2 * gib, total: 79.6 * gib, time: after(-11_200) };
-        but(pod, |report| report.gpu_memory = Some(gpu))
+        with_report(pod, |report| report.gpu_memory = Some(gpu))
     };
-    let killed = |phase| but(by_signal(9), |report| (report.phase, report.signal) = (phase, None));
+    let killed = |phase| with_report(by_signal(9), |report| (report.phase, report.signal) = (phase, None));
     let memory = "killed for using more memory than resources.limits.memory allows; raise it or use less";
     let sigkill = "ended by SIGKILL (sender unknown, usually the kernel's OOM killer): raise resources.limits.memory, or \
                    use less memory";
@@ -234,7 +234,7 @@ fn every_failure_has_a_reason_and_words() {
         ),
         (said(plain(), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), "ExitCode", "1): exit code 1: step 3"),
         (
-            but(said(by_signal(15), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), |r| {
+            with_report(said(by_signal(15), ErrorPattern::NanLoss, "Epoch 2/9 loss: nan", 800), |r| {
                 r.ended_for = Some(ErrorPattern::NanLoss);
             }),
             "NaNLoss",
@@ -248,14 +248,16 @@ fn every_failure_has_a_reason_and_words() {
             "1): exit code 1: KeyError: 'x'",
         ),
         // Memory of the container.
-        (but(plain(), |r| r.oom_kills = 1), "OOMKilled", &format!("1): {memory}")),
+        (with_report(plain(), |r| r.oom_kills = 1), "OOMKilled", &format!("1): {memory}")),
         (
-            but(raised(plain(), "RuntimeError", "DataLoader worker (pid 9) is killed", 800), |r| r.oom_kills = 1),
+            with_report(raised(plain(), "RuntimeError", "DataLoader worker (pid 9) is killed", 800), |r| {
+                r.oom_kills = 1;
+            }),
             "OOMKilled",
             &format!("1): {memory}"),
         ),
         (
-            but(plain(), |r| (r.oom_kills, r.oom_time) = (1, Some(after(-600_000)))),
+            with_report(plain(), |r| (r.oom_kills, r.oom_time) = (1, Some(after(-600_000)))),
             "ExitCode",
             "1): exit code 1: step 3",
         ),
@@ -269,7 +271,7 @@ fn every_failure_has_a_reason_and_words() {
         (killed(Phase::Running), "Signal", &format!("1): {sigkill}")),
         (raised(killed(Phase::Running), "KeyError", "'x'", 800), "Signal", &format!("1): {sigkill}")),
         (
-            but(plain(), |r| (r.exit_code, r.stopped_by) = (Some(0), Some(15))),
+            with_report(plain(), |r| (r.exit_code, r.stopped_by) = (Some(0), Some(15))),
             "Signal",
             "1): asked to stop by SIGTERM, which Kubernetes did not send (exit code 0)",
         ),
@@ -294,7 +296,7 @@ fn every_failure_has_a_reason_and_words() {
             "1): exit code 101: thread 'main' panicked at src/main.rs:4:5: no labels",
         ),
         (
-            but(
+            with_report(
                 ended("terminate called after throwing an instance of 'std::runtime_error'\n  what():  bad file\n"),
                 |r| (r.exit_code, r.signal) = (None, Some(6)),
             ),
@@ -389,7 +391,7 @@ fn every_failure_has_a_reason_and_words() {
 }
 
 #[test]
-fn containers_tell_where_no_agent_could() {
+fn container_status_gives_cause_without_agent_report() {
     let ended_as = |code: i32, reason: &str, words: &str| {
         let mut pod = ended(1, code, 20);
         if let Container::Terminated { reason: of_pod, message, .. } = &mut pod.training {
@@ -397,120 +399,145 @@ fn containers_tell_where_no_agent_could() {
         }
         cause(&[pod])
     };
-    let told = |reason: &str, words: &str| (reason.to_owned(), format!("1): {words}"));
+    let reported = |reason: &str, words: &str| (reason.to_owned(), format!("1): {words}"));
     assert_eq!(ended_as(137, "OOMKilled", "").0, "OOMKilled");
     assert_eq!(
         ended_as(128, "StartError", "no such dir"),
-        told("ContainerConfig", "its container can't be started: no such dir")
+        reported("ContainerConfig", "its container can't be started: no such dir")
     );
     assert_eq!(
         ended_as(137, "ContainerStatusUnknown", "could not be located"),
-        told("ContainerStatusUnknown", "could not be located")
+        reported("ContainerStatusUnknown", "could not be located")
     );
     assert!(ended_as(137, "Error", "").1.starts_with("1): ended by SIGKILL (sender unknown"));
-    assert_eq!(ended_as(2, "Error", "panic: x"), told("ExitCode", "exit code 2: panic: x"));
+    assert_eq!(ended_as(2, "Error", "panic: x"), reported("ExitCode", "exit code 2: panic: x"));
 }
 
 #[test]
-fn what_trying_again_cannot_mend() {
+fn permanent_failures_are_recognized() {
     let usage = "usage: t.py [-h]\nt.py: error: unrecognized arguments: --x\n";
-    let plain = || told(1, 900, "");
-    let exit_2 = |stderr: &str| but(told(1, 900, stderr), |report| report.exit_code = Some(2));
-    let unstarted = |kind| but(plain(), |report| report.error = Some(LaunchError { kind, message: "no".into() }));
+    let plain = || failed_worker(1, 900, "");
+    let exit_2 = |stderr: &str| with_report(failed_worker(1, 900, stderr), |report| report.exit_code = Some(2));
+    let unstarted =
+        |kind| with_report(plain(), |report| report.error = Some(LaunchError { kind, message: "no".into() }));
     for (pod, permanent) in [
         (raised(plain(), "ModuleNotFoundError", "No module named 'x'", 800), true),
         (raised(plain(), "SyntaxError", "invalid syntax", 800), true),
         (raised(plain(), "ValueError", "bad", 800), false),
         (exit_2(usage), true),
-        (told(1, 900, &format!("{usage}{}", torchrun(2))), true),
+        (failed_worker(1, 900, &format!("{usage}{}", torchrun(2))), true),
         (exit_2("Usage: t [OPTIONS]\n\nError: No such option: --x\n"), true),
-        (told(1, 900, usage), false),
+        (failed_worker(1, 900, usage), false),
         (exit_2("no such file\n"), false),
         (unstarted(LaunchErrorKind::PermissionDenied), true),
         (unstarted(LaunchErrorKind::InvalidOption), true),
         (unstarted(LaunchErrorKind::LaunchFailed), false),
     ] {
-        let told = first_cause([&pod]).unwrap();
-        assert_eq!(told.permanent, permanent, "{}", told.message);
+        let reported = first_cause([&pod]).unwrap();
+        assert_eq!(reported.permanent, permanent, "{}", reported.message);
         // In a program that has worked before it has another cause, such as a file server.
         let always =
             matches!(&pod.training, Container::Terminated { report: Some(report), .. } if report.error.is_some());
         let later = first_cause([&ObservedPod { incarnation: 2, ..pod.clone() }]).unwrap();
-        let trained = but(pod.clone(), |report| report.progress = Some(Reached::default()));
+        let trained = with_report(pod.clone(), |report| report.progress = Some(LastProgress::default()));
         let trained = first_cause([&trained]).unwrap();
         assert_eq!(
             (later.permanent, trained.permanent),
             (permanent && always, permanent && always),
             "{}",
-            told.message
+            reported.message
         );
     }
 }
 
 /// Which worker of a gang is named, and why.
 #[test]
-fn the_first_cause_and_not_its_echo() {
+fn first_cause_is_preferred_over_its_echoes() {
     let root = |pods: &[ObservedPod]| {
         let cause = first_cause(pods.iter()).unwrap();
         (cause.worker.unwrap(), cause.reason.to_string())
     };
     let is = |worker: u32, reason: &str| (worker, reason.to_owned());
-    let bad = |index, millis| raised(told(index, millis, ""), "ValueError", "bad", millis - 100);
-    let timeout = |index, millis| said(told(index, millis, ""), ErrorPattern::NcclTimeout, WATCHDOG, millis - 100);
-    let nccl = |index, millis| raised(told(index, millis, ""), "DistBackendError", NCCL, millis - 100);
-    let by_signal = |index, millis, signal| but(told(index, millis, ""), |report| report.signal = Some(signal));
+    let bad = |index, millis| raised(failed_worker(index, millis, ""), "ValueError", "bad", millis - 100);
+    let timeout =
+        |index, millis| said(failed_worker(index, millis, ""), ErrorPattern::NcclTimeout, WATCHDOG, millis - 100);
+    let nccl = |index, millis| raised(failed_worker(index, millis, ""), "DistBackendError", NCCL, millis - 100);
+    let by_signal =
+        |index, millis, signal| with_report(failed_worker(index, millis, ""), |report| report.signal = Some(signal));
 
-    assert_eq!(root(&[told(0, 300, LOST), told(1, 900, BAD)]), is(1, "PythonException"), "though it ended later");
-    assert_eq!(root(&[told(0, 300, &paddle(-6)), bad(1, 900)]), is(1, "PythonException"), "gloo aborts the others");
-    assert_eq!(root(&[told(0, 800, BAD), told(1, 300, BAD)]), is(1, "PythonException"), "the earlier, by milliseconds");
     assert_eq!(
-        root(&[told(0, 300, LOST), told(1, 200, LOST)]),
+        root(&[failed_worker(0, 300, LOST), failed_worker(1, 900, BAD)]),
+        is(1, "PythonException"),
+        "though it ended later"
+    );
+    assert_eq!(
+        root(&[failed_worker(0, 300, &paddle(-6)), bad(1, 900)]),
+        is(1, "PythonException"),
+        "gloo aborts the others"
+    );
+    assert_eq!(
+        root(&[failed_worker(0, 800, BAD), failed_worker(1, 300, BAD)]),
+        is(1, "PythonException"),
+        "the earlier, by milliseconds"
+    );
+    assert_eq!(
+        root(&[failed_worker(0, 300, LOST), failed_worker(1, 200, LOST)]),
         is(1, "PythonException"),
         "the network, for all we know"
     );
     assert_eq!(
-        root(&[told(0, 300, "terminate called: gloo: broken pipe\n"), told(1, 900, "")]),
+        root(&[failed_worker(0, 300, "terminate called: gloo: broken pipe\n"), failed_worker(1, 900, "")]),
         is(1, "ExitCode"),
         "in any language"
     );
 
     // The Job controller deletes the worker that failed first, because the pod with the echo has ended before.
-    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, BAD), 20)]), is(1, "PythonException"));
-    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, LOST), 20)]), is(0, "PythonException"));
-    assert_eq!(root(&[told(0, 300, LOST), stopped(told(1, 900, "saving"), 20)]), is(0, "PythonException"));
+    assert_eq!(root(&[failed_worker(0, 300, LOST), stopped(failed_worker(1, 900, BAD), 20)]), is(1, "PythonException"));
+    assert_eq!(
+        root(&[failed_worker(0, 300, LOST), stopped(failed_worker(1, 900, LOST), 20)]),
+        is(0, "PythonException")
+    );
+    assert_eq!(
+        root(&[failed_worker(0, 300, LOST), stopped(failed_worker(1, 900, "saving"), 20)]),
+        is(0, "PythonException")
+    );
     let mut stopping = stopped(bad(1, 1900), 20);
     assert_eq!(
-        root(&[told(0, 300, LOST), stopping.clone()]),
+        root(&[failed_worker(0, 300, LOST), stopping.clone()]),
         is(0, "PythonException"),
         "raised for it was told to stop"
     );
-    stopping = but(stopping, |report| report.oom_kills = 1);
-    assert_eq!(root(&[told(0, 300, LOST), stopping]), is(1, "OOMKilled"));
+    stopping = with_report(stopping, |report| report.oom_kills = 1);
+    assert_eq!(root(&[failed_worker(0, 300, LOST), stopping]), is(1, "OOMKilled"));
     // mpiexec ends without a message, and stops the process that raised the exception.
-    let caught = |millis| but(bad(1, millis), |report| report.stopped_by = Some(15));
-    assert_eq!(root(&[told(0, 500, ""), caught(550)]), is(1, "PythonException"));
-    assert_eq!(root(&[told(0, 500, ""), caught(700)]), is(0, "ExitCode"), "raised for it was told to stop");
-    assert_eq!(root(&[told(0, 500, "the licence has expired"), caught(550)]), is(0, "ExitCode"));
-    let saving = but(told(1, 550, "saving"), |report| report.stopped_by = Some(15));
-    assert_eq!(root(&[told(0, 500, ""), saving]), is(0, "ExitCode"));
+    let caught = |millis| with_report(bad(1, millis), |report| report.stopped_by = Some(15));
+    assert_eq!(root(&[failed_worker(0, 500, ""), caught(550)]), is(1, "PythonException"));
+    assert_eq!(root(&[failed_worker(0, 500, ""), caught(700)]), is(0, "ExitCode"), "raised for it was told to stop");
+    assert_eq!(root(&[failed_worker(0, 500, "the licence has expired"), caught(550)]), is(0, "ExitCode"));
+    let saving = with_report(failed_worker(1, 550, "saving"), |report| report.stopped_by = Some(15));
+    assert_eq!(root(&[failed_worker(0, 500, ""), saving]), is(0, "ExitCode"));
     // Another client deletes the pod, and the other worker loses its peer.
-    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
-    assert_eq!(root(&[told(0, 900, LOST), stopped(told(1, 300, BAD), 20)]), is(1, "PodDeleted"));
-    assert_eq!(root(&[timeout(0, 900), stopped(told(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
+    assert_eq!(root(&[failed_worker(0, 900, LOST), stopped(failed_worker(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
+    assert_eq!(root(&[failed_worker(0, 900, LOST), stopped(failed_worker(1, 300, BAD), 20)]), is(1, "PodDeleted"));
+    assert_eq!(root(&[timeout(0, 900), stopped(failed_worker(1, 300, "saving"), 20)]), is(1, "PodDeleted"));
 
-    let killed = but(told(0, 300, LOST), |report| report.oom_kills = 1);
-    assert_eq!(root(&[killed, told(1, 900, LOST)]), is(0, "OOMKilled"), "the lost peer was one of its own ranks");
+    let killed = with_report(failed_worker(0, 300, LOST), |report| report.oom_kills = 1);
+    assert_eq!(
+        root(&[killed, failed_worker(1, 900, LOST)]),
+        is(0, "OOMKilled"),
+        "the lost peer was one of its own ranks"
+    );
 
     // A joint operation fails for all of its workers.
     assert_eq!(
-        root(&[nccl(0, 300), raised(told(1, 900, ""), "torch.OutOfMemoryError", OOM, 800)]),
+        root(&[nccl(0, 300), raised(failed_worker(1, 900, ""), "torch.OutOfMemoryError", OOM, 800)]),
         is(1, "CudaOutOfMemory")
     );
     assert_eq!(root(&[timeout(0, 300), by_signal(1, 900, 11)]), is(1, "Signal"));
-    assert_eq!(root(&[told(0, 200, LOST), timeout(1, 900)]), is(1, "NcclTimeout"), "it lost its peer by that");
+    assert_eq!(root(&[failed_worker(0, 200, LOST), timeout(1, 900)]), is(1, "NcclTimeout"), "it lost its peer by that");
     assert_eq!(root(&[nccl(0, 900), timeout(1, 300)]), is(1, "NcclTimeout"), "the network, for all we know");
     assert_eq!(
-        root(&[raised(told(0, 300, ""), "E", "NCCL error: remote process exited", 200), nccl(1, 900)]),
+        root(&[raised(failed_worker(0, 300, ""), "E", "NCCL error: remote process exited", 200), nccl(1, 900)]),
         is(1, "NcclError")
     );
 
@@ -525,45 +552,45 @@ fn the_first_cause_and_not_its_echo() {
 #[test]
 fn a_rank_that_fails_and_hangs_is_the_cause() {
     const MINUTES: i64 = 10 * 60_000;
-    let timed_out = said(told(0, MINUTES, ""), ErrorPattern::NcclTimeout, WATCHDOG, MINUTES - 500);
-    let hung = stopped(raised(told(1, MINUTES + 900, ""), "ValueError", "bad", 0), 20 + 600);
-    let progress = |millis| Reached { time: Some(after(millis)), ..Reached::default() };
+    let timed_out = said(failed_worker(0, MINUTES, ""), ErrorPattern::NcclTimeout, WATCHDOG, MINUTES - 500);
+    let hung = stopped(raised(failed_worker(1, MINUTES + 900, ""), "ValueError", "bad", 0), 20 + 600);
+    let progress = |millis| LastProgress { time: Some(after(millis)), ..LastProgress::default() };
     let root = |first: &ObservedPod, second: &ObservedPod| {
         let cause = first_cause([first, second]).unwrap();
         (cause.worker.unwrap(), cause.reason.to_string())
     };
-    let trained_until = |millis| but(timed_out.clone(), |report| report.progress = Some(progress(millis)));
+    let trained_until = |millis| with_report(timed_out.clone(), |report| report.progress = Some(progress(millis)));
     assert_eq!(root(&trained_until(100), &hung), (1, "PythonException".into()));
     assert_eq!(root(&trained_until(MINUTES / 2), &hung), (0, "NcclTimeout".into()), "the gang went on after it");
     assert_eq!(root(&timed_out, &hung), (0, "NcclTimeout".into()), "nobody knows");
-    let thread = but(hung.clone(), |report| report.exception.as_mut().unwrap().thread = Some("loader".into()));
+    let thread = with_report(hung.clone(), |report| report.exception.as_mut().unwrap().thread = Some("loader".into()));
     assert_eq!(root(&trained_until(100), &thread), (0, "NcclTimeout".into()));
     // Another client deletes the hung pod.
     let lost = raised(
-        told(0, MINUTES + 1900, ""),
+        failed_worker(0, MINUTES + 1900, ""),
         "RuntimeError",
         "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
         MINUTES + 1500,
     );
-    let lost = but(lost, |report| report.progress = Some(progress(100)));
+    let lost = with_report(lost, |report| report.progress = Some(progress(100)));
     assert_eq!(root(&lost, &hung), (1, "PythonException".into()));
 }
 
 #[test]
-fn a_gpu_that_breaks_counts_against_its_node_and_not_against_the_job() {
-    let broken = raised(told(1, 900, ""), "torch.AcceleratorError", ECC, 800);
+fn gpu_hardware_error_counts_as_disruption() {
+    let broken = raised(failed_worker(1, 900, ""), "torch.AcceleratorError", ECC, 800);
     // The others' collectives fail because of it, and one of them reports that sooner.
-    let echo = said(told(0, 300, ""), ErrorPattern::NcclTimeout, WATCHDOG, 200);
+    let echo = said(failed_worker(0, 300, ""), ErrorPattern::NcclTimeout, WATCHDOG, 200);
     let cause = first_cause([&echo, &broken]).unwrap();
     assert_eq!((cause.reason, cause.node.as_deref()), (Reason::GpuHardwareError, Some("node-1")));
     assert!(cause.disruption && !cause.permanent);
-    let own = raised(told(1, 900, ""), "RuntimeError", "CUDA error: device-side assert triggered", 800);
+    let own = raised(failed_worker(1, 900, ""), "RuntimeError", "CUDA error: device-side assert triggered", 800);
     assert!(!first_cause([&own]).unwrap().disruption);
 }
 
 #[test]
-fn a_library_that_one_node_lacks_is_not_for_ever() {
-    let lacks = |message: &str| raised(told(1, 900, ""), "ImportError", message, 800);
+fn library_missing_on_one_node_is_not_permanent() {
+    let lacks = |message: &str| raised(failed_worker(1, 900, ""), "ImportError", message, 800);
     let permanent = |pods: &[&ObservedPod]| {
         let cause = first_cause(pods.iter().copied()).unwrap();
         assert_eq!((cause.worker, cause.reason), (Some(1), Reason::ImportError));
@@ -573,59 +600,64 @@ fn a_library_that_one_node_lacks_is_not_for_ever() {
     assert!(!permanent(&[&lacks(driver)]));
     let module = lacks("cannot import name 'x' from 'y'");
     assert!(permanent(&[&module]));
-    let other = stopped(told(0, 950, "step 3\n"), 21);
+    let other = stopped(failed_worker(0, 950, "step 3\n"), 21);
     assert!(permanent(&[&module, &other]), "nobody has got any further");
-    let steps = but(other, |report| report.progress = Some(Reached { time: Some(after(100)), ..Reached::default() }));
+    let steps = with_report(other, |report| {
+        report.progress = Some(LastProgress { time: Some(after(100)), ..LastProgress::default() });
+    });
     assert!(!permanent(&[&module, &steps]));
 }
 
 /// A pod that failed for a reason given by its node, and its container.
-fn told_by_node(reason: &str, message: &str, training: Container) -> ObservedPod {
-    let words = Waiting { reason: reason.into(), message: message.into() };
+fn ended_by_node(reason: &str, message: &str, training: Container) -> ObservedPod {
+    let words = WaitingState { reason: reason.into(), message: message.into() };
     ObservedPod { ended: Some(false), pod_reason: Some(Box::new(words)), training, ..placed(1) }
 }
 
 #[test]
-fn a_caught_exception_is_not_what_ended_the_program() {
+fn caught_exception_is_not_the_cause() {
     const CAUGHT: &str = "ERROR:root:no fast attention\nTraceback (most recent call last):\n  File \"t.py\", line 1\nModuleNotFoundError: No module named 'flash_attn'\n";
-    let tells = |pod: ObservedPod| but(pod, |report| report.python_tells = true);
+    let reports = |pod: ObservedPod| with_report(pod, |report| report.python_tells = true);
     let all = |pod: &ObservedPod| {
         let cause = first_cause([pod]).unwrap();
         (cause.reason.to_string(), cause.permanent, cause.to_string())
     };
     // Observed: a program logs an exception that it caught, and dies of another cause.
-    let crashed = but(told(1, 900, CAUGHT), |report| (report.exit_code, report.signal) = (None, Some(11)));
-    for pod in [crashed.clone(), tells(crashed)] {
+    let crashed =
+        with_report(failed_worker(1, 900, CAUGHT), |report| (report.exit_code, report.signal) = (None, Some(11)));
+    for pod in [crashed.clone(), reports(crashed)] {
         let (reason, permanent, message) = all(&pod);
         assert_eq!((reason.as_str(), permanent), ("Signal", false), "{message}");
     }
-    let killed = told(1, 900, &format!("{CAUGHT}{}", torchrun(-11)));
+    let killed = failed_worker(1, 900, &format!("{CAUGHT}{}", torchrun(-11)));
     assert_eq!(all(&killed).0, "Signal");
     // An error read from stderr is never permanent if Python would have reported it.
-    let (reason, permanent, _) = all(&tells(told(1, 900, CAUGHT)));
+    let (reason, permanent, _) = all(&reports(failed_worker(1, 900, CAUGHT)));
     assert_eq!((reason.as_str(), permanent), ("ImportError", false), "it may have ended by sys.exit for that");
-    assert!(all(&told(1, 900, CAUGHT)).1, "its Python does not tell");
+    assert!(all(&failed_worker(1, 900, CAUGHT)).1, "its Python does not tell");
     // The exception was raised minutes ago, according to the time of its line.
-    for (tells, millis, reason) in [
+    for (reports, millis, reason) in [
         (true, -90_000, "ExitCode"),
         (true, -30_000, "ImportError"),
         (false, -90_000, "ImportError"),
         (false, -600_000, "ExitCode"),
     ] {
-        let pod = but(told(1, 900, CAUGHT), |report| {
-            (report.python_tells, report.line_time) = (tells, Some(after(millis)));
+        let pod = with_report(failed_worker(1, 900, CAUGHT), |report| {
+            (report.python_tells, report.line_time) = (reports, Some(after(millis)));
         });
-        let told = all(&pod);
-        assert_eq!(told.0, reason, "{millis}");
-        assert!(reason == "ImportError" || told.2.ends_with(": exit code 1"), "{}", told.2);
+        let reported = all(&pod);
+        assert_eq!(reported.0, reason, "{millis}");
+        assert!(reason == "ImportError" || reported.2.ends_with(": exit code 1"), "{}", reported.2);
     }
 }
 
 #[test]
-fn an_exception_of_a_helper_is_not_what_a_signal_ended() {
-    let crashed = || but(told(1, 900, "step 3\n"), |report| (report.exit_code, report.signal) = (None, Some(11)));
+fn helper_exception_is_not_the_cause_of_death_by_signal() {
+    let crashed = || {
+        with_report(failed_worker(1, 900, "step 3\n"), |report| (report.exit_code, report.signal) = (None, Some(11)))
+    };
     let by = |by_program| {
-        let pod = but(raised(crashed(), "ModuleNotFoundError", "No module named 'x'", 800), |report| {
+        let pod = with_report(raised(crashed(), "ModuleNotFoundError", "No module named 'x'", 800), |report| {
             report.exception.as_mut().unwrap().by_program = by_program;
         });
         let cause = first_cause([&pod]).unwrap();
@@ -634,14 +666,15 @@ fn an_exception_of_a_helper_is_not_what_a_signal_ended() {
     assert_eq!(by(Some(false)), ("Signal".into(), false));
     assert_eq!(by(Some(true)), ("ImportError".into(), false), "aborted by a library after it had raised");
     // An exception of a thread is not the program's.
-    let thread = but(raised(told(1, 900, ""), "ModuleNotFoundError", "No module named 'x'", 800), |report| {
-        report.exception.as_mut().unwrap().thread = Some("loader".into());
-    });
+    let thread =
+        with_report(raised(failed_worker(1, 900, ""), "ModuleNotFoundError", "No module named 'x'", 800), |report| {
+            report.exception.as_mut().unwrap().thread = Some("loader".into());
+        });
     assert!(!first_cause([&thread]).unwrap().permanent);
 }
 
 #[test]
-fn a_node_that_would_not_run_a_pod_is_nobodys_failure() {
+fn pod_rejected_by_node_counts_as_disruption() {
     for (reason, message) in [
         ("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to no healthy devices present"),
         ("OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu, requested: 4000"),
@@ -651,7 +684,7 @@ fn a_node_that_would_not_run_a_pod_is_nobodys_failure() {
         ("TopologyAffinityError", "Resources cannot be allocated with Topology locality"),
         ("Preempting", "Preempted in order to admit critical pod"),
     ] {
-        let cause = first_cause([&told_by_node(reason, message, Container::Waiting)]).unwrap();
+        let cause = first_cause([&ended_by_node(reason, message, Container::Waiting)]).unwrap();
         assert_eq!((cause.reason, cause.disruption), (Reason::NodeRejected, true), "{reason}");
         assert!(
             cause.message.ends_with(&format!("its node would not run it ({reason}: {message})")),
@@ -661,13 +694,13 @@ fn a_node_that_would_not_run_a_pod_is_nobodys_failure() {
         assert_eq!((cause.node.as_deref(), cause.time), (Some("node-1"), Some(at(0))));
     }
     // A pod that no node would run, a pod that ran already, and reasons of other components with the same name.
-    let sysctl = told_by_node("SysctlForbidden", "forbidden sysctl: kernel.x", Container::Waiting);
-    let deadline = told_by_node("DeadlineExceeded", "Pod was active on the node longer than", Container::Waiting);
+    let sysctl = ended_by_node("SysctlForbidden", "forbidden sysctl: kernel.x", Container::Waiting);
+    let deadline = ended_by_node("DeadlineExceeded", "Pod was active on the node longer than", Container::Waiting);
     let ran = ObservedPod {
-        pod_reason: Some(Box::new(Waiting { reason: "NodeAffinity".into(), ..Waiting::default() })),
-        ..told(1, 900, BAD)
+        pod_reason: Some(Box::new(WaitingState { reason: "NodeAffinity".into(), ..WaitingState::default() })),
+        ..failed_worker(1, 900, BAD)
     };
-    let out_of = told_by_node("OutOf", "", Container::Waiting);
+    let out_of = ended_by_node("OutOf", "", Container::Waiting);
     let no_word = ObservedPod { pod_reason: None, ..out_of.clone() };
     for (pod, reason) in [
         (sysctl, "SysctlForbidden"),
@@ -682,8 +715,8 @@ fn a_node_that_would_not_run_a_pod_is_nobodys_failure() {
 }
 
 #[test]
-fn storage_that_was_exceeded_is_named_and_a_node_short_of_it_is_not_blamed_on_the_job() {
-    let killed = || stopped(told(1, 900, "step 3\n"), 20).training;
+fn exceeded_storage_is_a_failure_and_node_pressure_a_disruption() {
+    let killed = || stopped(failed_worker(1, 900, "step 3\n"), 20).training;
     for (message, what) in [
         (
             "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Gi\". ",
@@ -699,7 +732,7 @@ fn storage_that_was_exceeded_is_named_and_a_node_short_of_it_is_not_blamed_on_th
         ),
     ] {
         // Its peer lost the connection, and ended in the same second.
-        let pods = [told_by_node("Evicted", message, killed()), told(0, 100, LOST)];
+        let pods = [ended_by_node("Evicted", message, killed()), failed_worker(0, 100, LOST)];
         let cause = first_cause(&pods).unwrap();
         assert_eq!((cause.worker, cause.reason, cause.disruption), (Some(1), Reason::StorageExceeded, false));
         assert!(cause.message.contains(what), "{}", cause.message);
@@ -718,13 +751,13 @@ fn storage_that_was_exceeded_is_named_and_a_node_short_of_it_is_not_blamed_on_th
         ("A volume named \"Usage of EmptyDir volume\" has the limit 1Gi", killed()),
         ("", killed()),
     ] {
-        let cause = first_cause([&told_by_node("Evicted", message, training)]).unwrap();
+        let cause = first_cause([&ended_by_node("Evicted", message, training)]).unwrap();
         assert_eq!((cause.reason, cause.disruption), (Reason::Evicted, true), "{message}");
     }
 }
 
 #[test]
-fn an_init_container_that_fails_is_named_with_its_words_and_its_time() {
+fn failed_init_container_is_named_with_message_and_time() {
     let failed = |exit_code: i32, reason: &str, message: Option<&str>| {
         let init = FailedInit {
             name: "fetch".into(),
@@ -754,16 +787,18 @@ fn an_init_container_that_fails_is_named_with_its_words_and_its_time() {
         );
     }
     // Its pod was created at second 0, and its peer failed before it.
-    let pods = [failed(3, "Error", None), told(0, 900, BAD)];
+    let pods = [failed(3, "Error", None), failed_worker(0, 900, BAD)];
     assert_eq!(first_cause(&pods).unwrap().worker, Some(0));
 }
 
 #[test]
-fn a_kill_for_lack_of_memory_has_figures_and_a_rank() {
+fn oom_kill_reports_limit_peak_and_rank() {
     use protocol::reason::Reason;
     use protocol::report::Memory;
     let memory = |limit, peak| Some(Memory { limit, peak, shared: None });
-    let killed = |stderr: &str, of| but(told(1, 900, stderr), |report| (report.oom_kills, report.memory) = (1, of));
+    let killed = |stderr: &str, of| {
+        with_report(failed_worker(1, 900, stderr), |report| (report.oom_kills, report.memory) = (1, of))
+    };
     let mebi = |n: u64| Some(n << 20);
     let words = "killed for using more memory than resources.limits.memory allows";
     for (pod, rank, what) in [
@@ -801,13 +836,18 @@ fn a_kill_for_lack_of_memory_has_figures_and_a_rank() {
 }
 
 #[test]
-fn a_connection_of_its_own_that_is_lost_is_no_echo() {
+fn connection_error_of_program_itself_is_not_an_echo() {
     let own = |index, millis| {
-        raised(told(index, millis, ""), "ConnectionResetError", "[Errno 104] Connection reset by peer", millis - 100)
+        raised(
+            failed_worker(index, millis, ""),
+            "ConnectionResetError",
+            "[Errno 104] Connection reset by peer",
+            millis - 100,
+        )
     };
     let lost = |index, millis| {
         raised(
-            told(index, millis, ""),
+            failed_worker(index, millis, ""),
             "RuntimeError",
             "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
             millis - 100,
@@ -818,21 +858,21 @@ fn a_connection_of_its_own_that_is_lost_is_no_echo() {
 
 /// The peer may be named in a later line of the message than the first.
 #[test]
-fn a_lost_peer_is_told_below_the_first_line() {
+fn lost_peer_is_detected_below_first_line() {
     let line =
         "xgboost.core.XGBoostError: [22:34:03] /workspace/src/collective/result.cc:83: [metric.cu:385|22:34:03]:";
     let more = "\n\n- [allreduce.cc:135|22:34:03]: Ring Allreduce failed.\n- [socket.h:79|22:34:03]: Poll error";
     let (class, first) = line.split_once(": ").unwrap();
     let stderr = format!("Traceback (most recent call last):\n  File \"t.py\", line 1\n{line}{more}\n");
-    let lost = raised(told(0, 300, &stderr), class, &format!("{first}{more}"), 200);
-    let bad = raised(told(1, 900, ""), "ValueError", "label 11", 400);
+    let lost = raised(failed_worker(0, 300, &stderr), class, &format!("{first}{more}"), 200);
+    let bad = raised(failed_worker(1, 900, ""), "ValueError", "label 11", 400);
     assert_eq!(first_cause(&[lost, bad]).unwrap().worker, Some(1));
 }
 
 /// The agent also looks for the cause, for itself and without any pod.
 #[test]
-fn a_cause_takes_no_pod() {
-    let ObservedPod { training, .. } = told(1, 900, BAD);
+fn first_cause_is_found_without_a_pod_object() {
+    let ObservedPod { training, .. } = failed_worker(1, 900, BAD);
     let facts = WorkerFacts {
         role: RoleName::WORKER,
         index: 1,
@@ -861,7 +901,7 @@ mod cut {
 
     /// The deciding facts of a message that the kubelet has truncated to these bytes.
     fn judged(message: &[u8]) -> Option<(String, Option<i32>, bool)> {
-        let mut pod = told(1, 900, "");
+        let mut pod = failed_worker(1, 900, "");
         let Container::Terminated { report, message: of_pod, .. } = &mut pod.training else { unreachable!() };
         let text = String::from_utf8_lossy(message).into_owned();
         *report = Report::parse(&text).map(Box::new);
@@ -874,16 +914,16 @@ mod cut {
         #![proptest_config(ProptestConfig::with_cases(10))]
         /// A message truncated at any place that has its reason also has its rank. Truncation never denies a retry.
         #[test]
-        fn anywhere(words in "(?s).{0,600}", tail in "(?s).{0,3000}", kind in 0..4, trained: bool, tells: bool) {
-            let plain = but(told(1, 900, &tail), |report| {
-                report.python_tells = tells;
-                report.progress = trained.then(|| Reached { step: Some(3.0), loss: Some(0.5), time: Some(after(0)), ..Reached::default() });
+        fn message_truncated_anywhere_keeps_rank_and_allows_retry(words in "(?s).{0,600}", tail in "(?s).{0,3000}", kind in 0..4, trained: bool, reports: bool) {
+            let plain = with_report(failed_worker(1, 900, &tail), |report| {
+                report.python_tells = reports;
+                report.progress = trained.then(|| LastProgress { step: Some(3.0), loss: Some(0.5), time: Some(after(0)), ..LastProgress::default() });
             });
             let pod = match kind {
                 0 => raised(plain, "ModuleNotFoundError", &format!("No module named {words}"), 800),
                 1 => raised(plain, "torch.OutOfMemoryError", &format!("CUDA out of memory. {words}"), 800),
                 2 => said(plain, ErrorPattern::NcclTimeout, WATCHDOG, 800),
-                _ => but(plain, |report| {
+                _ => with_report(plain, |report| {
                     report.error = Some(LaunchError { kind: LaunchErrorKind::PermissionDenied, message: words.clone() });
                 }),
             };
@@ -909,15 +949,15 @@ mod cut {
 
 /// A process that can't be ended blocks the next attempt in its pod, so it must be reported whatever else failed.
 #[test]
-fn an_unkillable_process_is_named_whatever_failed_first() {
-    let failed = raised(told(0, 900, ""), "ValueError", "bad shape", 100);
+fn unkillable_process_takes_precedence_as_cause() {
+    let failed = raised(failed_worker(0, 900, ""), "ValueError", "bad shape", 100);
     let left = |pod| {
-        but(pod, |report| {
+        with_report(pod, |report| {
             let text = "process 57 (python3, state D) outlived SIGKILL for 120 s".to_owned();
             report.unkillable = Some(Unkillable { time: at(1000), text });
         })
     };
-    for stuck in [told(1, 900, ""), raised(told(1, 900, ""), "ValueError", "bad shape", 50)] {
+    for stuck in [failed_worker(1, 900, ""), raised(failed_worker(1, 900, ""), "ValueError", "bad shape", 50)] {
         let cause = first_cause([&failed, &left(stuck)]).unwrap();
         assert_eq!((&cause.reason, cause.node.as_deref()), (&Reason::Unkillable, Some("node-1")));
         assert!(cause.disruption && !cause.permanent);

@@ -44,8 +44,8 @@ pub(super) fn end(attempt: u32) -> AttemptEnd {
 /// Any report of a leader, of any incarnation.
 pub(super) fn any_leader() -> impl Strategy<Value = Option<AgentAnswer>> {
     let phases = [GangPhase::Gathering, GangPhase::Running, GangPhase::Stopping, GangPhase::Over];
-    let told = (1..3u32, 0..6u32, 0..4usize, proptest::collection::vec((0..6u32, any::<bool>()), 0..3));
-    proptest::option::of(told.prop_map(move |(number, attempt, phase, ended)| {
+    let reported = (1..3u32, 0..6u32, 0..4usize, proptest::collection::vec((0..6u32, any::<bool>()), 0..3));
+    proptest::option::of(reported.prop_map(move |(number, attempt, phase, ended)| {
         let ended = ended.into_iter().map(|(attempt, disruption)| AttemptEnd { disruption, ..end(attempt) });
         leader(number, gang(attempt, phases[phase], ended.collect()))
     }))
@@ -61,7 +61,7 @@ fn left(index: u32, number: u32, second: i64, report: Report) -> ObservedPod {
 }
 
 #[test]
-fn an_attempt_that_ends_in_its_pods_is_filed_and_the_next_one_told() {
+fn attempt_ended_in_its_pods_is_recorded_and_next_one_reported() {
     let mut world = World::to_running();
     world.second = 25;
     let waits =
@@ -93,7 +93,7 @@ fn an_attempt_that_ends_in_its_pods_is_filed_and_the_next_one_told() {
 
 /// The restarted agent knows that it was killed, and its node knows the reason.
 #[test]
-fn a_kill_for_lack_of_memory_stands_on_the_pod_alone() {
+fn oom_kill_is_recognized_from_pod_status() {
     let killed = AttemptEnd {
         reason: Reason::Signal,
         message: "ended by SIGKILL, and nobody says by whom".into(),
@@ -114,7 +114,7 @@ fn a_kill_for_lack_of_memory_stands_on_the_pod_alone() {
 }
 
 #[test]
-fn attempts_that_nobody_saw_begin_are_all_told() {
+fn unobserved_attempts_are_all_reported() {
     let mut world = World::to_running();
     world.second = 90;
     let disrupted = AttemptEnd { disruption: true, reason: "not a word!".into(), worker: None, ..end(2) };
@@ -136,7 +136,7 @@ fn attempts_that_nobody_saw_begin_are_all_told() {
 }
 
 #[test]
-fn a_gang_that_forms_does_not_run_yet() {
+fn forming_gang_is_not_running_yet() {
     let mut world = World::to_running();
     world.spec.failure_policy.start_deadline_seconds = Some(60);
     world.spec.failure_policy.backoff_limit = Some(100);
@@ -167,7 +167,7 @@ fn a_gang_that_forms_does_not_run_yet() {
 }
 
 #[test]
-fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
+fn new_incarnation_after_lost_pods_knows_earlier_attempts() {
     let mut world = World::to_running();
     world.second = 50;
     world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![end(1)])));
@@ -216,7 +216,7 @@ fn pods_that_are_lost_make_an_incarnation_that_knows_of_the_attempts() {
 
 /// Pods that were replaced one by one stay known, and the gang that took others in is lost with all of its pods.
 #[test]
-fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
+fn replaced_pod_is_not_the_cause_of_a_later_attempts_end() {
     let mut world = World::to_running();
     world.second = 20;
     let loss = |second| Disruption {
@@ -243,12 +243,12 @@ fn a_loss_that_was_made_good_is_not_why_a_later_attempt_ends() {
     let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
     world.see(Some(failed), [lost(0, "pod-1-0", 41), lost(1, "second", 40)]);
     assert_eq!(reasons(&world.step()), ["Restarting"]);
-    let told = world.status.restarts.iter().map(|entry| (entry.attempt, entry.pod.as_deref(), entry.time));
-    assert_eq!(told.max(), Some((2, Some("x-training-1-second"), Some(at(40)))));
+    let reported = world.status.restarts.iter().map(|entry| (entry.attempt, entry.pod.as_deref(), entry.time));
+    assert_eq!(reported.max(), Some((2, Some("x-training-1-second"), Some(at(40)))));
 }
 
 #[test]
-fn an_attempt_that_has_ended_in_its_pods_is_judged_once() {
+fn attempt_ended_in_its_pods_is_judged_once() {
     let mut world = World::to_running();
     world.second = 25;
     world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![end(1)])));
@@ -268,7 +268,7 @@ fn an_attempt_that_has_ended_in_its_pods_is_judged_once() {
 }
 
 #[test]
-fn the_leader_has_the_last_word_on_further_attempts() {
+fn leader_decides_on_further_attempts() {
     let restarts = RestartHistory {
         judged: 4,
         failures: 2,
@@ -311,7 +311,7 @@ fn the_leader_has_the_last_word_on_further_attempts() {
 
 /// If a gang ends within the seconds between two queries, its leader's final report contains its past.
 #[test]
-fn a_restart_that_nobody_asked_about_is_told_at_the_end() {
+fn unpolled_restart_is_reported_from_final_report() {
     let report = |gang| Report { attempt: 2, exit_code: Some(0), gang: Some(gang), ..Report::default() };
     let counts = GangEnd { restarts: history(&[end(1)]), ..GangEnd::default() };
     let leads = GangEnd { ended: vec![end(1)], ..counts.clone() };
@@ -329,10 +329,10 @@ fn a_restart_that_nobody_asked_about_is_told_at_the_end() {
 }
 
 #[test]
-fn a_container_that_is_started_again_is_no_failure() {
+fn restarted_container_is_not_a_failure() {
     let mut world = World::to_running();
     world.spec.failure_policy.start_deadline_seconds = Some(60);
-    let back_off = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off 10s".into() };
+    let back_off = WaitingState { reason: "CrashLoopBackOff".into(), message: "back-off 10s".into() };
     let killed = ObservedPod { killed: Some("OOMKilled".into()), waiting: Some(Box::new(back_off)), ..placed(1, 1) };
     world.second = 5000;
     world.see(Some(job(1)), [killed]);
@@ -346,7 +346,7 @@ fn a_container_that_is_started_again_is_no_failure() {
 }
 
 #[test]
-fn a_job_that_a_queue_takes_back_after_attempts_of_its_own_is_made_anew() {
+fn preempted_job_with_earlier_attempts_is_recreated() {
     let mut world = World::to_running();
     world.second = 50;
     world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![end(1)])));
@@ -366,7 +366,7 @@ fn a_job_that_a_queue_takes_back_after_attempts_of_its_own_is_made_anew() {
 }
 
 #[test]
-fn numbers_beyond_belief_do_no_harm() {
+fn huge_attempt_numbers_do_not_overflow() {
     let mut world = World::to_running();
     let huge = GangStatus {
         restarts: RestartHistory {
@@ -390,7 +390,7 @@ fn numbers_beyond_belief_do_no_harm() {
 
 /// An agent ends within its deadlines whatever it runs. The wait for an agent that does not must end too.
 #[test]
-fn a_gang_that_does_not_stop_is_made_again() {
+fn gang_that_does_not_stop_is_recreated() {
     let mut world = World::to_running();
     let stops = GangStatus {
         waits_for: "worker 1, which is stopping".into(),
@@ -412,7 +412,7 @@ fn a_gang_that_does_not_stop_is_made_again() {
 
 /// Nothing else would explain why running workers don't find each other.
 #[test]
-fn a_proxy_is_named_where_a_gang_does_not_form() {
+fn mesh_proxy_is_named_when_gang_does_not_form() {
     let mut world = World::to_running();
     let waits =
         || GangStatus { waits_for: "worker 1, which has not come yet".into(), ..gang(0, GangPhase::Gathering, vec![]) };

@@ -11,7 +11,7 @@ fn saved(world: &mut World, second: i64) {
 
 /// Programs start at 5. The operator sees all of them run at 10, and worker 1 fails at 100.
 #[test]
-fn what_was_not_saved_is_lost() {
+fn time_since_last_checkpoint_is_lost() {
     for (checkpoint, lost) in [(None, 95), (Some(70), 30), (Some(2), 95), (Some(105), 0)] {
         let mut world = World::to_running();
         if let Some(second) = checkpoint {
@@ -27,7 +27,7 @@ fn what_was_not_saved_is_lost() {
 }
 
 #[test]
-fn a_job_that_has_ended_tells_its_share() {
+fn ended_job_reports_its_goodput() {
     let mut world = World::to_running();
     saved(&mut world, 80);
     world.fail(1, 100);
@@ -54,7 +54,7 @@ fn a_job_that_has_ended_tells_its_share() {
 }
 
 #[test]
-fn a_job_that_fails_for_good_has_lost_what_it_had_not_saved() {
+fn failed_job_loses_unsaved_time() {
     let mut world = World::to_running();
     world.spec.failure_policy.backoff_limit = Some(0);
     saved(&mut world, 55);

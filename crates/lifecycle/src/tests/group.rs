@@ -4,7 +4,7 @@ use super::*;
 use api::{GangScheduler, Scheduling};
 
 fn unschedulable(index: u32, message: &str) -> ObservedPod {
-    let words = Waiting { reason: "Unschedulable".into(), message: message.into() };
+    let words = WaitingState { reason: "Unschedulable".into(), message: message.into() };
     ObservedPod { unschedulable: Some(Box::new(words)), ..pod(index, 1) }
 }
 
@@ -20,7 +20,7 @@ const WAITS: &str = "pod group is unschedulable, waiting for minCount pods from 
 const NO_GPU: &str = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.";
 
 #[test]
-fn of_a_group_the_pod_is_quoted_that_finds_no_node() {
+fn unschedulable_pod_of_group_is_quoted() {
     let mut world = grouped();
     world.see(Some(job(1)), [unschedulable(0, WAITS), unschedulable(1, NO_GPU)]);
     world.step();
@@ -36,7 +36,7 @@ fn of_a_group_the_pod_is_quoted_that_finds_no_node() {
 }
 
 #[test]
-fn a_gang_scheduler_is_recommended_to_those_who_have_none() {
+fn gang_scheduler_is_recommended_if_none_is_set() {
     let held = |mut world: World| {
         world.see(Some(job(1)), [placed(0, 1), unschedulable(1, NO_GPU)]);
         world.step();
@@ -55,7 +55,7 @@ fn a_gang_scheduler_is_recommended_to_those_who_have_none() {
 
 /// The group is not watched, and some schedulers say nothing about pods whose group is gone.
 #[test]
-fn a_group_is_looked_at_while_a_worker_has_no_node() {
+fn pod_group_is_polled_while_a_worker_has_no_node() {
     let mut world = grouped();
     world.see(Some(job(1)), [placed(0, 1), pod(1, 1)]);
     let mut looks = Vec::new();
@@ -78,7 +78,7 @@ fn a_group_is_looked_at_while_a_worker_has_no_node() {
 }
 
 #[test]
-fn who_has_no_group_or_a_node_for_each_is_asked_for_nothing() {
+fn pod_group_is_not_polled_if_absent_or_fully_placed() {
     for (gang, second) in
         [(GangScheduler::None, placed(1, 1)), (GangScheduler::None, pod(1, 1)), (GangScheduler::Native, placed(1, 1))]
     {
@@ -92,14 +92,14 @@ fn who_has_no_group_or_a_node_for_each_is_asked_for_nothing() {
 }
 
 #[test]
-fn a_group_that_cannot_be_made_is_told_and_tried_again() {
+fn pod_group_creation_failure_is_reported_and_retried() {
     let blocked =
         Blocked { reason: Reason::GangSchedulerMissing, message: "the API server has no PodGroup".to_owned() };
     let mut world = grouped();
     world.children.blocked.insert(ChildKey::POD_GROUP, blocked.clone());
     assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
-    let told = ("False", "GangSchedulerMissing", "PodGroup: the API server has no PodGroup");
-    assert_eq!((world.condition("Scheduled"), world.status.state), (told, Some(State::Pending)));
+    let expected = ("False", "GangSchedulerMissing", "PodGroup: the API server has no PodGroup");
+    assert_eq!((world.condition("Scheduled"), world.status.state), (expected, Some(State::Pending)));
     world.children.blocked.clear();
     world.see(Some(job(1)), [running(0, 1), running(1, 1)]);
     world.step();

@@ -2,10 +2,10 @@
 
 use super::*;
 use ::gang::message::{Choice, Incarnation as Life, MemberId, Outcome, Time as Clock};
-use ::gang::policy::Ended;
+use ::gang::policy::EndedAttempt;
 use ::gang::{Exit, Gang, Input as Word, LeaderSetup, Memory, Order, Setup, Timing};
 use proptest::strategy::ValueTree;
-use protocol::report::{LaunchError, LaunchErrorKind, Reached, Report};
+use protocol::report::{LastProgress, LaunchError, LaunchErrorKind, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How an attempt may end.
@@ -100,7 +100,7 @@ impl Operator {
             signal: if is_first { signal } else { Some(15) },
             stopped_by: Some(15).filter(|_| !is_first || matches!(attempt.kind, Kind::Evicted)),
             error: error.filter(|_| is_first),
-            progress: attempt.step.map(|step| Reached { step: Some(step.into()), ..Reached::default() }),
+            progress: attempt.step.map(|step| LastProgress { step: Some(step.into()), ..LastProgress::default() }),
             ..Report::default()
         };
         let mut pod = ended(index, number, if is_first { code } else { 143 }, now);
@@ -136,7 +136,7 @@ impl Leader {
             deciding: BTreeSet::new(),
             was_larger: false,
             policy: plan.policy.failure.restart.clone(),
-            judge: |ended: &Ended| {
+            judge: |ended: &EndedAttempt| {
                 let report = ended.members.values().find_map(|member| Some(&member.end.as_ref()?.report));
                 serde_json::from_str(report.unwrap()).unwrap()
             },
@@ -246,7 +246,7 @@ fn leader_and_operator_judge_alike() {
             leader.end(number, *attempt, &end);
             let ended_at = leader.now;
             let next = attempts.get(at + 1).map_or(0, |next| next.checkpoint);
-            let told = match leader.start(next) {
+            let reported = match leader.start(next) {
                 Ok(started) => {
                     assert_eq!(started, number + 1);
                     Follows::Restart(i64::try_from(leader.now.since(ended_at).as_secs()).unwrap())
@@ -255,7 +255,7 @@ fn leader_and_operator_judge_alike() {
                 Err(_) if end.waits_for_word() && matches!(follows, Follows::Wait) => Follows::Wait,
                 Err(why) => Follows::Stop(why),
             };
-            assert_eq!(told, follows, "{policy:?}\n{:#?}", &attempts[..=at]);
+            assert_eq!(reported, follows, "{policy:?}\n{:#?}", &attempts[..=at]);
             judged += 1;
             *decided
                 .entry(match &follows {

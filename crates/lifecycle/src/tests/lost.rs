@@ -10,10 +10,10 @@ fn evicted(index: u32, second: i64) -> ObservedPod {
         message: "Eviction API: evicting".into(),
         time: Some(at(second)),
     };
-    ObservedPod { disruption: Some(Box::new(disruption)), ..told_to_end(index, second) }
+    ObservedPod { disruption: Some(Box::new(disruption)), ..asked_to_end(index, second) }
 }
 
-fn told_to_end(index: u32, second: i64) -> ObservedPod {
+fn asked_to_end(index: u32, second: i64) -> ObservedPod {
     ObservedPod { deletion: Some(at(second)), end_by: Some(at(second + 60)), tracked: true, ..running(index, 1) }
 }
 
@@ -44,7 +44,7 @@ fn led() -> World {
 }
 
 #[test]
-fn a_worker_that_goes_is_replaced_alone() {
+fn evicted_worker_is_replaced_individually() {
     for worker in 0..N {
         let mut world = led();
         world.see(Some(job(1)), [evicted(worker, 20)]);
@@ -72,10 +72,10 @@ fn a_worker_that_goes_is_replaced_alone() {
         world.second = 30;
         world.see(Some(job(1)), [new]);
         let mut again = leader(1, gang(2, GangPhase::Running, vec![left(worker)]));
-        let mut told = (*again.status).clone();
+        let mut expected = (*again.status).clone();
         // The leader has another pod if the leader's own pod went.
-        told.pod_uid = told.pod_uid.map(|uid| if worker == 0 { "new".to_owned() } else { uid });
-        again.status = told.into();
+        expected.pod_uid = expected.pod_uid.map(|uid| if worker == 0 { "new".to_owned() } else { uid });
+        again.status = expected.into();
         world.agent = Some(again);
         assert_eq!(reasons(&world.step()), ["Restarting", "Started"]);
         assert_eq!((world.status.state, world.status.attempt), (Some(State::Running), Some(2)));
@@ -94,7 +94,7 @@ fn a_worker_that_goes_is_replaced_alone() {
 
 /// Between the mark and the deletion there is no failure, even if a drain has deleted another pod already.
 #[test]
-fn who_evicts_marks_a_pod_before_it_is_deleted() {
+fn eviction_mark_in_led_gang_waits_for_pod_deletion() {
     let marked = |index| ObservedPod { deletion: None, end_by: None, ..evicted(index, 20) };
     let mut world = led();
     world.see(Some(job(1)), [marked(1)]);
@@ -111,9 +111,9 @@ fn who_evicts_marks_a_pod_before_it_is_deleted() {
 
 /// A `kubectl delete pod` by another client. For the gang that is a disruption, and its reason stays `PodDeleted`.
 #[test]
-fn a_deleted_worker_is_replaced_alone() {
+fn deleted_worker_is_replaced_individually() {
     let mut world = led();
-    world.see(Some(job(1)), [told_to_end(1, 20)]);
+    world.see(Some(job(1)), [asked_to_end(1, 20)]);
     assert_eq!(world.step().actions, [Action::Ensure, release(1, false)]);
     assert_eq!(world.condition("Restarting").1, "PodDeleted");
     assert!(world.status.restarts[0].disruption, "the leader counts it so");
@@ -121,9 +121,9 @@ fn a_deleted_worker_is_replaced_alone() {
 
 /// The leader knows that a pod was asked to stop, but not the sender. The pod itself shows that it was no eviction.
 #[test]
-fn a_deleted_pod_is_no_eviction_although_the_leader_takes_it_for_one() {
-    for (deleted, told, disruptions) in
-        [(told_to_end as fn(u32, i64) -> ObservedPod, "PodDeleted", None), (evicted, "Evicted", Some(1))]
+fn deleted_pod_is_not_an_eviction_despite_leader_report() {
+    for (deleted, expected, disruptions) in
+        [(asked_to_end as fn(u32, i64) -> ObservedPod, "PodDeleted", None), (evicted, "Evicted", Some(1))]
     {
         let mut world = led();
         world.see(Some(job(1)), [deleted(0, 20), deleted(1, 20)]);
@@ -138,12 +138,12 @@ fn a_deleted_pod_is_no_eviction_although_the_leader_takes_it_for_one() {
         };
         world.see(Some(failed), [end(0), end(1)]);
         world.step();
-        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (told, disruptions));
+        assert_eq!((world.status.restarts[0].reason.as_str(), world.status.disruption_count), (expected, disruptions));
     }
 }
 
 #[test]
-fn of_a_gang_that_does_not_stay_nobody_is_replaced() {
+fn no_pod_of_ending_gang_is_replaced() {
     let releases = |world: &mut World| {
         let releases = |action: &&Action| matches!(action, Action::ReleasePod { .. });
         world.step().actions.iter().filter(releases).count()
@@ -176,7 +176,7 @@ fn of_a_gang_that_does_not_stay_nobody_is_replaced() {
 }
 
 #[test]
-fn a_worker_on_a_silent_node_is_given_up_in_time() {
+fn worker_on_silent_node_is_released_after_node_lost_seconds() {
     let mut world = led();
     world.spec.failure_policy.node_lost_seconds = Some(90);
     world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![])));
@@ -206,7 +206,7 @@ fn a_worker_on_a_silent_node_is_given_up_in_time() {
 
 /// The kubelet of a node may be silent while the programs on it continue.
 #[test]
-fn who_is_heard_by_the_gang_is_not_lost() {
+fn worker_connected_to_gang_is_not_lost() {
     let mut world = led();
     world.second = 500;
     world.see(Some(job(1)), [silent(1, 50)]);
@@ -223,7 +223,7 @@ fn who_is_heard_by_the_gang_is_not_lost() {
 
 /// Programs that were cut off together may still run, and write.
 #[test]
-fn where_all_are_silent_nobody_is_given_up() {
+fn no_worker_is_released_when_all_are_silent() {
     let mut world = led();
     world.agent = None;
     world.second = 500;
@@ -238,7 +238,7 @@ fn where_all_are_silent_nobody_is_given_up() {
 
 /// The conditions of a lost node's pods say why the pods went, even if a later look shows only their deletion.
 #[test]
-fn that_a_pod_is_deleted_hides_nothing_that_befell_it() {
+fn pod_deletion_does_not_hide_node_loss() {
     for worker in 0..N {
         let mut world = led();
         world.second = 500;
@@ -247,7 +247,7 @@ fn that_a_pod_is_deleted_hides_nothing_that_befell_it() {
         assert!(world.step().actions.contains(&release(1, true)));
         assert_eq!(world.status.restarts[0].reason, Reason::NodeLost);
         // The same pod, or another pod of that node.
-        let gone = ObservedPod { gone: worker == 1, ..told_to_end(worker, 500) };
+        let gone = ObservedPod { gone: worker == 1, ..asked_to_end(worker, 500) };
         world.see(Some(job(1)), [running(1, 1), gone]);
         world.step();
         assert_eq!(world.status.restarts[0].reason, Reason::NodeLost, "worker {worker}");
@@ -256,11 +256,11 @@ fn that_a_pod_is_deleted_hides_nothing_that_befell_it() {
 
 /// Whatever the job does meanwhile, the wait for a pod that was asked to end on a lost node would never end.
 #[test]
-fn a_lost_node_holds_up_no_end() {
+fn lost_node_does_not_block_suspension() {
     let mut world = led();
     world.second = 70;
     let stuck = ObservedPod { deletion: Some(at(20)), tracked: false, ..silent(1, 50) };
-    world.see(Some(job(1)), [stuck, told_to_end(0, 20)]);
+    world.see(Some(job(1)), [stuck, asked_to_end(0, 20)]);
     world.spec.suspend = true;
     world.agent = None;
     assert!(world.step().actions.contains(&release(1, true)));
@@ -268,13 +268,13 @@ fn a_lost_node_holds_up_no_end() {
 
 /// The kernel does not let a container end before the processes in it, so its node would never report an end.
 #[test]
-fn a_pod_that_its_agent_has_given_up_is_replaced() {
+fn pod_given_up_by_its_agent_is_replaced() {
     for worker in 0..N {
         let mut world = led();
         let what = "process 57 (python3, state D) outlived SIGKILL for 120 s";
-        let told =
+        let expected =
             AttemptEnd { reason: Reason::Unkillable, message: what.to_owned(), exit_code: Some(1), ..left(worker) };
-        world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![told])));
+        world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![expected])));
         world.second = 25;
         assert_eq!(world.step().actions, [Action::Ensure], "it may end by itself");
         let words = format!("worker {worker} (pod x-training-{worker}-abcde, node node-{worker}): {what}");
@@ -294,10 +294,10 @@ fn a_pod_that_its_agent_has_given_up_is_replaced() {
 
 /// This holds even if no other worker is left to take the new one in.
 #[test]
-fn a_gang_that_was_given_up_follows_in_new_pods() {
+fn abandoned_gang_is_recreated_in_new_pods() {
     let mut world = led();
-    let told = AttemptEnd { reason: Reason::Unkillable, message: "process 57".into(), ..left(0) };
-    world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![told])));
+    let expected = AttemptEnd { reason: Reason::Unkillable, message: "process 57".into(), ..left(0) };
+    world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![expected])));
     world.second = 25;
     world.step();
     world.second = 60;

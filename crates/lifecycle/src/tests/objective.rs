@@ -49,9 +49,9 @@ fn left(index: u32, incarnation: u32, exit_code: i32, objective: Option<&Objecti
 }
 
 /// The count, the last and best readings, and the rungs.
-type Told = (u64, Option<Measurement>, Option<Measurement>, Vec<(i64, f64)>);
+type Recorded = (u64, Option<Measurement>, Option<Measurement>, Vec<(i64, f64)>);
 
-fn told(world: &World) -> Told {
+fn recorded(world: &World) -> Recorded {
     let objective = world.status.objective.as_ref().unwrap();
     let rungs = objective.rungs.iter().map(|rung| (rung.step, rung.value)).collect();
     (objective.count, objective.last, objective.best, rungs)
@@ -63,22 +63,22 @@ fn reading(value: f64, step: i64) -> Option<Measurement> {
 }
 
 #[test]
-fn the_last_words_have_what_no_answer_had() {
+fn final_report_adds_unpolled_readings() {
     let mut world = to_running();
     world.agent = Some(answer(1, records(1, 1, &[(5.0, 10)])));
     world.step();
-    assert_eq!(told(&world), (1, reading(5.0, 10), reading(5.0, 10), vec![(10, 5.0)]));
+    assert_eq!(recorded(&world), (1, reading(5.0, 10), reading(5.0, 10), vec![(10, 5.0)]));
     let all = records(1, 1, &[(5.0, 10), (3.0, 20), (4.0, 50)]);
     world.see(Some(job(1)), [left(0, 1, 0, Some(&all)), left(1, 1, 0, Some(&records(2, 1, &[(1.0, 10)])))]);
     world.step();
     assert_eq!(world.status.state, Some(State::Completed));
-    assert_eq!(told(&world), (3, reading(4.0, 50), reading(3.0, 20), vec![(10, 5.0), (20, 3.0), (50, 4.0)]));
+    assert_eq!(recorded(&world), (3, reading(4.0, 50), reading(3.0, 20), vec![(10, 5.0), (20, 3.0), (50, 4.0)]));
 }
 
 #[test]
-fn a_job_without_a_reading_says_so() {
+fn objective_without_readings_has_count_zero() {
     let mut world = to_running();
-    assert_eq!(told(&world), (0, None, None, vec![]));
+    assert_eq!(recorded(&world), (0, None, None, vec![]));
     let mut records = ObjectiveStatus::begin(None, 1);
     records.note_reported(["loss".to_owned()].iter());
     world.see(Some(job(1)), [left(0, 1, 0, Some(&records)), left(1, 1, 0, None)]);
@@ -97,16 +97,16 @@ fn a_job_without_a_reading_says_so() {
 }
 
 #[test]
-fn another_member_reports_where_the_first_worker_does_not() {
+fn objective_falls_back_to_readings_of_another_member() {
     let silent = &ObjectiveStatus::begin(None, 1);
     let readings = &records(2, 1, &[(1.0, 10)]);
     let mut world = to_running();
     world.see(Some(job(1)), [running(0, 1), left(1, 1, 0, Some(readings))]);
     world.step();
-    assert_eq!(told(&world).0, 0, "the first worker may still report it");
+    assert_eq!(recorded(&world).0, 0, "the first worker may still report it");
     world.see(Some(job(1)), [left(0, 1, 0, Some(silent)), left(1, 1, 0, Some(readings))]);
     world.step();
-    assert_eq!(told(&world), (1, reading(1.0, 10), reading(1.0, 10), vec![(10, 1.0)]));
+    assert_eq!(recorded(&world), (1, reading(1.0, 10), reading(1.0, 10), vec![(10, 1.0)]));
     // The other worker has answered before.
     let mut world = to_running();
     world.agent = Some(answer(1, records(2, 1, &[(2.0, 10)])));
@@ -114,7 +114,7 @@ fn another_member_reports_where_the_first_worker_does_not() {
     let more = records(2, 1, &[(2.0, 10), (1.0, 20)]);
     world.see(Some(job(1)), [running(0, 1), left(1, 1, 0, Some(&more))]);
     world.step();
-    assert_eq!(told(&world).0, 2);
+    assert_eq!(recorded(&world).0, 2);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn readings_of_all_attempts_add_up() {
     let first = records(1, 1, &[(5.0, 10), (3.0, 20)]);
     world.see(Some(job(1)), [left(0, 1, 1, Some(&first)), running(1, 1)]);
     world.step();
-    assert_eq!(told(&world).0, 2);
+    assert_eq!(recorded(&world).0, 2);
     world.see(None, []);
     for _ in 0..3 {
         world.second += 60;
@@ -135,7 +135,7 @@ fn readings_of_all_attempts_add_up() {
     world.step();
     world.step();
     assert_eq!(world.status.attempt, Some(2));
-    assert_eq!(told(&world), (5, reading(3.5, 40), reading(3.0, 20), vec![(10, 5.0), (20, 3.0), (40, 3.5)]));
+    assert_eq!(recorded(&world), (5, reading(3.5, 40), reading(3.0, 20), vec![(10, 5.0), (20, 3.0), (40, 3.5)]));
 }
 
 /// The watch of Jobs may be ahead of the watch of pods.
@@ -148,7 +148,7 @@ fn a_job_is_not_completed_before_its_last_reading_is_seen() {
     assert_eq!(world.status.state, Some(State::Running));
     world.see(Some(done), [left(0, 1, 0, Some(&records(1, 1, &[(5.0, 10)]))), running(1, 1)]);
     world.step();
-    assert_eq!((world.status.state, told(&world).0), (Some(State::Completed), 1));
+    assert_eq!((world.status.state, recorded(&world).0), (Some(State::Completed), 1));
     // The pod is gone, and its readings with it.
     let mut world = to_running();
     world.see(
@@ -156,5 +156,5 @@ fn a_job_is_not_completed_before_its_last_reading_is_seen() {
         [ObservedPod { gone: true, ..running(0, 1) }, running(1, 1)],
     );
     world.step();
-    assert_eq!((world.status.state, told(&world).0), (Some(State::Completed), 0));
+    assert_eq!((world.status.state, recorded(&world).0), (Some(State::Completed), 0));
 }

@@ -86,7 +86,7 @@ fn a_job_is_completed_once_its_result_is_published() {
 
 /// A lost node or a deleted Job does not restart a training that has succeeded.
 #[test]
-fn what_has_succeeded_is_published_without_its_pods() {
+fn succeeded_job_is_published_without_its_pods() {
     let mut world = succeeded();
     world.children.jobs.clear();
     world.children.pods.clear();
@@ -98,7 +98,7 @@ fn what_has_succeeded_is_published_without_its_pods() {
 }
 
 #[test]
-fn a_suspension_does_not_hold_up_the_publication() {
+fn suspension_does_not_delay_publication() {
     let mut world = succeeded();
     world.spec.suspend = true;
     assert_eq!(world.step().actions, [Action::Ensure, CREATE]);
@@ -121,7 +121,7 @@ fn the_publication_waits_for_the_last_pod() {
 }
 
 #[test]
-fn a_result_that_is_refused_fails_the_job_and_a_restart_publishes_it_again() {
+fn refused_result_fails_job_and_restart_publishes_again() {
     let mut world = succeeded();
     world.step();
     said(&mut world, false, refused(LaunchErrorKind::ContentRefused));
@@ -151,7 +151,7 @@ fn a_result_that_is_refused_fails_the_job_and_a_restart_publishes_it_again() {
 }
 
 #[test]
-fn a_store_that_is_away_is_asked_again() {
+fn unavailable_store_is_retried() {
     let mut world = succeeded();
     world.step();
     said(&mut world, false, refused(LaunchErrorKind::ContentUnavailable));
@@ -166,7 +166,7 @@ fn a_store_that_is_away_is_asked_again() {
 
 /// The final report of another Job says where the result is.
 #[test]
-fn a_publication_whose_last_words_are_lost_is_made_again() {
+fn publication_with_lost_final_report_is_repeated() {
     let mut world = succeeded();
     world.step();
     world.children.upkeep = Some(upkeep(Upkeep::Publish, Some(true)));
@@ -190,7 +190,7 @@ fn checkpoints_are_copied_after_the_publication() {
 }
 
 #[test]
-fn progress_of_a_publication_follows_that_of_the_program() {
+fn publication_progress_is_appended_to_program_progress() {
     let mut world = succeeded();
     world.status.progress = Some("100%".to_owned());
     world.step();

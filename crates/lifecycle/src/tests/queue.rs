@@ -56,7 +56,7 @@ fn to_running() -> World {
 
 /// The operator may die after each write. The next one finds what remains to be done.
 #[test]
-fn it_waits_and_starts_as_one() {
+fn queued_gang_waits_and_starts_as_one() {
     let mut world = world();
     assert_eq!(world.step().actions, [Action::Ensure, create(1)]);
     jobs(&mut world, true, true);
@@ -77,14 +77,14 @@ fn it_waits_and_starts_as_one() {
     assert_eq!(world.status.state, Some(State::Pending));
     jobs(&mut world, false, false);
     pods(&mut world, running);
-    let told = world.step();
-    assert_eq!(told.actions, [Action::Ensure, Action::UpdateWorkload(GangState::Runs)]);
+    let reported = world.step();
+    assert_eq!(reported.actions, [Action::Ensure, Action::UpdateWorkload(GangState::Runs)]);
     assert_eq!(world.status.state, Some(State::Running));
 }
 
 /// Pods that are stopped for that are no failures, and the reserved quota is given back when no pod uses it.
 #[test]
-fn it_is_preempted_as_one_and_counted_as_nothing() {
+fn preempted_gang_stops_as_one_and_spends_no_budget() {
     let mut world = to_running();
     let evicted = ObservedWorkload { evicted: true, reserved: true, words: "preempted".into(), ..workload() };
     world.children.workload = Some(evicted);
@@ -102,7 +102,7 @@ fn it_is_preempted_as_one_and_counted_as_nothing() {
 
 /// A deleted Workload is created again, and no Job runs without one.
 #[test]
-fn nothing_runs_without_a_workload() {
+fn jobs_are_held_without_a_workload() {
     let mut world = to_running();
     world.children.workload = None;
     let actions = world.step().actions;
@@ -111,7 +111,7 @@ fn nothing_runs_without_a_workload() {
 
 /// A new leader reconciles before it has listed the Workloads, whose watch begins with the first gang that needs one.
 #[test]
-fn a_gang_runs_on_until_workloads_are_listed() {
+fn gang_keeps_running_until_workloads_are_listed() {
     let mut world = to_running();
     world.children.workload = None;
     world.children.workloads_unlisted = true;
@@ -129,15 +129,15 @@ fn a_gang_runs_on_until_workloads_are_listed() {
 }
 
 #[test]
-fn kueue_is_told_of_the_end_and_left_when_suspended() {
+fn workload_is_finished_at_end_and_deleted_on_suspension() {
     let mut world = to_running();
     pods(&mut world, |index, attempt| ended(index, attempt, 0, 20));
     world.step();
     assert_eq!(world.status.state, Some(State::Completed));
-    let told = Action::UpdateWorkload(GangState::Ended { succeeded: true });
-    assert!(world.step().actions.contains(&told));
+    let reported = Action::UpdateWorkload(GangState::Ended { succeeded: true });
+    assert!(world.step().actions.contains(&reported));
     world.children.workload = Some(ObservedWorkload { finished: true, ..workload() });
-    assert!(!world.step().actions.contains(&told));
+    assert!(!world.step().actions.contains(&reported));
 
     let mut world = to_running();
     world.spec.suspend = true;
@@ -150,7 +150,7 @@ fn kueue_is_told_of_the_end_and_left_when_suspended() {
 
 /// Kueue itself suspends and resumes a gang that consists of workers alone.
 #[test]
-fn workers_alone_have_no_workload() {
+fn gang_of_workers_only_has_no_workload() {
     let mut world = world();
     world.spec.roles.clear();
     assert_eq!(world.plan().gang.queue, None);

@@ -57,7 +57,7 @@ fn to_running() -> World {
 }
 
 /// The Jobs that are to be deleted.
-pub(super) fn deleted(verdict: &Verdict) -> Vec<&str> {
+pub(super) fn deleted(verdict: &Decision) -> Vec<&str> {
     let mut names = Vec::new();
     for action in &verdict.actions {
         if let Action::DeleteJob { name, .. } | Action::EndJob { name, .. } = action {
@@ -68,7 +68,7 @@ pub(super) fn deleted(verdict: &Verdict) -> Vec<&str> {
 }
 
 #[test]
-fn it_runs_when_all_roles_do() {
+fn job_runs_when_all_roles_run() {
     let mut world = world();
     let first = world.step();
     assert_eq!(first.actions, [Action::Ensure, create(1)]);
@@ -96,7 +96,7 @@ fn it_runs_when_all_roles_do() {
 }
 
 #[test]
-fn it_is_done_when_the_role_is_that_decides() {
+fn job_completes_when_deciding_role_succeeds() {
     let mut world = to_running();
     world.second = 60;
     see(&mut world, jobs(1), [of_role(CHIEF, ended(0, 1, 0, 59))]);
@@ -111,7 +111,7 @@ fn it_is_done_when_the_role_is_that_decides() {
 
 /// An agent that does not hear how the gang ended holds its pod no longer than a side-car does.
 #[test]
-fn what_does_not_end_by_itself_is_ended() {
+fn role_that_does_not_end_by_itself_is_deleted() {
     let mut world = to_running();
     world.second = 60;
     see(&mut world, jobs(1), [of_role(CHIEF, ended(0, 1, 0, 59)), ended(0, 1, 0, 60), ended(1, 1, 0, 60)]);
@@ -123,7 +123,7 @@ fn what_does_not_end_by_itself_is_ended() {
 }
 
 #[test]
-fn the_failure_of_any_role_is_the_gangs() {
+fn failure_of_any_role_fails_the_gang() {
     let mut world = to_running();
     world.second = 20;
     let failed = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "it has".into())), ..job_of(PS, 1) };
@@ -148,7 +148,7 @@ fn the_failure_of_any_role_is_the_gangs() {
 }
 
 #[test]
-fn all_that_end_together_are_judged_at_once() {
+fn roles_that_fail_together_are_judged_together() {
     let mut world = to_running();
     world.second = 20;
     let failed =
@@ -163,7 +163,7 @@ fn all_that_end_together_are_judged_at_once() {
 }
 
 #[test]
-fn a_job_of_a_role_that_somebody_deletes_is_a_disruption() {
+fn deleted_role_job_counts_as_disruption() {
     let mut world = to_running();
     see(&mut world, [job_of(CHIEF, 1), job_of(RoleName::WORKER, 1)], []);
     world.second = 20;
@@ -175,7 +175,7 @@ fn a_job_of_a_role_that_somebody_deletes_is_a_disruption() {
 }
 
 #[test]
-fn what_is_half_made_goes_when_it_is_suspended() {
+fn partially_created_gang_is_deleted_on_suspension() {
     let mut world = world();
     world.step();
     see(&mut world, [job_of(CHIEF, 1)], [of_role(CHIEF, placed(0, 1))]);
@@ -189,16 +189,16 @@ fn what_is_half_made_goes_when_it_is_suspended() {
 }
 
 #[test]
-fn the_leader_tells_of_a_member_of_any_role() {
+fn leader_reports_failure_in_any_role() {
     let mut world = to_running();
-    let told = AttemptEnd {
+    let reported = AttemptEnd {
         role: PS,
         worker: Some(0),
         time: Some(at(20)),
         ..AttemptEnd::new(1, Reason::PythonException, "ValueError: bad")
     };
     world.second = 21;
-    world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![told])));
+    world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![reported])));
     world.step();
     let entry = &world.status.restarts[0];
     assert_eq!((entry.role, entry.pod.as_deref()), (PS, Some("x-ps-0-abcde")));
@@ -207,7 +207,7 @@ fn the_leader_tells_of_a_member_of_any_role() {
 }
 
 #[test]
-fn a_pod_of_a_role_that_goes_is_replaced_while_its_gang_stays() {
+fn role_pod_is_replaced_while_its_gang_stays() {
     let mut world = to_running();
     world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![])));
     world.second = 20;
@@ -231,7 +231,7 @@ fn a_pod_of_a_role_that_goes_is_replaced_while_its_gang_stays() {
 
 /// The operator was too late to remove a pod from the count, and a failed Job creates no more pods.
 #[test]
-fn of_a_job_that_has_failed_no_pod_is_replaced() {
+fn no_pod_of_failed_role_job_is_replaced() {
     let mut world = to_running();
     world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![])));
     world.second = 20;
@@ -257,7 +257,7 @@ fn of_a_job_that_has_failed_no_pod_is_replaced() {
 
 /// The pods of the other roles stay alive, and do not say why.
 #[test]
-fn a_role_of_which_no_pod_is_left_has_lost_them() {
+fn failed_role_without_pods_counts_as_pods_lost() {
     let mut world = to_running();
     world.children.pods.retain(|_, pod| pod.role != PS);
     let failed = jobs(1).map(|job| match job.role == PS {
@@ -275,7 +275,7 @@ fn a_role_of_which_no_pod_is_left_has_lost_them() {
 }
 
 #[test]
-fn whoever_misses_a_job_looks_again() {
+fn missing_role_job_is_detected() {
     let mut world = to_running();
     assert!(!misses_job(&world.plan(), &world.status, &world.children));
     see(&mut world, [job_of(CHIEF, 1), job_of(RoleName::WORKER, 1)], []);
@@ -283,7 +283,7 @@ fn whoever_misses_a_job_looks_again() {
 }
 
 #[test]
-fn a_job_made_smaller_by_another_client_is_named() {
+fn job_scaled_down_by_another_client_is_reported() {
     let mut world = to_running();
     see(&mut world, jobs(1).map(|job| ObservedJob { parallelism: Some(1), ..job }), []);
     world.step();

@@ -12,7 +12,7 @@ fn with(rules: Value, policy: Value) -> World {
 }
 
 #[test]
-fn a_failure_that_is_ignored_spends_no_budget() {
+fn ignored_failure_spends_no_budget() {
     let rules = json!([{ "exitCodes": [1], "action": "Ignore" }]);
     let mut world = with(rules, json!({ "backoffLimit": 0 }));
     let verdict = world.fail(1, 60);
@@ -29,7 +29,7 @@ fn a_failure_that_is_ignored_spends_no_budget() {
 }
 
 #[test]
-fn a_rule_ends_the_job_whatever_is_left_of_its_budget() {
+fn fail_rule_ends_job_regardless_of_budget() {
     let rules = json!([{ "reasons": ["OOMKilled"], "action": "Ignore" }, { "exitCodes": [1], "action": "Fail" }]);
     let mut world = with(rules, json!({ "restartPolicy": "Always" }));
     world.fail(1, 60);
@@ -40,7 +40,7 @@ fn a_rule_ends_the_job_whatever_is_left_of_its_budget() {
 }
 
 #[test]
-fn a_rule_tries_again_what_could_not_help() {
+fn restart_rule_retries_permanent_failure() {
     let rules = json!([{ "reasons": ["CommandNotFound"], "action": "Restart" }]);
     for (limit, attempt, state) in [(1, 2, State::Initializing), (0, 1, State::Failed)] {
         let mut world = with(rules.clone(), json!({ "backoffLimit": limit }));
@@ -63,7 +63,7 @@ fn a_rule_tries_again_what_could_not_help() {
 
 /// By then the leader has decided, and later findings of the operator do not change its decision.
 #[test]
-fn what_the_leader_has_decided_is_told_as_it_was_decided() {
+fn leader_decision_is_not_overridden_by_operator() {
     let rules = json!([{ "reasons": ["PythonException"], "action": "Fail" }]);
     let mut world = with(rules, json!({}));
     let ended = AttemptEnd { rule: Some(3), disruption: true, ..super::gang::end(1) };
@@ -75,5 +75,5 @@ fn what_the_leader_has_decided_is_told_as_it_was_decided() {
 }
 
 fn plan_of(world: &World) -> plan::Plan {
-    plan::resolve(&TrainingJob::new("x", world.spec.clone()), &Runtime::default()).plan
+    plan::resolve(&TrainingJob::new("x", world.spec.clone()), &OperatorInfo::default()).plan
 }

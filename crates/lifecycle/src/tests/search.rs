@@ -5,7 +5,7 @@ use super::*;
 const WHY: &str = "loss ranked 4 of 5 at step 8 (earlyStopping of TuningJob s)";
 
 #[test]
-fn a_trial_is_stopped_as_a_met_success_policy_stops_a_job() {
+fn trial_stopped_by_its_search_completes() {
     let mut world = World::to_running();
     world.stop = Some(WHY);
     let verdict = world.step();
@@ -22,7 +22,7 @@ fn a_trial_is_stopped_as_a_met_success_policy_stops_a_job() {
 }
 
 #[test]
-fn a_trial_that_has_not_begun_is_completed_at_once() {
+fn search_stop_completes_unstarted_trial_at_once() {
     let mut world = World::new();
     world.stop = Some(WHY);
     world.step();
@@ -32,7 +32,7 @@ fn a_trial_that_has_not_begun_is_completed_at_once() {
 }
 
 #[test]
-fn what_has_succeeded_by_itself_says_so() {
+fn trial_that_finished_by_itself_reports_completed() {
     let mut world = World::to_running();
     world.stop = Some(WHY);
     world.see(Some(job(1)), [ended(0, 1, 0, 60), ended(1, 1, 0, 60)]);
@@ -42,7 +42,7 @@ fn what_has_succeeded_by_itself_says_so() {
 }
 
 #[test]
-fn a_trial_is_suspended_with_its_search() {
+fn trial_is_suspended_and_resumed_with_its_search() {
     let mut world = World::to_running();
     world.held = Some("its search, TuningJob s, is suspended");
     world.step();

@@ -23,7 +23,7 @@ fn failure(world: &World) -> Option<(String, String)> {
 }
 
 #[test]
-fn a_job_that_can_not_be_made_in_time_fails_with_the_reason() {
+fn job_blocked_until_start_deadline_fails_with_reason() {
     for (key, reason) in [
         (ChildKey::job(RoleName::WORKER), Reason::Denied),
         (ChildKey::SERVICE, Reason::NameTaken),
@@ -45,7 +45,7 @@ fn a_job_that_can_not_be_made_in_time_fails_with_the_reason() {
 }
 
 #[test]
-fn without_a_start_deadline_a_job_waits_until_it_can_be_made() {
+fn job_without_start_deadline_waits_while_blocked() {
     let mut world = World::new();
     world.step();
     world.children.blocked.insert(ChildKey::job(RoleName::WORKER), denied(Reason::Denied));
@@ -55,7 +55,7 @@ fn without_a_start_deadline_a_job_waits_until_it_can_be_made() {
 }
 
 #[test]
-fn the_start_deadline_counts_no_time_in_which_nothing_was_to_start() {
+fn start_deadline_excludes_time_suspended_or_refused() {
     let mut world = starting(spec());
     world.spec.suspend = true;
     world.second = 50;
@@ -91,7 +91,7 @@ fn the_start_deadline_counts_no_time_in_which_nothing_was_to_start() {
 }
 
 #[test]
-fn the_start_deadline_of_a_restart_counts_from_its_back_off() {
+fn start_deadline_of_restart_counts_from_end_of_back_off() {
     let mut world = World::to_running();
     world.spec.failure_policy.start_deadline_seconds = Some(60);
     world.fail(1, 100);
@@ -110,7 +110,7 @@ fn the_start_deadline_of_a_restart_counts_from_its_back_off() {
 
 /// Its pods would hold nodes for a gang that may never be complete.
 #[test]
-fn the_jobs_of_some_roles_go_if_another_can_not_be_made() {
+fn jobs_of_other_roles_are_deleted_if_one_role_is_blocked() {
     let mut world = with_roles();
     world.step();
     see(&mut world, [job_of(CHIEF, 1)], [of_role(CHIEF, running(0, 1))]);
@@ -140,7 +140,7 @@ fn the_jobs_of_some_roles_go_if_another_can_not_be_made() {
 }
 
 #[test]
-fn a_job_whose_pods_stay_is_named_as_what_the_next_attempt_waits_for() {
+fn old_pods_that_delay_next_attempt_are_reported() {
     let mut world = World::to_running();
     world.fail(1, 100);
     let stays = ObservedPod { deletion: Some(at(100)), end_by: Some(at(130)), ..running(0, 1) };
@@ -156,7 +156,7 @@ fn a_job_whose_pods_stay_is_named_as_what_the_next_attempt_waits_for() {
 }
 
 #[test]
-fn a_check_of_resume_from_that_can_not_be_made_says_why() {
+fn blocked_resume_from_check_reports_reason() {
     let mut world = World::new();
     world.spec.checkpoint = Checkpoint { resume_from: Some("s3://b/step-10".into()), ..Checkpoint::default() };
     world.step();
@@ -167,7 +167,7 @@ fn a_check_of_resume_from_that_can_not_be_made_says_why() {
 }
 
 #[test]
-fn a_last_copy_that_can_not_be_made_says_why() {
+fn blocked_final_backup_reports_reason() {
     for suspend in [false, true] {
         let mut world = World::new();
         let storage: Option<Storage> = serde_json::from_value(json!({ "type": "pvc", "pvcName": "c" })).ok();
@@ -197,7 +197,7 @@ fn a_last_copy_that_can_not_be_made_says_why() {
 }
 
 #[test]
-fn the_status_has_what_kubectl_get_shows() {
+fn status_has_ready_and_reason_for_kubectl_get() {
     let shown =
         |world: &World| (world.status.ready.clone(), world.status.reason.clone().map(|reason| reason.to_string()));
     let text = |ready: &str, reason: &str| (Some(ready.to_owned()), (!reason.is_empty()).then(|| reason.to_owned()));

@@ -1,21 +1,21 @@
 //! Random walks: what must hold for each decision, whatever is seen in whatever order.
 
-use crate::{Action, Input, Verdict, condition, condition_is, decide};
+use crate::{Action, Decision, Input, condition, condition_is, decide};
 use api::{AttemptEnd, ConditionType, Reason, State, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use jiff::Timestamp;
 use observe::{
     AgentAnswer, Blocked, ChildKey, Children, Container, Disruption, ObjectEvent, ObservedJob, ObservedPod,
-    ObservedUpkeep, ObservedWorkload, Waiting,
+    ObservedUpkeep, ObservedWorkload, WaitingState,
 };
-use plan::Runtime;
+use plan::OperatorInfo;
 use protocol::agent_status::AgentStatus;
-use protocol::checkpoints::{Checkpoints, Kept, Problem, ProblemKind};
+use protocol::checkpoints::{Checkpoints, GoodCheckpoint, Problem, ProblemKind};
 use protocol::gang::{GangEnd, GangPhase, GangStatus};
 use protocol::hang::Stall;
 use protocol::inputs::FetchedContent;
 use protocol::metric_history::{MetricHistory, NumberedReading};
 use protocol::progress::{Progress, Reading, Source};
-use protocol::report::{LaunchError, LaunchErrorKind, Reached, Report};
+use protocol::report::{LastProgress, LaunchError, LaunchErrorKind, Report};
 use protocol::result::Publication;
 use protocol::role::RoleName;
 use serde_json::json;
@@ -166,7 +166,7 @@ impl World {
         let asked = (self.asked > 0).then(|| (plan::labels::RESTART_REQUESTED.to_owned(), self.asked.to_string()));
         job.metadata.annotations = Some(asked.into_iter().collect());
         job.status = Some(self.status.clone());
-        let runtime = Runtime { agent_image: "agent".into(), ..Runtime::default() };
+        let runtime = OperatorInfo { agent_image: "agent".into(), ..OperatorInfo::default() };
         plan::resolve(&job, &runtime).plan
     }
 
@@ -202,7 +202,8 @@ impl World {
         }
         if self.rng.one_in(3) {
             let step = Some(self.rng.below(100) as f64);
-            report.progress = Some(Reached { step, loss: Some(0.5), time: Some(self.time()), ..Reached::default() });
+            report.progress =
+                Some(LastProgress { step, loss: Some(0.5), time: Some(self.time()), ..LastProgress::default() });
         }
         if self.rng.one_in(3) {
             report.checkpoints = Some(self.checkpoints());
@@ -253,12 +254,12 @@ impl World {
             let step = self.rng.below(4);
             let time = self.rng.one_in(2).then(|| at(self.second));
             let metric = self.rng.one_in(2).then_some(0.5);
-            self.rng.one_in(2).then(|| Kept {
+            self.rng.one_in(2).then(|| GoodCheckpoint {
                 path: format!("/{name}/{step}"),
                 step: Some(step),
                 time,
                 metric,
-                ..Kept::default()
+                ..GoodCheckpoint::default()
             })
         };
         let (latest, copied, resumed_from, best) = (kept("a"), kept("b"), kept("c"), kept("d"));
@@ -636,7 +637,7 @@ impl World {
                 let Some(uid) = self.any_pod() else { return };
                 let pod = self.children.pods.get_mut(&uid).unwrap();
                 pod.training = Container::Waiting;
-                let waiting = Waiting { reason: "ImagePullBackOff".into(), message: "no image".into() };
+                let waiting = WaitingState { reason: "ImagePullBackOff".into(), message: "no image".into() };
                 pod.waiting = Some(Box::new(waiting));
                 pod.killed = self.rng.one_in(2).then(|| "OOMKilled".to_owned());
                 pod.out_of_memory = self.rng.one_in(2).then(|| at(self.second));
@@ -648,7 +649,7 @@ impl World {
                     pod.node = None;
                     pod.training = Container::Waiting;
                     let reason = *self.rng.pick(&["Unschedulable", "SchedulingGated"]);
-                    let waiting = Waiting {
+                    let waiting = WaitingState {
                         reason: reason.into(),
                         message: (*self.rng.pick(&["no node", "pod group is not ready"])).into(),
                     };
@@ -952,7 +953,7 @@ impl World {
         Some(AgentAnswer { status: Arc::new(status), time: at(self.second), failing_since: None, remaining: None })
     }
 
-    fn decide(&self, plan: &plan::Plan, status: &TrainingJobStatus) -> Verdict {
+    fn decide(&self, plan: &plan::Plan, status: &TrainingJobStatus) -> Decision {
         decide(&Input {
             plan,
             generation: Some(1),
@@ -971,7 +972,7 @@ impl World {
 }
 
 /// What must hold for each decision, whatever was seen.
-fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), String> {
+fn check(world: &World, plan: &plan::Plan, verdict: &Decision) -> Result<(), String> {
     let (old, new) = (&world.status, &verdict.status);
     let is = |type_: &str| condition_is(&new.conditions, type_, true).is_some();
     let rule = |holds: bool, words: &str| if holds { Ok(()) } else { Err(words.to_owned()) };
@@ -1031,7 +1032,7 @@ fn check(world: &World, plan: &plan::Plan, verdict: &Verdict) -> Result<(), Stri
 /// `WALK_STEPS` steps of walks that begin with `WALK_SEED`. After every `WALK_CALM_EVERY` steps it checks that the job
 /// recovers.
 #[test]
-fn rules_hold_on_random_walks() {
+fn invariants_hold_on_random_walks() {
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let (steps, seed, every) = (number("WALK_STEPS", 10_000), number("WALK_SEED", 1), number("WALK_CALM_EVERY", 50));
     let (mut taken, mut walk) = (0, 0);
@@ -1043,16 +1044,16 @@ fn rules_hold_on_random_walks() {
             let plan = world.plan();
             let decide = |status: &TrainingJobStatus| world.decide(&plan, status);
             let verdict = decide(&world.status);
-            let told = |wrong: &str| {
+            let stated = |wrong: &str| {
                 let status = serde_json::to_string(&world.status).unwrap();
                 format!("{wrong}: walk {walk} of seed {seed}, second {}, {verdict:?} from {status}", world.second)
             };
-            check(&world, &plan, &verdict).unwrap_or_else(|wrong| panic!("{}", told(&wrong)));
+            check(&world, &plan, &verdict).unwrap_or_else(|wrong| panic!("{}", stated(&wrong)));
             let second = decide(&verdict.status);
             let third = decide(&second.status);
-            assert!(second.status == third.status, "{}", told("a decision on its own result comes to rest"));
+            assert!(second.status == third.status, "{}", stated("a decision on its own result comes to rest"));
             let news = third.events.iter().filter(|event| !REPEATED.contains(&event.reason)).count();
-            assert_eq!(news, 0, "{}", told(&format!("nothing is told twice, {:?}", third.events)));
+            assert_eq!(news, 0, "{}", stated(&format!("nothing is told twice, {:?}", third.events)));
             taken += 1;
             world.status = verdict.status;
             if world.acts(&verdict.actions) {

@@ -33,7 +33,7 @@ fn config(job: &Job, name: &str) -> Value {
 }
 
 #[test]
-fn each_role_is_a_job_whose_pods_find_each_other_by_one_service() {
+fn each_role_is_a_job_and_all_share_one_service() {
     let spec = spec("none", &json!({ "roles": [{ "name": "actor", "replicas": 3, "command": ["act"] }] }));
     let plan = plan_of("x", &spec);
     let objects = built(&plan, 2);
@@ -72,7 +72,7 @@ fn each_role_is_a_job_whose_pods_find_each_other_by_one_service() {
 }
 
 #[test]
-fn the_agents_are_told_who_decides() {
+fn agents_know_members_that_decide_success() {
     let setup = |spec: &Value| -> GangSetup {
         let config = built(&plan_of("x", spec), 1).config.data.unwrap();
         serde_json::from_str(&config["gang.json"]).unwrap()
@@ -90,7 +90,7 @@ fn the_agents_are_told_who_decides() {
 }
 
 #[test]
-fn an_evaluator_knows_of_itself_and_nobody_of_it() {
+fn evaluator_and_other_roles_are_in_separate_clusters() {
     let roles = json!({ "roles": [{ "name": "chief" }, { "name": "ps", "replicas": 2 }, { "name": "evaluator" }] });
     let jobs: BTreeMap<_, _> = jobs(&spec("tensorflow", &roles)).into_iter().collect();
     let cluster = json!({
@@ -108,7 +108,7 @@ fn an_evaluator_knows_of_itself_and_nobody_of_it() {
 }
 
 #[test]
-fn one_agent_takes_care_of_the_checkpoints() {
+fn only_one_agent_manages_checkpoints() {
     let storage = json!({ "checkpoint": { "storage": { "type": "pvc" }, "resumeArgs": ["--again"] }, "roles": [{ "name": "a" }] });
     let jobs = jobs(&spec("none", &storage));
     let args = |job: &Job| training(pod(job).spec.as_ref().unwrap()).args.clone().unwrap().join(" ");
@@ -118,7 +118,7 @@ fn one_agent_takes_care_of_the_checkpoints() {
 }
 
 #[test]
-fn one_group_is_of_all_roles() {
+fn one_pod_group_covers_all_roles() {
     let roles = json!({
         "scheduling": { "gang": "volcano", "queue": "q" },
         "resources": { "requests": { "cpu": "2" } },
@@ -158,7 +158,7 @@ fn one_group_is_of_all_roles() {
 
 /// As the frameworks' own sources read them.
 #[test]
-fn each_framework_finds_its_own() {
+fn each_framework_gets_its_own_role_variables() {
     let of =
         |framework: &str, more: Value| -> BTreeMap<String, Job> { jobs(&spec(framework, &more)).into_iter().collect() };
     let variables = |job: &Job, names: &[&str]| names.iter().map(|name| variable(job, name)).collect::<Vec<_>>();
@@ -221,7 +221,7 @@ fn each_framework_finds_its_own() {
 
 /// What the agents get: which member runs mpirun, and where the others serve it.
 #[test]
-fn the_agents_know_who_runs_mpirun() {
+fn agents_know_member_that_runs_mpirun() {
     let setup = |framework: &str, more: Value| -> GangSetup {
         let objects = built(&plan_of("x", &spec(framework, &more)), 1);
         serde_json::from_str(&objects.config.data.unwrap()["gang.json"]).unwrap()

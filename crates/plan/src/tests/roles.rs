@@ -19,7 +19,7 @@ fn role_of(role: &Value) -> Role {
 }
 
 #[test]
-fn a_role_has_what_the_workers_have_but_for_gpus() {
+fn role_inherits_worker_settings_except_gpus() {
     let role = role_of(&json!({ "name": "actor", "replicas": 3 }));
     assert_eq!((role.name.as_str(), role.replicas, role.procs, role.gpus), ("actor", 3, 1, 0));
     assert_eq!(
@@ -32,7 +32,7 @@ fn a_role_has_what_the_workers_have_but_for_gpus() {
 }
 
 #[test]
-fn what_a_role_says_it_has() {
+fn role_settings_override_inherited_ones() {
     let role = role_of(&json!({
         "name": "actor", "image": "actor:1", "args": ["--some"], "gpusPerReplica": 1, "env": [{ "name": "B", "value": "2" }],
         "podTemplate": { "spec": { "terminationGracePeriodSeconds": 30 } },
@@ -55,7 +55,7 @@ fn what_a_role_says_it_has() {
 }
 
 #[test]
-fn who_decides_when_the_gang_has_succeeded() {
+fn success_deciders_depend_on_framework_and_leader_roles() {
     let deciding = |fields: Value| {
         let places = plan(&with(&fields)).gang;
         places.deciding().map(|place| place.to_string()).collect::<Vec<_>>().join(", ")
@@ -76,7 +76,7 @@ fn who_decides_when_the_gang_has_succeeded() {
 }
 
 #[test]
-fn what_is_wrong_with_a_role_is_told_of_the_role_alone() {
+fn role_errors_are_reported_once_for_that_role() {
     let wrong = |role: Value| refusals(&with(&json!({ "roles": [{ "name": "chief" }, role] })));
     assert_eq!(
         wrong(json!({ "name": "a", "resources": { "limits": { "cpu": "much" } } })),
@@ -102,7 +102,7 @@ fn what_is_wrong_with_a_role_is_told_of_the_role_alone() {
 }
 
 #[test]
-fn the_host_name_of_every_role_fits() {
+fn host_name_of_every_role_must_fit() {
     let named = |name: &str| {
         let spec = with(&json!({ "roles": [{ "name": "a23456789012345", "replicas": 10 }] }));
         accepted(&super::named(name, &spec)).map(|_| ()).map_err(|refusals| refusals.to_string())
@@ -117,14 +117,14 @@ fn the_host_name_of_every_role_fits() {
 
 /// A gang of thousands receives its hosts by files instead of a variable.
 #[test]
-fn a_cluster_that_no_variable_holds_is_refused() {
+fn cluster_too_large_for_a_variable_is_refused() {
     let many = json!({ "numWorkers": 4096, "roles": [{ "name": "actor", "replicas": 4096 }] });
     let why = refusals(&with(&many));
     assert!(why.len() == 1 && why[0].starts_with("spec.roles: makes a TRAININGJOB_CLUSTER of "), "{why:?}");
 }
 
 #[test]
-fn devices_of_the_network_are_where_the_gpus_are() {
+fn only_roles_with_gpus_get_rdma_devices() {
     let rdma = json!({ "networking": { "rdmaEnabled": true, "rdmaResource": "rdma/hca" } });
     let limits = |gpus: i32| {
         let mut fields = rdma.clone();

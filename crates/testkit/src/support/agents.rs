@@ -75,7 +75,7 @@ impl Agents {
     pub fn look(&self, pod: &Value) -> Gang {
         let (key, there) = self.there(pod);
         let mut gangs = self.lock();
-        let gang = gangs.entry(key).or_insert_with(|| Gang::of(pod));
+        let gang = gangs.entry(key).or_insert_with(|| Gang::from_pod(pod));
         gang.turn(&there);
         gang.clone()
     }
@@ -85,7 +85,7 @@ impl Agents {
         let (key, there) = self.there(pod);
         let over = {
             let mut gangs = self.lock();
-            let gang = gangs.entry(key.clone()).or_insert_with(|| Gang::of(pod));
+            let gang = gangs.entry(key.clone()).or_insert_with(|| Gang::from_pod(pod));
             gang.turn(&there);
             gang.fail(worker(pod), code);
             gang.turn(&there);
@@ -101,7 +101,7 @@ impl Agents {
         let (key, there) = self.there(pod);
         let gang = {
             let mut gangs = self.lock();
-            let gang = gangs.entry(key.clone()).or_insert_with(|| Gang::of(pod));
+            let gang = gangs.entry(key.clone()).or_insert_with(|| Gang::from_pod(pod));
             gang.turn(&there);
             if gang.status.phase != GangPhase::Running {
                 return false;
@@ -144,7 +144,7 @@ impl Agents {
 
 impl Gang {
     /// The gang of pods that have just begun.
-    fn of(pod: &Value) -> Self {
+    fn from_pod(pod: &Value) -> Self {
         let argument = |name: &str| {
             let args = pod["spec"]["containers"][0]["args"].as_array().into_iter().flatten();
             args.filter_map(Value::as_str).find_map(|arg| arg.strip_prefix(name)).map(str::to_owned)
@@ -216,7 +216,7 @@ impl Gang {
 
 fn of_incarnation(space: &Space, key: &Key) -> Vec<Value> {
     let is_its = |pod: &&Value| runs(pod) && job_of(pod) == key.1 && incarnation(pod) == key.2;
-    space.of(Kind::Pod).filter(is_its).cloned().collect()
+    space.of_kind(Kind::Pod).filter(is_its).cloned().collect()
 }
 
 /// The job of a worker's pod.

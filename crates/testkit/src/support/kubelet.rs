@@ -123,7 +123,7 @@ pub fn running(space: &super::witness::Space, attempt: u32, worker: u32) -> Opti
 /// The pod of a role in a running attempt.
 pub fn running_of<'a>(space: &'a super::witness::Space, role: &str, attempt: u32, index: u32) -> Option<&'a Value> {
     let (attempt, index) = (attempt.to_string(), index.to_string());
-    space.of(Kind::Pod).find(|pod| {
+    space.of_kind(Kind::Pod).find(|pod| {
         let labels = &pod["metadata"]["labels"];
         labels["ml.example.com/incarnation"] == attempt
             && labels["component"] == role

@@ -39,7 +39,7 @@ impl Log {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
     }
 
-    pub fn of(&self, namespace: &str) -> Vec<Line> {
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Line> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.get(namespace).cloned().unwrap_or_default()
     }

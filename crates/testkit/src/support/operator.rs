@@ -5,7 +5,7 @@ use super::wire::{Instructions, Wire};
 use super::witness::Witness;
 use super::{DEADLINE, World};
 use kube::Client;
-use plan::Runtime;
+use plan::OperatorInfo;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -32,7 +32,7 @@ impl Operator {
         let upstream = Client::try_from(world.config.clone()).expect("a client");
         let wire = Wire::new(upstream, namespace, instructions);
         let metrics = Arc::new(Metrics::new());
-        let runtime = Runtime { agent_image: "agent.test/agent:1".into(), ..Runtime::default() };
+        let runtime = OperatorInfo { agent_image: "agent.test/agent:1".into(), ..OperatorInfo::default() };
         let agent_access = if wire.has_agents() { AgentAccess::Proxy } else { AgentAccess::Off };
         let options = Options {
             namespace: Some(namespace.into()),

@@ -15,8 +15,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub fn of(namespace: &str, space: &Space) -> Self {
-        let names = Names::of(namespace, space);
+    pub fn from_space(namespace: &str, space: &Space) -> Self {
+        let names = Names::from_space(namespace, space);
         let mut left = BTreeMap::new();
         for ((kind, name), object) in &space.now {
             if name == "kube-root-ca.crt" {
@@ -26,7 +26,7 @@ impl Outcome {
             // Two pods of one index would have one key.
             let doubles = left.keys().filter(|k: &&String| k.starts_with(&key)).count();
             let key = if doubles == 0 { key } else { format!("{key} #{doubles}") };
-            left.insert(key, names.of_value(&telling(*kind, object)));
+            left.insert(key, names.of_value(&comparable(*kind, object)));
         }
         let kinds =
             [Kind::TrainingJob, Kind::Job, Kind::Pod, Kind::Service, Kind::PersistentVolumeClaim, Kind::NetworkPolicy];
@@ -69,9 +69,9 @@ fn differ(lines: &mut String, path: &str, one: Option<&Value>, other: Option<&Va
 }
 
 /// The parts of an object that show the operator's work.
-fn telling(kind: Kind, object: &Value) -> Value {
+fn comparable(kind: Kind, object: &Value) -> Value {
     let metadata = &object["metadata"];
-    let mut telling = json!({
+    let mut comparable = json!({
         "labels": metadata["labels"],
         "annotations": metadata["annotations"],
         "owners": metadata["ownerReferences"],
@@ -80,22 +80,22 @@ fn telling(kind: Kind, object: &Value) -> Value {
     });
     match kind {
         Kind::Pod => {
-            telling["phase"] = object["status"]["phase"].clone();
+            comparable["phase"] = object["status"]["phase"].clone();
         }
         Kind::PersistentVolumeClaim => {
-            telling["annotations"] = Value::Null;
-            telling["access"] = object["spec"]["accessModes"].clone();
+            comparable["annotations"] = Value::Null;
+            comparable["access"] = object["spec"]["accessModes"].clone();
         }
         Kind::Job | Kind::TrainingJob | Kind::TuningJob => {
-            telling["spec"] = object["spec"].clone();
-            telling["status"] = object["status"].clone();
+            comparable["spec"] = object["spec"].clone();
+            comparable["status"] = object["status"].clone();
         }
-        Kind::Service | Kind::NetworkPolicy => telling["spec"] = object["spec"].clone(),
-        Kind::ConfigMap => telling["data"] = object["data"].clone(),
+        Kind::Service | Kind::NetworkPolicy => comparable["spec"] = object["spec"].clone(),
+        Kind::ConfigMap => comparable["data"] = object["data"].clone(),
     }
     if kind == Kind::TrainingJob {
         // The annotations show what was applied. The operator writes none.
-        let status = &mut telling["status"];
+        let status = &mut comparable["status"];
         for field in ["duration", "suspendedSeconds", "runningSeconds", "lostSeconds", "goodput"] {
             status.as_object_mut().map(|status| status.remove(field));
         }
@@ -111,14 +111,14 @@ fn telling(kind: Kind, object: &Value) -> Value {
             conditions.sort_by_key(|condition| condition["type"].to_string());
         }
     }
-    telling
+    comparable
 }
 
 /// Names that differ from run to run, and their names in an outcome.
 struct Names(Vec<(String, String)>);
 
 impl Names {
-    fn of(namespace: &str, space: &Space) -> Self {
+    fn from_space(namespace: &str, space: &Space) -> Self {
         let mut names = vec![(namespace.to_owned(), "NAMESPACE".to_owned())];
         let mut counts: HashMap<(Kind, String), usize> = HashMap::new();
         for Seen { kind, uid, object, .. } in &space.history {

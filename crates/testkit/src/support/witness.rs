@@ -69,7 +69,7 @@ impl Default for Space {
 }
 
 impl Space {
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Value> {
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Value> {
         self.now.iter().filter(move |((k, _), _)| *k == kind).map(|(_, object)| &**object)
     }
 

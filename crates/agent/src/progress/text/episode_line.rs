@@ -31,7 +31,7 @@ mod tests {
     use crate::progress::text::testing::*;
 
     #[test]
-    fn an_episode_with_its_reward() {
+    fn episode_with_a_reward_counts_as_a_step() {
         for (line, step, steps) in [
             ("Episode 10\tLast reward: 35.00\tAverage reward: 12.44", 10.0, None),
             ("Episode 10/500, Reward: 35.0, Epsilon: 0.9", 10.0, Some(500.0)),
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_it() {
+    fn lines_resembling_an_episode_are_ignored() {
         for line in [
             "Episode 10 begins",
             "Episode 4: A New Hope, score of the reviewers",

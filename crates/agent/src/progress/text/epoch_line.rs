@@ -1,8 +1,8 @@
 //! A line with the word epoch and a number, as programs print it in forms of their own: `Epoch 3/10 loss: 0.12`.
 
 use super::pairs::{held_out, pairs};
-use super::run::{Epoch, Run, Step};
-use super::step_line::tells;
+use super::run::{Epoch, Run, StepMatch};
+use super::step_line::is_report;
 use super::words::{is_of_a_checkpoint, is_of_another_time};
 use protocol::progress::Update;
 
@@ -22,7 +22,7 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     let mut update = Update::default();
     let held_out = held_out(text);
     pairs(text, held_out, &mut update);
-    let step = Step::find_in_epoch(after).filter(|_| held_out.is_none());
+    let step = StepMatch::find_in_epoch(after).filter(|_| held_out.is_none());
     if update.metrics.is_empty() && step.is_none() {
         // "Epoch 3" alone on its line, or with decoration. A sentence that mentions an epoch says nothing.
         let alone = found.len() + 10 >= text.len() || after.starts_with(" | ") || is_alone(before, after);
@@ -32,13 +32,13 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
         return Some(Update::default());
     }
     let measures = |name: &String| name.contains("loss") || name.contains("acc");
-    let is_measured = |step: Step| !update.metrics.is_empty() || tells(&step, &update, run);
-    let is_told = update.metrics.keys().any(measures) || step.is_some_and(is_measured);
-    if epoch.of.is_none() && !is_told {
+    let is_measured = |step: StepMatch| !update.metrics.is_empty() || is_report(&step, &update, run);
+    let is_reported = update.metrics.keys().any(measures) || step.is_some_and(is_measured);
+    if epoch.of.is_none() && !is_reported {
         return Some(if after.starts_with(" | ") { run.begin(epoch) } else { Update::default() });
     }
     let within = match step {
-        Some(Step { number, of: Some(steps), .. }) => run.within(epoch, number, steps),
+        Some(StepMatch { number, of: Some(steps), .. }) => run.within(epoch, number, steps),
         _ => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
     };
     run.begun = None;
@@ -58,7 +58,7 @@ mod tests {
 
     /// They count epochs from 0, which a run that resumes does not show.
     #[test]
-    fn what_comes_from_the_imagenet_example_counts_from_0() {
+    fn imagenet_style_epochs_count_from_0() {
         let step = |line: &str| counts(&progress(None, line))[2];
         assert_eq!(step("Epoch: [1][3/8]\tTime 0.9 (0.9)\tLoss 2.5 (2.6)"), Some(11.0));
         assert_eq!(step("Epoch: [2]  [  10/1000]  eta: 0:10:00  loss: 5.12 (6.1)"), Some(2010.0));
@@ -75,7 +75,7 @@ mod tests {
 
     /// As VITS and So-VITS-SVC print them.
     #[test]
-    fn an_epoch_alone_behind_a_loggers_words() {
+    fn bare_epoch_after_a_logger_prefix_is_parsed() {
         let epoch = |line: &str| counts(&progress(None, &format!("{line} 1\n{line} 2")))[0];
         for line in
             ["INFO:base:====> Epoch:", "INFO:base:Train Epoch:", "[2025-03-06] [INFO] Epoch", "10:00:00 | epoch"]
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_of_which_the_first_rank_counts() {
+    fn torchrun_demo_counts_only_the_first_rank() {
         let (updates, last) = read(&mut Text::default(), recorded!("torchrun-demo.stdout"));
         assert_eq!(counts(&last), [Some(4.0), Some(4.0), None, None]);
         assert_eq!((last.metric(LOSS), last.metric("test_accuracy")), (Some(0.1825), Some(0.95)));

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn hugging_face_trainer_4_with_its_bars() {
+    fn hugging_face_trainer_4_with_progress_bars() {
         let mut text = Text::new(None);
         let (updates, progress) = read(&mut text, recorded!("transformers-4.57.stdout"));
         assert_eq!(updates.len(), 10);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn hugging_face_trainers_words_at_its_start() {
+    fn hugging_face_trainer_start_banner_sets_totals() {
         let start = "***** Running training *****\n  Num examples = 9,000\n  Num Epochs = 3\n  Total optimization steps = 3,375\n";
         assert_eq!(counts(&progress(None, start)), [None, Some(3.0), None, Some(3375.0)]);
         let bar = "\r  1%|          | 20/3375 [00:01<00:01, 19.1it/s]\r";
@@ -89,7 +89,7 @@ mod tests {
 
     /// `log_metrics` prints the mean at the end. The loss stays that of the last step.
     #[test]
-    fn the_mean_in_the_table_at_the_end_is_not_the_loss() {
+    fn mean_loss_in_the_final_table_is_not_the_loss() {
         let mut text = Text::new(None);
         let lines = "{'loss': 0.6924, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 3.0}\n***** train metrics *****\n  \
                      epoch                    =        3.0\n  total_flos               =   123456GF\n  \
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn its_words_behind_what_loggers_put_before_them() {
+    fn trainer_banner_is_parsed_after_logger_prefixes() {
         for before in [
             "",
             "[INFO|trainer.py:2413] 2025-03-06 12:04:09,914 >>   ",
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_before_the_dictionary() {
+    fn epoch_before_a_metrics_dictionary_is_parsed() {
         let last = progress(None, "epoch 2: {'accuracy': 0.8456, 'f1': 0.8912}");
         assert_eq!((counts(&last)[0], last.metric("f1")), (Some(2.0), Some(0.8912)));
         for line in [

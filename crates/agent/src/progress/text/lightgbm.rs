@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_program() {
+    fn lightgbm_cli_output_is_parsed() {
         let lines = "[LightGBM] [Info] Iteration:7, training binary_logloss : 0.31\n\
                      [LightGBM] [Info] Iteration:7, valid_1 auc : 0.9\n\
                      [LightGBM] [Info] 0.008123 seconds elapsed, finished iteration 7";
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_it() {
+    fn lines_resembling_lightgbm_are_ignored() {
         for line in [
             "[LightGBM] [Info] Total Bins 6132",
             "[LightGBM] [Info] Number of data points in the train set: 7000, number of used features: 28",

@@ -1,7 +1,7 @@
 //! A line without the word epoch that has a loss: `step 7/9 | loss: 0.12`.
 
 use super::pairs::{held_out, is_held_out, pairs};
-use super::run::{Run, Step};
+use super::run::{Run, StepMatch};
 use super::words::{is_of_a_checkpoint, is_of_another_time};
 use protocol::progress::Update;
 
@@ -22,7 +22,7 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
     if !LOSSES.iter().any(|&name| update.metrics.contains_key(name)) {
         return None;
     }
-    let step = Step::find(text).or_else(|| Step::find_bare(&BARE, text));
+    let step = StepMatch::find(text).or_else(|| StepMatch::find_bare(&BARE, text));
     if step.is_none() {
         run.measured_after_step();
     }
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_trainings_own_loss_is_the_loss() {
+    fn only_the_training_loss_is_the_loss() {
         let others = [
             "best loss: inf",
             "Best loss = inf",
@@ -99,7 +99,7 @@ mod tests {
 
     /// As llama2.c prints it.
     #[test]
-    fn a_bare_step_before_the_loss() {
+    fn bare_number_before_the_loss_is_the_step() {
         let step = |line: &str| counts(&progress(None, line))[2];
         assert_eq!(step("60 | loss 10.3670 | lr 0.000000e+00 | 136.75ms | mfu 0.00%"), Some(60.0));
         assert_eq!(step("1,200 | train loss: 0.5"), Some(1200.0));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_a_line_is_the_loss() {
+    fn first_training_loss_in_a_line_wins() {
         let lines = [
             "step 3/9 loss: 0.5, aux loss: 0.01",
             "step 3/9 loss: 0.5 | loss: 0.01",
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_on_held_out_data_has_its_name() {
+    fn held_out_loss_keeps_its_own_name() {
         for (line, name) in [
             ("Epoch 3/9 val loss: 0.5", "val_loss"),
             ("Epoch 3/9 train loss: 1 val avg loss: 0.5", "val_loss"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_rest_on_what_comes_with_an_epoch_or_a_step() {
+    fn only_loss_with_an_epoch_or_step_is_sure() {
         let is_sure = |lines: &str| {
             let (updates, _) = read(&mut Text::new(None), lines.as_bytes());
             let last = updates.iter().rfind(|update| update.metrics.contains_key(LOSS));

@@ -124,7 +124,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn epochs_in_many_forms() {
+    fn many_epoch_formats_are_parsed() {
         for (line, expected, loss) in [
             ("[EPOCH] 3 loss=0.12", [Some(3.0), Some(10.0), None, None], Some(0.12)),
             ("Epoch 3/5 loss: 0.12", [Some(3.0), Some(5.0), None, None], Some(0.12)),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_name_before_its_number() {
+    fn known_metric_name_before_its_number_is_parsed() {
         for (line, loss) in [
             ("iter 250: loss 2.1234, time 135.52ms, mfu 12.30%", 2.1234),
             ("step 12/4000 loss 0.07", 0.07),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_for_a_point_is_no_number() {
+    fn decimal_comma_is_not_parsed_as_a_number() {
         for line in
             ["step 3 loss: 0,123", "step 3 loss: 1,234", "step 3 loss=12,5", "step 3 loss 0,123", "step 3 loss: 3,"]
         {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_from_a_checkpoint_is_not_told_of_now() {
+    fn values_loaded_from_a_checkpoint_are_not_progress() {
         for line in [
             "Checkpoint loaded: epoch=12, loss=0.05",
             "Loading checkpoint: step 1000/4000, loss 0.05",
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_an_evaluation_are_none_of_the_run() {
+    fn evaluation_steps_are_not_training_steps() {
         for line in [
             "val step 3/9 loss: 0.5",
             "Epoch 2/9 val [3/9] loss: 0.5",
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_progress() {
+    fn lines_resembling_progress_are_ignored() {
         for line in [
             "Step 1/3: downloading the data",
             "Loading checkpoint shards: 100%|██████████| 2/2 [00:01<00:00, 1.5it/s]",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_docs_have_every_form_and_what_it_gives() {
+    fn docs_list_every_form_and_its_result() {
         let (mut forms, mut wrong) = (BTreeSet::new(), Vec::new());
         for [program, lines, gives] in documented() {
             let lines = lines.replace(r"\n", "\n").replace(r"\t", "\t");
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn public_scripts() {
+    fn docs_match_the_parsed_output_of_public_scripts() {
         let mut wrong = Vec::new();
         for row in rows(include_str!("../../../../../docs/programs.md"), "scripts") {
             let [script, _, tried, lines, gives, _] = <[String; 6]>::try_from(row).unwrap();
@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(lines in prop::collection::vec("(?s).{0,60}|[Ee]poch[ :]?[0-9/.%| \\[\\]]{0,12}(loss[=:][0-9nai.e-]{0,6})?", 0..8)) {
+        fn text_parser_survives_arbitrary_lines(lines in prop::collection::vec("(?s).{0,60}|[Ee]poch[ :]?[0-9/.%| \\[\\]]{0,12}(loss[=:][0-9nai.e-]{0,6})?", 0..8)) {
             let mut text = Text::new(None);
             for line in lines {
                 if let Some(update) = text.line(line.as_bytes()) {

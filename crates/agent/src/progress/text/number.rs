@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_count_may_stand_before() {
+    fn count_must_be_followed_by_a_boundary() {
         for after in ["", " of", ": loss", "|", ")", "]", ", loss", ". Then", "- loss", "\tloss", ";"] {
             assert!(ends_count(after), "{after}");
         }

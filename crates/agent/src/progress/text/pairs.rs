@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentage_is_an_accuracy_with_its_sign() {
+    fn accuracy_with_a_percent_sign_is_a_percentage() {
         let accuracy = |line: &str| {
             let mut update = Update::default();
             pairs(line, None, &mut update);

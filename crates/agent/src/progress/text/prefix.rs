@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_launchers_put_before_a_line() {
+    fn launcher_prefixes_and_ranks_are_recognized() {
         for (line, rank, rest) in [
             ("(RayTrainWorker pid=71) step 3", None, "step 3"),
             ("(RayTrainWorker pid=71, ip=10.0.0.3) step 3 [repeated 4x across cluster]", None, "step 3"),
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_it() {
+    fn text_resembling_a_launcher_prefix_is_kept() {
         for line in [
             "(pid 71) step 3",
             "(loss of pid=x) step 3",

@@ -24,7 +24,7 @@ pub(super) struct Run {
     pub counts_from_0: bool,
     pub has_epochs: bool,
     /// The last step that stood alone on its line.
-    alone: Option<Alone>,
+    alone: Option<BareStep>,
     pub unit: Unit,
     pub next_round: NextRound,
     /// Metrics that the job names.
@@ -42,7 +42,7 @@ pub(super) enum Unit {
 
 /// A step that stood alone on its line.
 #[derive(Clone, Copy, Debug)]
-struct Alone {
+struct BareStep {
     number: f64,
     of: Option<f64>,
     /// Whether a loss came after it.
@@ -67,7 +67,7 @@ pub(super) struct Epoch {
 
 /// A step in a line, the total, and the text around it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step<'t> {
+pub(super) struct StepMatch<'t> {
     pub number: f64,
     pub of: Option<f64>,
     pub before: &'t str,
@@ -91,16 +91,16 @@ impl Epoch {
     }
 }
 
-impl<'t> Step<'t> {
+impl<'t> StepMatch<'t> {
     /// The first step in `text`.
     pub fn find(text: &'t str) -> Option<Self> {
-        STEP.captures_iter(text).find_map(|found| Self::of(&found, text))
+        STEP.captures_iter(text).find_map(|found| Self::from_captures(&found, text))
     }
 
     /// The step at the beginning of `text`, which follows an epoch: a step, or the batch of a data loader.
     pub fn find_in_epoch(text: &'t str) -> Option<Self> {
         let batch = BATCH.captures(text).or_else(|| NAMED_BATCH.captures(text));
-        batch.and_then(|found| Self::of(&found, text)).or_else(|| Self::find(text))
+        batch.and_then(|found| Self::from_captures(&found, text)).or_else(|| Self::find(text))
     }
 
     /// The step without a name that `regex` finds.
@@ -110,7 +110,7 @@ impl<'t> Step<'t> {
         Some(Self { number: parse(number.as_str())?, of: None, before, after })
     }
 
-    fn of(found: &Captures, text: &'t str) -> Option<Self> {
+    fn from_captures(found: &Captures, text: &'t str) -> Option<Self> {
         let last = found.get(2).or(found.get(1))?;
         let (before, after) = (&text[..found.get(0)?.start()], &text[last.end()..]);
         ends_count(after).then_some(Self { number: group(found, 1)?, of: group(found, 2), before, after })
@@ -129,10 +129,10 @@ impl Run {
     }
 
     /// The update of a line with `step` and no epoch. The step belongs to the epoch that has begun, if there is one.
-    pub fn at(&mut self, step: Option<Step>) -> Update {
-        let counts = |step: Step| Update { step: Some(step.number), steps: step.of, ..Update::default() };
+    pub fn at(&mut self, step: Option<StepMatch>) -> Update {
+        let counts = |step: StepMatch| Update { step: Some(step.number), steps: step.of, ..Update::default() };
         match (step, self.begun) {
-            (Some(Step { number, of: Some(steps), .. }), Some(epoch)) => self.within(epoch, number, steps),
+            (Some(StepMatch { number, of: Some(steps), .. }), Some(epoch)) => self.within(epoch, number, steps),
             (None, Some(epoch)) => Update { epoch: Some(epoch.number), epochs: epoch.of, ..Update::default() },
             // A step of the epoch or of the run: the line does not say which.
             (Some(_), _) if self.has_epochs => Update { is_certain: true, ..Update::default() },
@@ -143,8 +143,8 @@ impl Run {
 
     /// Whether `step`, alone on its line, continues the one before it, with the same total. A total below ten may
     /// belong to anything: a recipe, a build, a headline. A training prints a loss between two of them.
-    pub fn goes_on(&mut self, step: &Step) -> bool {
-        let before = self.alone.replace(Alone { number: step.number, of: step.of, measured: false });
+    pub fn goes_on(&mut self, step: &StepMatch) -> bool {
+        let before = self.alone.replace(BareStep { number: step.number, of: step.of, measured: false });
         before.is_some_and(|before| {
             let follows = before.of == step.of && before.number < step.number;
             follows && (before.measured || step.of.unwrap_or(step.number) >= 10.0)
@@ -202,7 +202,7 @@ mod tests {
     use crate::progress::text::testing::*;
 
     #[test]
-    fn steps_that_go_on_over_epochs() {
+    fn steps_may_continue_across_epochs() {
         let one = "Epoch 1/4, step 90/400, loss: 0.5\n";
         let two = "Epoch 2/4, step 110/400, loss: 0.5\n";
         assert_eq!(counts(&progress(None, &format!("{one}{two}"))), [Some(2.0), Some(4.0), Some(110.0), Some(400.0)]);

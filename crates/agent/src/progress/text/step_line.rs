@@ -1,7 +1,7 @@
 //! A line without the word epoch that has a step and no loss: `step 120/4000 | lr 3.0e-04 | 12.5 it/s`.
 
 use super::pairs::{is_held_out, pairs};
-use super::run::{Run, Step};
+use super::run::{Run, StepMatch};
 use super::words::{is_of_a_checkpoint, qualifiers};
 use protocol::progress::{ACCURACY, LEARNING_RATE, THROUGHPUT, Update};
 
@@ -12,10 +12,10 @@ regexes! {
 
 /// Anything may have steps, so a step counts only if the line shows that it is of a training. See [`tells`].
 pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
-    let step = Step::find(text)?;
+    let step = StepMatch::find(text)?;
     let mut update = Update::default();
     pairs(text, None, &mut update);
-    if !tells(&step, &update, run) {
+    if !is_report(&step, &update, run) {
         return Some(Update::default());
     }
     let at = run.at(Some(step));
@@ -28,7 +28,7 @@ pub(super) fn line(text: &str, run: &mut Run) -> Option<Update> {
 /// - The line has a learning rate, an accuracy, a norm of gradients, a perplexity, a reward or a rate (see `measured`).
 /// - The total is the training's.
 /// - The step stands alone on its line and continues the one before.
-pub(super) fn tells(step: &Step, measured: &Update, run: &mut Run) -> bool {
+pub(super) fn is_report(step: &StepMatch, measured: &Update, run: &mut Run) -> bool {
     const OF_TRAINING: [&str; 6] = [LEARNING_RATE, ACCURACY, THROUGHPUT, "grad_norm", "ppl", "perplexity"];
     let is_foreign = step.before.ends_with(['/', '-', '.', '_', '\\'])
         || is_held_out(step.before)
@@ -51,7 +51,7 @@ mod tests {
     use protocol::progress::{LEARNING_RATE, THROUGHPUT};
 
     #[test]
-    fn a_step_without_a_loss_that_only_a_training_prints() {
+    fn step_with_a_training_metric_counts_without_a_loss() {
         for (line, step, steps) in [
             ("step 120/4000 | lr 3.0e-04", 120.0, Some(4000.0)),
             ("step 120/4000 lr=0.1", 120.0, Some(4000.0)),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_alone_count_from_the_second_on() {
+    fn bare_steps_count_from_the_second_line() {
         let last = |lines: &str| counts(&progress(None, lines))[2];
         assert_eq!(last("Step 100/4000"), None);
         assert_eq!(last("Step 100/4000\nStep 200/4000 (5.0%)"), Some(200.0));
@@ -91,7 +91,7 @@ mod tests {
 
     /// As `time_sequence_prediction` of PyTorch's examples prints them.
     #[test]
-    fn steps_alone_with_losses_between_them() {
+    fn bare_steps_with_losses_between_them_count() {
         let last = |lines: &str| counts(&progress(None, lines))[2];
         assert_eq!(last("STEP:  0\nloss: 0.5\nloss: 0.4\ntest loss: 0.6\nSTEP:  1\nloss: 0.3"), Some(1.0));
         for lines in [
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn one_of_the_trainings_total_counts() {
+    fn step_of_the_known_total_counts() {
         let known = "Total optimization steps = 4,000\n";
         assert_eq!(counts(&progress(None, &format!("{known}step 120/4000: saving")))[2], Some(120.0));
         assert_eq!(counts(&progress(None, &format!("{known}step 2/3: saving")))[2], None);
     }
 
     #[test]
-    fn what_only_looks_like_a_step() {
+    fn lines_resembling_a_step_are_ignored() {
         for line in [
             "step 12/40 done",
             "Step 3/12 : RUN pip install torch",

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_it() {
+    fn lines_resembling_a_table_row_are_ignored() {
         for line in [
             "| step | what it does |",
             "| step | 3 | 4 |",

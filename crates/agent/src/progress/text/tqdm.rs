@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bar_shows_from_its_start_is_no_reading() {
+    fn initial_placeholder_in_a_bar_is_not_a_reading() {
         let bar = |step: u32, postfix: &str| format!("\rTraining:  1%|  | {step}/100 [00:00<00:01, 9it/s{postfix}]");
         let losses = |bars: &[(u32, &str)]| {
             let stream: String = bars.iter().map(|&(step, postfix)| bar(step, postfix)).collect();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_title_measures() {
+    fn loss_in_a_bar_title_is_parsed() {
         for title in ["loss 0.1200", "train loss: 0.12", "epoch 3 iter 25: train loss 0.12000. lr 1.0e-05", "loss=0.12"]
         {
             let last = progress(None, &format!("{title}:  12%|█▎   | 25/200 [00:40<04:40,  1.6s/it]"));

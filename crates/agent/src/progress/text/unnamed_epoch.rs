@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_it() {
+    fn lines_resembling_an_unnamed_epoch_are_ignored() {
         for line in [
             "Train: 2 files, Loss: none",
             "Train: 2 [50 files]",

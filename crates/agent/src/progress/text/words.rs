@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_up_to_a_separator() {
+    fn qualifiers_are_read_up_to_a_separator() {
         for (before, words) in [
             ("", Some(&[][..])),
             ("Epoch 3 | ", Some(&[])),

@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_it() {
+    fn lines_resembling_xgboost_are_ignored() {
         for line in [
             "[12]\tdone",
             "[12]\tuser-id:abc",

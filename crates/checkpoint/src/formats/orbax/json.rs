@@ -40,7 +40,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn not_a_number_is_none() {
+    fn nan_and_infinity_become_null() {
         let parsed = parse(br#"{"loss": NaN, "best": -Infinity, "name": "NaN \" Infinity"}"#).unwrap();
         assert_eq!(parsed, json!({"loss": null, "best": null, "name": "NaN \" Infinity"}));
         assert!(parse(br#"{"loss": Nan}"#).is_err());

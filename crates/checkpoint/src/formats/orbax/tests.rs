@@ -9,7 +9,7 @@ fn listing(name: &str, files: &[&str]) -> Listing {
 }
 
 #[test]
-fn a_step_is_a_folder_with_everything_below_it() {
+fn orbax_step_folder_is_claimed_whole() {
     for files in [&["_CHECKPOINT_METADATA"][..], &["_METADATA", "manifest.ocdbt"], &["commit_success.txt"]] {
         assert_eq!(claim(&listing("12", files)), [Claim::Folder]);
     }
@@ -21,7 +21,7 @@ fn a_step_is_a_folder_with_everything_below_it() {
 }
 
 #[test]
-fn the_step_is_in_the_name() {
+fn orbax_step_is_parsed_from_the_name() {
     for (name, expected) in [
         ("12", Some(12)),
         ("run/step_00012", Some(12)),
@@ -36,7 +36,7 @@ fn the_step_is_in_the_name() {
 }
 
 #[test]
-fn arrays_tell_their_chunks() {
+fn zarr_array_reports_its_chunks() {
     let mut json = json!({"chunks": [2, 3], "compressor": {"id": "zstd", "level": 1}, "dimension_separator": ".",
         "dtype": "<f4", "fill_value": null, "filters": null, "order": "C", "shape": [4, 4], "zarr_format": 2});
     let array = Array::v2(&json).unwrap();
@@ -63,7 +63,7 @@ fn arrays_tell_their_chunks() {
 
 /// Checksums detect accidental damage, but not forged data.
 #[test]
-fn nonsense_with_right_checksums_is_no_panic() {
+fn forged_ocdbt_data_with_valid_checksums_does_not_panic() {
     // A manifest of one version in one file, and nodes with one and two keys.
     let mut manifest = vec![0; 16];
     manifest.extend([0, 100, 100, 4, 0, 1, 3, 0]);

@@ -6,12 +6,12 @@ use std::io::{self, BufReader, Read};
 const WINDOW: u32 = 27;
 
 /// Remembers whether reading failed, so that it is not taken for a bad frame.
-struct Watched<R> {
+struct ErrorKeepingReader<R> {
     inner: R,
     failed: Option<io::Error>,
 }
 
-impl<R: Read> Read for Watched<R> {
+impl<R: Read> Read for ErrorKeepingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.inner.read(buffer).map_err(|error| {
             let copy = io::Error::new(error.kind(), error.to_string());
@@ -38,7 +38,7 @@ pub(super) fn unpack(packed: &[u8], limit: u64) -> Result<Vec<u8>, String> {
 pub(super) fn each(packed: impl Read, limit: u64, mut visit: impl FnMut(&[u8])) -> io::Result<Result<u64, String>> {
     // Most chunks are small, and there are many.
     let room = limit.clamp(1 << 10, 128 << 10) as usize;
-    let input = BufReader::with_capacity(room, Watched { inner: packed, failed: None });
+    let input = BufReader::with_capacity(room, ErrorKeepingReader { inner: packed, failed: None });
     let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?.single_frame();
     decoder.window_log_max(WINDOW)?;
     let mut buffer = vec![0; room];

@@ -34,7 +34,7 @@ fn names(listing: &Listing) -> Vec<String> {
 }
 
 #[test]
-fn one_checkpoint_is_all_files_of_a_prefix() {
+fn files_with_one_prefix_form_one_checkpoint() {
     let files = [
         "checkpoint",
         "ckpt-1.data-00000-of-00002",
@@ -48,7 +48,7 @@ fn one_checkpoint_is_all_files_of_a_prefix() {
 }
 
 #[test]
-fn what_others_write_is_not_ours() {
+fn foreign_files_are_not_claimed_as_checkpoints() {
     assert!(names(&listing("run", &["faiss.index", "graph.meta", "x.data-1-of-2", ".data-00000-of-00001"])).is_empty());
     // A SavedModel is no checkpoint.
     assert!(names(&listing("variables", &["variables.data-00000-of-00001", "variables.index"])).is_empty());
@@ -56,7 +56,7 @@ fn what_others_write_is_not_ours() {
 }
 
 #[test]
-fn what_is_not_whole_is_incomplete() {
+fn partial_tensorflow_checkpoint_is_incomplete() {
     let incomplete = |name: &str, files: &File| {
         matches!(judge(name, files, Depth::Content).unwrap().verdict, Verdict::Incomplete { .. })
     };
@@ -134,7 +134,7 @@ fn a_table_is_read_in_order() {
 
 /// Checksums detect accidental damage, but not forged data.
 #[test]
-fn nonsense_with_right_checksums_is_no_panic() {
+fn forged_table_with_valid_checksums_does_not_panic() {
     // A header; then a tensor of 2^40 strings, one of a negative size, one far outside of its file.
     let entries: [&[u8]; 4] = [
         &[8, 7, 18, 9, 18, 7, 8, 128, 128, 128, 128, 128, 32, 40, 4, 53, 0, 0, 0, 0],

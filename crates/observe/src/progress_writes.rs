@@ -13,12 +13,12 @@ const NO_NEWS: Duration = Duration::from_secs(20);
 
 /// When a program reported what its job's status contains, and which newer report waits.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ProgressTurn {
+pub struct ProgressWrites {
     at: Option<Instant>,
     waits: Option<Timestamp>,
 }
 
-impl ProgressTurn {
+impl ProgressWrites {
     /// How long the write of what is known has to wait. `news` is the time of the program's report, if it is not
     /// written yet.
     pub fn wait(&mut self, news: Option<Timestamp>, now: Instant) -> Duration {
@@ -34,7 +34,7 @@ impl ProgressTurn {
     }
 
     /// Records that a status of this age was written.
-    pub fn told(&mut self, now: Instant, age: Duration) {
+    pub fn record_write(&mut self, now: Instant, age: Duration) {
         *self = Self { at: now.checked_sub(age.min(APART)), waits: None };
     }
 }
@@ -48,7 +48,7 @@ mod tests {
     fn ten_minutes(period: u64, phase: u64, late: u64) -> (u64, u64) {
         let zero = Instant::now() + Duration::from_secs(60);
         let time = |at: u64| zero + Duration::from_millis(at);
-        let (mut turn, mut told, mut known, mut due) = (ProgressTurn::default(), None, None, None);
+        let (mut turn, mut reported, mut known, mut due) = (ProgressWrites::default(), None, None, None);
         let (mut oldest, mut writes, mut asked) = (0, 0, 0);
         for at in (0..600_000).step_by(100) {
             // Now and then there is another reason to look.
@@ -63,26 +63,26 @@ mod tests {
             // Other facts may differ even without a new report of the program, such as the time that is left.
             if is_turn {
                 let news = known
-                    .filter(|_| known != told)
+                    .filter(|_| known != reported)
                     .map(|at| Timestamp::from_millisecond(i64::try_from(at).unwrap()).unwrap());
                 let wait = turn.wait(news, time(at));
                 due = Some(at + u64::try_from(wait.as_millis()).unwrap());
                 if wait.is_zero() {
                     // Times in a status have whole seconds.
                     let age = known.map_or(0, |known| at - known / 1000 * 1000);
-                    turn.told(time(at), Duration::from_millis(age));
-                    (told, due, writes) = (known, None, writes + 1);
+                    turn.record_write(time(at), Duration::from_millis(age));
+                    (reported, due, writes) = (known, None, writes + 1);
                 }
             }
-            if let Some(told) = told {
-                oldest = oldest.max(at - told);
+            if let Some(reported) = reported {
+                oldest = oldest.max(at - reported);
             }
         }
         (oldest, writes)
     }
 
     #[test]
-    fn what_is_told_every_five_seconds_is_new_in_the_status_and_seldom_written() {
+    fn progress_every_five_seconds_stays_fresh_with_few_writes() {
         for late in [0, 400, 900] {
             for phase in (0..5000).step_by(100) {
                 let (oldest, writes) = ten_minutes(5000, phase, late);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn however_often_a_program_speaks_it_is_told_and_not_too_often() {
+    fn progress_writes_are_timely_and_throttled_at_any_period() {
         for period in (300..30_000).step_by(700) {
             for phase in (0..period).step_by(300) {
                 let (oldest, writes) = ten_minutes(period, phase, 900);

@@ -8,12 +8,12 @@ use observe::{Cell, JobKey};
 use std::time::Instant;
 
 /// A pass that may run. Dropping it wakes the jobs that are next.
-pub(super) struct Turn<'a> {
+pub(super) struct PassPermit<'a> {
     context: &'a Context,
     job: ObjectRef<Guarded>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PassPermit<'_> {
     fn drop(&mut self) {
         let namespace = self.job.namespace.as_deref().unwrap_or_default();
         let mut fair_queue = self.context.fair_queue.lock();
@@ -24,13 +24,13 @@ impl Drop for Turn<'_> {
 
 impl Context {
     /// Lets a pass begin. Returns `None` if it is not its turn; the job is woken when its turn has come.
-    pub(super) fn turn(&self, object: &Guarded) -> Option<Turn<'_>> {
+    pub(super) fn permit(&self, object: &Guarded) -> Option<PassPermit<'_>> {
         let job = ObjectRef::from_obj(object);
         let is_new = object.0.as_ref().is_ok_and(|job| self.is_new(job));
         let namespace = job.namespace.as_deref().unwrap_or_default();
         let mut fair_queue = self.fair_queue.lock();
         if fair_queue.enter(namespace, &job, is_new, Instant::now()) {
-            return Some(Turn { context: self, job });
+            return Some(PassPermit { context: self, job });
         }
         self.metrics.waiting(fair_queue.waiting());
         self.full.notify_one();
@@ -41,7 +41,7 @@ impl Context {
     fn is_new(&self, job: &TrainingJob) -> bool {
         let has_state = |status: Option<&TrainingJobStatus>| status.is_some_and(|status| status.state.is_some());
         let written = |cell: &Cell| has_state(status::newest(job, &cell.writes).0);
-        !self.index.read(&JobKey::of(&job.metadata), written).unwrap_or_else(|| has_state(job.status.as_ref()))
+        !self.index.read(&JobKey::from_meta(&job.metadata), written).unwrap_or_else(|| has_state(job.status.as_ref()))
     }
 
     pub(super) fn wake(&self, jobs: impl IntoIterator<Item = ObjectRef<Guarded>>) {

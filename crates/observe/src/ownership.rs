@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// What distinguishes a job's own pods from those that only carry its labels.
 #[derive(Clone, Debug, Default)]
-pub struct Ours {
+pub struct Ownership {
     /// UIDs of the Jobs that were seen, by incarnation. Their pods' final reports come when the Jobs are gone.
     jobs: BTreeMap<u32, BTreeSet<String>>,
     /// The current or last controller of each pod, by the pod's UID. Pods with the same controller share one value.
@@ -187,7 +187,7 @@ impl Cell {
                 self.ours.strangers.insert(uid, pod);
             }
         }
-        let Ours { controllers, strangers, .. } = &mut self.ours;
+        let Ownership { controllers, strangers, .. } = &mut self.ours;
         controllers.retain(|uid, _| self.children.pods.contains_key(uid) || strangers.contains_key(uid));
     }
 }

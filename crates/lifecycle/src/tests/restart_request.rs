@@ -4,17 +4,17 @@ use super::*;
 use observe::ObservedUpkeep;
 use serde_json::json;
 
-fn heeded(world: &World) -> Option<(&str, u32)> {
+fn handled(world: &World) -> Option<(&str, u32)> {
     world.status.asked_restart.as_ref().map(|asked| (asked.request.as_str(), asked.attempt))
 }
 
 #[test]
-fn a_gang_that_runs_is_told_once() {
+fn running_gang_receives_restart_request_once() {
     let mut world = World::to_running();
     world.asked = Some("one");
     let verdict = world.step();
     assert_eq!(reasons(&verdict), ["RestartRequested"]);
-    assert_eq!(heeded(&world), Some(("one", 2)));
+    assert_eq!(handled(&world), Some(("one", 2)));
     assert!(verdict.actions.contains(&Action::Ensure), "by the ConfigMap: {:?}", verdict.actions);
     assert_eq!((world.status.attempt, world.status.state), (Some(1), Some(State::Running)), "the leader ends it");
     assert!(world.step().events.is_empty());
@@ -44,20 +44,20 @@ fn a_gang_that_runs_is_told_once() {
 }
 
 #[test]
-fn what_begins_anyway_needs_no_telling() {
+fn restart_request_is_satisfied_by_upcoming_start() {
     let mut world = World::new();
     world.asked = Some("copied with the rest of the file");
     assert_eq!(reasons(&world.step()), ["Created"]);
-    assert_eq!(heeded(&world), Some(("copied with the rest of the file", 1)));
+    assert_eq!(handled(&world), Some(("copied with the rest of the file", 1)));
     let mut world = World::to_running();
     world.spec.suspend = true;
     world.asked = Some("one");
     assert!(!reasons(&world.step()).contains(&"RestartRequested"));
-    assert!(heeded(&world).is_some());
+    assert!(handled(&world).is_some());
 }
 
 #[test]
-fn a_job_that_has_failed_starts_again_with_a_new_budget() {
+fn restart_request_gives_failed_job_a_new_budget() {
     let mut world = World::to_running();
     world.spec.failure_policy =
         serde_json::from_value(json!({ "backoffLimit": 0, "activeDeadlineSeconds": 100 })).unwrap();
@@ -100,7 +100,7 @@ fn a_job_that_has_failed_starts_again_with_a_new_budget() {
 
 /// The same applies to a job that failed without an attempt. Its failure is recorded.
 #[test]
-fn a_refusal_is_filed_and_tried_again() {
+fn restart_request_retries_refused_spec_and_records_refusal() {
     let mut world = World::new();
     world.refused = Some("spec.model: is empty".into());
     world.step();
@@ -114,7 +114,7 @@ fn a_refusal_is_filed_and_tried_again() {
 }
 
 #[test]
-fn what_is_done_is_not_done_again() {
+fn restart_request_for_completed_job_is_ignored() {
     let mut world = World::to_running();
     world.see(Some(ObservedJob { complete: true, ..job(1) }), [ended(0, 1, 0, 60), ended(1, 1, 0, 60)]);
     world.second = 61;
@@ -123,14 +123,14 @@ fn what_is_done_is_not_done_again() {
     world.asked = Some("one");
     let before = world.status.clone();
     assert_eq!(reasons(&world.step()), ["RestartIgnored"]);
-    assert_eq!(heeded(&world), Some(("one", 1)));
+    assert_eq!(handled(&world), Some(("one", 1)));
     world.status.asked_restart = None;
     assert_eq!(world.status, before);
 }
 
 /// A restored job that had ended creates nothing, whatever was requested before. A new request restarts a failed job.
 #[test]
-fn a_restored_job_stays_ended() {
+fn restored_ended_job_stays_ended() {
     let ended = |state: &str, reason: &str| {
         json!({ "state": state, "reason": reason, "message": "exit code 1", "time": at(5) }).to_string()
     };
@@ -155,18 +155,18 @@ fn a_restored_job_stays_ended() {
 
 /// The job may still fail or continue. A request made meanwhile waits until that is decided.
 #[test]
-fn a_failure_that_is_not_yet_judged_keeps_the_wish() {
+fn restart_request_waits_until_failure_is_judged() {
     let mut world = World::to_running();
     world.spec.failure_policy = serde_json::from_value(json!({ "backoffLimit": 0 })).unwrap();
     world.asked = Some("one");
     world.fail(1, 60);
-    assert_eq!((world.status.state, heeded(&world)), (Some(State::Failed), None));
+    assert_eq!((world.status.state, handled(&world)), (Some(State::Failed), None));
     world.step();
-    assert_eq!((world.status.state, heeded(&world)), (Some(State::Pending), Some(("one", 2))));
+    assert_eq!((world.status.state, handled(&world)), (Some(State::Pending), Some(("one", 2))));
 }
 
 #[test]
-fn a_checkpoint_that_was_missing_is_looked_for_again() {
+fn restart_request_rechecks_the_checkpoint() {
     let mut world = World::new();
     let checkpoint = json!({ "resumeFrom": "/checkpoints/a", "storage": { "type": "pvc", "pvcName": "c" } });
     world.spec.checkpoint = serde_json::from_value(checkpoint).unwrap();

@@ -38,7 +38,7 @@ pub struct Input<'a> {
 
 /// The result of a decision, to be carried out in this order: write the status, take the actions, publish the events.
 #[derive(Debug, Default, PartialEq)]
-pub struct Verdict {
+pub struct Decision {
     /// The status to write.
     pub status: TrainingJobStatus,
     /// The actions to take once the status is written.

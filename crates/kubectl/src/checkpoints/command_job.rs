@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Event
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use objects::labels;
-use protocol::role::Place;
+use protocol::role::ReplicaId;
 use std::time::{Duration, Instant};
 
 /// Interval between two looks at the Job.
@@ -36,9 +36,9 @@ pub(super) async fn run(
     // From here on a signal must not end the program before it has tidied up.
     let mut signals = Signals::new()?;
     let made = cluster.ask(&what, jobs.create(&PostParams::default(), job)).await?;
-    streams.aside(&format!("no worker can be asked, so the agent runs in Job {name}"));
+    streams.remark(&format!("no worker can be asked, so the agent runs in Job {name}"));
     let uid = made.uid().unwrap_or_default();
-    let errand = Errand { cluster, namespace: &namespace, name: &name, uid: &uid };
+    let errand = CommandJob { cluster, namespace: &namespace, name: &name, uid: &uid };
     let done = tokio::select! {
         done = errand.follow(patience, streams) => done,
         code = signals.next() => Ok(code),
@@ -53,27 +53,27 @@ pub(super) async fn run(
         }
     };
     if let Err(error) = cluster.ask(&what, deleted).await {
-        streams.aside(&format!("{error:#}. It goes by itself five minutes after it has ended"));
+        streams.remark(&format!("{error:#}. It goes by itself five minutes after it has ended"));
     }
     done
 }
 
 /// A Job that was created for one command.
-struct Errand<'a> {
+struct CommandJob<'a> {
     cluster: &'a Cluster,
     namespace: &'a str,
     name: &'a str,
     uid: &'a str,
 }
 
-impl Errand<'_> {
+impl CommandJob<'_> {
     async fn follow(&self, patience: Duration, streams: &mut Streams<'_>) -> anyhow::Result<u8> {
         let pod = self.started(patience, streams).await?;
         self.log(&pod, streams).await?;
         let ended = self.ended(&pod).await?;
         let reason = ended.reason.as_deref().unwrap_or_default();
         if !["", "Completed", "Error"].contains(&reason) {
-            streams.aside(&format!("the agent ended by {reason}"));
+            streams.remark(&format!("the agent ended by {reason}"));
         }
         Ok(u8::try_from(ended.exit_code).unwrap_or(1))
     }
@@ -97,7 +97,7 @@ impl Errand<'_> {
             let waits = waits_for(&job, pod.as_ref(), &events);
             // The first moments need no message.
             if waits != said && look > 2 {
-                streams.aside(&format!("waiting {waits}"));
+                streams.remark(&format!("waiting {waits}"));
                 said.clone_from(&waits);
             }
             if begun.elapsed() >= patience {
@@ -115,8 +115,12 @@ impl Errand<'_> {
     /// Shows the log to its end, even if the connection breaks.
     async fn log(&self, pod: &Pod, streams: &mut Streams<'_>) -> anyhow::Result<()> {
         let api: Api<Pod> = self.cluster.api(self.namespace);
-        let source =
-            Source { pod: pod.name_any(), uid: pod.uid().unwrap_or_default(), attempt: 0, place: Place::FIRST_WORKER };
+        let source = Source {
+            pod: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+            attempt: 0,
+            place: ReplicaId::FIRST_WORKER,
+        };
         let mut last: Option<Timestamp> = None;
         let mut silent = Instant::now();
         loop {

@@ -10,15 +10,15 @@ const UNIT: u64 = 64 * 1024;
 
 /// Memory for payloads that are read and not sent yet, 64 MiB. A caller that holds some of it requests no more.
 #[derive(Clone)]
-pub struct Room(Arc<Semaphore>);
+pub struct PayloadMemory(Arc<Semaphore>);
 
-impl Default for Room {
+impl Default for PayloadMemory {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new((ROOM / UNIT) as usize)))
     }
 }
 
-impl Room {
+impl PayloadMemory {
     /// Waits for memory for a payload. A payload larger than the whole room gets all of it.
     pub async fn take(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let units = bytes.div_ceil(UNIT).clamp(1, ROOM / UNIT);

@@ -118,9 +118,9 @@ fn pod_templates(base: &Value, own: Value) -> Value {
 
 /// The pod template, if all of it can be decoded.
 fn decoded(value: &Value) -> Option<PodTemplateSpec> {
-    let mut no = Refusals::default();
-    let template = template::resolve("podTemplate", value, &mut no);
-    no.0.is_empty().then_some(template)
+    let mut errors = Refusals::default();
+    let template = template::resolve("podTemplate", value, &mut errors);
+    errors.0.is_empty().then_some(template)
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_job_goes_before_its_template() {
+    fn job_overrides_its_template() {
         let base = json!({
             "numWorkers": 4, "image": "base:1", "framework": "jax", "command": ["a"], "args": ["b"],
             "env": [{ "name": "A", "value": "1" }, { "name": "B", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }],
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_may_name_model_and_dataset() {
+    fn template_may_name_model_and_dataset() {
         let base =
             json!({ "model": "pvc://models/base", "dataset": "pvc://data/base", "numWorkers": 1, "suspend": true });
         let own = json!({ "model": null, "dataset": "mine" });
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_values_of_the_job() {
+    fn template_parameters_get_values_from_job() {
         let base = json!({
             "parameters": [{ "name": "team" }, { "name": "cpu", "default": "4" }],
             "image": "$<params.team>/train:1", "resources": { "limits": { "cpu": "$<params.cpu>" } },
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_cannot_be_read_is_named() {
+    fn unreadable_template_is_named() {
         let error = merged(&spec(json!({})), &taken(json!({ "numWorkers": "two" }))).unwrap_err();
         assert!(
             error.starts_with("ClusterTrainingRuntime gpu has what is no field of a TrainingJob: spec.numWorkers: ")
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_a_template_is_itself() {
+    fn job_without_template_is_unchanged() {
         let mut job = TrainingJob::new(
             "x",
             serde_json::from_value(json!({ "model": "m", "dataset": "d", "numWorkers": 1 })).unwrap(),

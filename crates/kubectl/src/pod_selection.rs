@@ -3,8 +3,8 @@
 use super::screen::count;
 use anyhow::bail;
 use api::TrainingJob;
-use plan::{self, Runtime};
-use protocol::role::{Place, RoleName};
+use plan::{self, OperatorInfo};
+use protocol::role::{ReplicaId, RoleName};
 use std::collections::BTreeSet;
 
 /// The indices of workers as people write them: 3, or 0-7, or 0,3,8-15.
@@ -30,7 +30,7 @@ impl std::str::FromStr for Indices {
 
 /// The pods that are meant: all, where nothing is said.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct PodSelection {
     /// Only the pods of this role, such as ps, or worker.
     #[arg(short, long, value_parser = role_name)]
     pub role: Option<RoleName>,
@@ -43,7 +43,7 @@ pub(super) fn role_name(text: &str) -> Result<RoleName, String> {
     RoleName::parse(text).ok_or_else(|| "a role has a name such as worker or ps".to_owned())
 }
 
-impl Choice {
+impl PodSelection {
     /// Whether nothing is chosen, so that all pods are meant.
     #[must_use]
     pub fn is_all(&self) -> bool {
@@ -52,7 +52,7 @@ impl Choice {
 
     /// Whether the pod in this place is meant. Indices alone are those of workers.
     #[must_use]
-    pub fn has(&self, place: Place) -> bool {
+    pub fn has(&self, place: ReplicaId) -> bool {
         let of_role = match self.role {
             Some(role) => role == place.role,
             None => self.worker.is_none() || place.role.is_worker(),
@@ -64,7 +64,7 @@ impl Choice {
     ///
     /// # Errors
     /// If the job has no such role, or not so many pods of it. The error says what is valid.
-    pub fn places(&self, job: &str, roles: &[(RoleName, u16)]) -> anyhow::Result<Vec<Place>> {
+    pub fn places(&self, job: &str, roles: &[(RoleName, u16)]) -> anyhow::Result<Vec<ReplicaId>> {
         let role = self.role.unwrap_or(RoleName::WORKER);
         let Some((_, replicas)) = roles.iter().find(|(name, _)| *name == role) else {
             let names: Vec<String> = roles.iter().map(|(name, _)| name.to_string()).collect();
@@ -79,7 +79,7 @@ impl Choice {
         }
         let all = roles
             .iter()
-            .flat_map(|(role, replicas)| (0..u32::from(*replicas)).map(|index| Place { role: *role, index }));
+            .flat_map(|(role, replicas)| (0..u32::from(*replicas)).map(|index| ReplicaId { role: *role, index }));
         Ok(all.filter(|place| self.has(*place)).collect())
     }
 }
@@ -87,7 +87,7 @@ impl Choice {
 /// Returns the roles of a job with the number of their pods, the workers first.
 #[must_use]
 pub fn roles(job: &TrainingJob) -> Vec<(RoleName, u16)> {
-    let roles = plan::resolve(job, &Runtime::default()).plan.gang.roles;
+    let roles = plan::resolve(job, &OperatorInfo::default()).plan.gang.roles;
     let num_workers = plan::effective(job).map_or(job.spec.num_workers(), |spec| spec.num_workers());
     let of = |role: &plan::Role| (role.name, role.pods(num_workers));
     roles.iter().map(of).collect()
@@ -99,12 +99,12 @@ mod tests {
 
     const PS: RoleName = RoleName::literal("ps");
 
-    fn choice(role: Option<&str>, worker: Option<&str>) -> Choice {
-        Choice { role: role.and_then(RoleName::parse), worker: worker.map(|text| text.parse().unwrap()) }
+    fn choice(role: Option<&str>, worker: Option<&str>) -> PodSelection {
+        PodSelection { role: role.and_then(RoleName::parse), worker: worker.map(|text| text.parse().unwrap()) }
     }
 
     #[test]
-    fn indices_are_read() {
+    fn indices_are_parsed() {
         let indices = |text: &str| text.parse::<Indices>().map(|indices| indices.0.into_iter().collect::<Vec<_>>());
         assert_eq!(indices("3"), Ok(vec![3]));
         assert_eq!(indices("0-2"), Ok(vec![0, 1, 2]));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_meant() {
+    fn choice_selects_members_by_role_and_index() {
         let job = [(RoleName::WORKER, 3), (PS, 2)];
         let meant = |role, worker| {
             let places = choice(role, worker).places("x", &job);

@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use lifecycle::{incarnation, whole_second};
 use objects::labels;
 use observe::{ObservedPod, SlimPod};
-use plan::{self, Incarnation, Runtime};
+use plan::{self, Incarnation, OperatorInfo};
 use std::time::{Duration, Instant};
 
 /// How many events are kept of a job.
@@ -21,7 +21,7 @@ const PAGES: usize = 20;
 const EVENTS_SERVE: Duration = Duration::from_secs(15);
 
 /// Reads one job repeatedly.
-pub struct Gatherer {
+pub struct JobReader {
     cluster: Cluster,
     events: Option<EventsRead>,
 }
@@ -33,7 +33,7 @@ struct EventsRead {
     events: Result<Vec<Event>, String>,
 }
 
-impl Gatherer {
+impl JobReader {
     /// Reads jobs of this cluster.
     #[must_use]
     pub fn new(cluster: Cluster) -> Self {
@@ -46,7 +46,7 @@ impl Gatherer {
     /// If the job itself can't be read.
     pub async fn facts(&mut self, name: &str) -> anyhow::Result<Facts> {
         let job = self.cluster.find(name).await?;
-        let mut facts = Facts::of(&job, now());
+        let mut facts = Facts::from_job(&job, now());
         match pods(&self.cluster, &job).await {
             Ok(pods) => facts.workers = workers(&pods, &facts.status),
             Err(error) => facts.unread.push(format!("{error:#}")),
@@ -81,8 +81,9 @@ impl Gatherer {
 fn events_of(events: &[core::Event], job: &TrainingJob) -> Vec<Event> {
     let (name, uid) = (job.name_any(), job.uid());
     let created = job.metadata.creation_timestamp.as_ref().map(|t| t.0);
-    let roles: Vec<_> = plan::resolve(job, &Runtime::default()).plan.gang.roles.iter().map(|role| role.name).collect();
-    let of = |event| Event::of(event, &name, uid.as_deref(), &roles);
+    let roles: Vec<_> =
+        plan::resolve(job, &OperatorInfo::default()).plan.gang.roles.iter().map(|role| role.name).collect();
+    let of = |event| Event::from_event(event, &name, uid.as_deref(), &roles);
     let mut events: Vec<Event> = events.iter().filter_map(of).collect();
     // An earlier job of this name had a Job and pods of the same names.
     events.retain(|event| created.is_none_or(|created| event.time >= created));
@@ -113,7 +114,7 @@ fn workers(pods: &[ObservedPod], status: &TrainingJobStatus) -> Vec<Worker> {
     let shown = pods.iter().filter(|pod| pod.incarnation >= current.number || pod.is_alive());
     // The last attempt of a pod counts.
     let of = |pod| {
-        let worker = Worker::of(pod);
+        let worker = Worker::from_observed(pod);
         Worker { attempt: last_attempt(pod, current), ..worker }
     };
     let mut workers: Vec<Worker> = shown.map(of).collect();

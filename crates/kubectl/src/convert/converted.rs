@@ -1,16 +1,16 @@
 //! The resulting TrainingJob, and how it is written.
 
-use super::fields::{Bad, Fields, is_nothing};
+use super::fields::{ConvertError, Fields, is_nothing};
 use super::notes::Notes;
 use api::{GROUP, TrainingJobSpec, VERSION};
-use plan::{self, Runtime, names};
+use plan::{self, OperatorInfo, names};
 use regex::Regex;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
 /// The resulting TrainingJob, with its notes.
 #[derive(Debug)]
-pub(super) struct Ours {
+pub(super) struct ConvertedJob {
     /// Kind and name of the original.
     pub from: String,
     pub name: String,
@@ -31,9 +31,9 @@ const QUEUE: &str = plan::labels::QUEUE;
 /// Number of letters that an API server adds to `generateName`.
 const GENERATED: usize = 5;
 
-impl Ours {
+impl ConvertedJob {
     /// Begins a TrainingJob with the name, labels and annotations of the original.
-    pub fn new(kind: &str, theirs: &mut Fields) -> Result<Self, Bad> {
+    pub fn new(kind: &str, theirs: &mut Fields) -> Result<Self, ConvertError> {
         let mut metadata = theirs.object("metadata")?;
         theirs.take("apiVersion");
         theirs.take("kind");
@@ -50,7 +50,7 @@ impl Ours {
                 let stem = begin.trim_end_matches(['-', '.']);
                 (stem.to_owned(), Some(if stem == begin { "" } else { "-" }))
             }
-            (None, None) => return Err(Bad(format!("a {kind} without metadata.name can't be converted"))),
+            (None, None) => return Err(ConvertError(format!("a {kind} without metadata.name can't be converted"))),
         };
         let name = usable(&written);
         if name != written {
@@ -76,7 +76,7 @@ impl Ours {
     }
 
     /// Reads Kueue's labels.
-    pub fn queue_label(&mut self, labels: &mut Fields) -> Result<(), Bad> {
+    pub fn queue_label(&mut self, labels: &mut Fields) -> Result<(), ConvertError> {
         if let Some(queue) = labels.text(QUEUE)? {
             self.set("scheduling.queue", queue);
         }
@@ -165,7 +165,7 @@ impl Ours {
     }
 
     /// Fills in fields that every TrainingJob needs, and validates the result.
-    pub fn finish(&mut self, answers: &super::Answers) -> Result<(), Bad> {
+    pub fn finish(&mut self, answers: &super::Answers) -> Result<(), ConvertError> {
         for (field, answer) in [("model", &answers.model), ("dataset", &answers.dataset)] {
             if let Some(answer) = answer {
                 self.set(field, answer.as_str());
@@ -184,7 +184,7 @@ impl Ours {
         self.spec.retain(|_, value| !is_nothing(value));
         let spec: TrainingJobSpec =
             serde_path_to_error::deserialize(Value::Object(self.spec.clone())).map_err(|error| {
-                Bad(format!("{} can't be converted: spec.{}: {}", self.from, error.path(), error.inner()))
+                ConvertError(format!("{} can't be converted: spec.{}: {}", self.from, error.path(), error.inner()))
             })?;
         self.look(spec);
         Ok(())
@@ -213,7 +213,7 @@ impl Ours {
     fn look(&mut self, spec: TrainingJobSpec) {
         let mut job = api::TrainingJob::new(&self.name, spec);
         job.metadata.uid = Some("00000000-0000-0000-0000-000000000000".into());
-        for refusal in plan::resolve(&job, &Runtime::default()).refusals.0 {
+        for refusal in plan::resolve(&job, &OperatorInfo::default()).refusals.0 {
             self.notes.lost(refusal.field.clone(), format!("would be refused: {}", refusal.message));
         }
     }
