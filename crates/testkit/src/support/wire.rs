@@ -34,7 +34,7 @@ impl Point {
     }
 }
 
-/// An earlier state of the world. Lists are answered as they were then, and watches report nothing that came after.
+/// An earlier state of the world. Watches begin as it was then, and report nothing that came after.
 #[derive(Clone, Debug)]
 pub struct Past {
     /// etcd's revision.
@@ -228,6 +228,7 @@ impl Wire {
         if let Some(past) = &self.instructions.past
             && let Some(kind) = collection(&request)
             && past.kinds.contains(&kind)
+            && (watch || is_of_a_watch(&request))
             && !*self.present.borrow()
         {
             if watch {
@@ -305,6 +306,13 @@ fn version(line: &[u8]) -> Option<u64> {
 fn is_write(request: &Request<Body>) -> bool {
     !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
         && !request.uri().path().ends_with("/events")
+}
+
+/// Whether a list begins a watch: those are read page by page. Any other list is a fresh read, by which the operator
+/// distinguishes an object that is gone from one that a watch has not shown yet. An API server does not answer it from
+/// the past.
+fn is_of_a_watch(list: &Request<Body>) -> bool {
+    list.uri().query().is_some_and(|query| query.split('&').any(|pair| pair.starts_with("limit=")))
 }
 
 /// The kind that this request lists completely.
