@@ -389,6 +389,17 @@ class Names(unittest.TestCase):
             for part in parts if names else ():
                 self.assertTrue(any(part in name for name in names), f"{where}: {program} has no {part}")
 
+    def test_of_what_ignored_tests_are_proved_by(self):
+        texts = {path: path.read_text() for folder in ("tests", "crates") for path in (ROOT / folder).rglob("*.rs")}
+        ignored = re.compile(r'#\[ignore = "((?:[^"\\]|\\.)*)"\]', re.DOTALL)
+        code = "\n".join(ignored.sub("", text) for text in texts.values())
+        known = set(re.findall(r"\w+", code)) | {path.stem for path in texts} | {path.parent.name for path in texts}
+        for path, text in texts.items():
+            for reason in ignored.findall(text):
+                for name in re.findall(r"\w+::[\w:]+", reason):
+                    exists = name.rsplit("::", 1)[-1] in known
+                    self.assertTrue(exists, f"{path.relative_to(ROOT)}: there is no {name}: {reason}")
+
     def test_of_node_tests(self):
         rows = moved.read()
         self.assertEqual(moved.faults(rows, self.listed()), [])
