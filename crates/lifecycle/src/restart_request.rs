@@ -8,8 +8,8 @@ impl View<'_> {
     /// A requested restart that is not recorded yet.
     pub(super) fn requested_restart(&self) -> Option<String> {
         let asked = self.input.plan.policy.restart_requested.as_ref()?;
-        let heeded = self.record.asked_restart.as_ref().map(|heeded| &heeded.request);
-        (heeded != Some(asked)).then(|| asked.clone())
+        let handled = self.record.asked_restart.as_ref().map(|handled| &handled.request);
+        (handled != Some(asked)).then(|| asked.clone())
     }
 }
 

@@ -218,8 +218,8 @@ impl Writing<'_, '_> {
     /// The job has ended earlier. Only its checkpoints may still be copied.
     fn over(&mut self) {
         if let Some(request) = self.view.requested_restart() {
-            let heeded = super::restart_request::handled_restart(self.view, request, self.view.current.attempt);
-            self.status.asked_restart = Some(heeded);
+            let handled = super::restart_request::handled_restart(self.view, request, self.view.current.attempt);
+            self.status.asked_restart = Some(handled);
         }
         let is_copying = self.copying();
         if self.view.ttl_left().is_some_and(|left| left <= 0)

@@ -116,8 +116,9 @@ mod tests {
             ("{\"message\":\"gr\u{fffd}", json!({ "message": "gr" })),
             (r#"{"e":{"message":"no ","#, json!({ "e": { "message": "no ," } })),
         ] {
-            let mended = complete(cut).unwrap();
-            let value: Value = serde_json::from_str(&mended).unwrap_or_else(|error| panic!("{cut}: {mended}: {error}"));
+            let completed = complete(cut).unwrap();
+            let value: Value =
+                serde_json::from_str(&completed).unwrap_or_else(|error| panic!("{cut}: {completed}: {error}"));
             if !cut.ends_with(',') {
                 assert_eq!(value, kept, "{cut}");
             }
