@@ -49,7 +49,7 @@ class Bench:
     """One operator on one plane."""
 
     def __init__(self, args, name, driver, plane):
-        self.args, self.name, self.driver, self.plane = args, name, driver, plane
+        self.args, self.name, self.driver, self.plane, self.token = args, name, driver, plane, None
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bench"}}
         plane.api("POST", "/api/v1/namespaces", namespace)
         plane.account("bench", "bench", "default")  # pods are admitted from here on
@@ -103,7 +103,7 @@ class Bench:
         for path, template in self.driver["objects"].items():
             values = {"NAME": name, "WORKERS": workers, "DURATION": duration, **more}
             body = string.Template(template).substitute(values)
-            self.plane.api("POST", path, body)
+            self.plane.api("POST", path, body, token=self.token)
 
     def clear(self):
         for path in self.driver["objects"]:

@@ -80,7 +80,7 @@ class Plane:
         config = json.loads(self.kubeconfig.read_text())
         self.server = config["clusters"][0]["cluster"]["server"].removeprefix("https://")
         pki = self.dir / "pki"
-        self.tls = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        self.anonymous, self.tls = (ssl.create_default_context(cafile=str(pki / "ca.crt")) for _ in range(2))
         self.tls.load_cert_chain(str(pki / "admin.crt"), str(pki / "admin.key"))
         return self
 
@@ -115,21 +115,27 @@ class Plane:
         used = {file.stem: cpu_seconds(json.loads(file.read_text())["pid"]) for file in records}
         return used | {name: cpu_seconds(process.pid) for name, process in self.processes.items()}
 
-    def account(self, user, namespace, name):
-        """A kubeconfig with the token of a service account."""
+    def token(self, namespace, name):
+        """Of a service account."""
         # the controller manager starts a little later than the API server
         account = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
         wait(lambda: self.api("GET", account, check=False)[0] == 200, 60, f"the service account {namespace}/{name}")
         request = {"spec": {"expirationSeconds": 86400}}
-        token = json.loads(self.api("POST", f"{account}/token", request)[1])["status"]["token"]
+        return json.loads(self.api("POST", f"{account}/token", request)[1])["status"]["token"]
+
+    def account(self, user, namespace, name):
+        """A kubeconfig with the token of a service account."""
+        token = self.token(namespace, name)
         config = json.loads(self.kubeconfig.read_text())
         config["users"] = [{"name": config["contexts"][0]["context"]["user"], "user": {"token": token}}]
         path = self.work / f"{user}.kubeconfig"
         path.write_text(json.dumps(config))
         return path
 
-    def api(self, method, path, body=None, check=True):
-        """One request on a connection that each thread keeps; `body` is YAML text, the bytes of JSON, or an object."""
+    def api(self, method, path, body=None, check=True, token=None):
+        """One request on a connection that each thread keeps, as the administrator or by an account's token; `body` is
+        YAML text, the bytes of JSON, or an object.
+        """
         if isinstance(body, bytes):
             data = body
         else:
@@ -137,12 +143,17 @@ class Plane:
         patch = "application/merge-patch+json" if method == "PATCH" else "application/json"
         content = "application/yaml" if isinstance(body, str) else patch
         headers = {"Content-Type": content, "User-Agent": "bench"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        kept = self.local.__dict__.setdefault("kept", {})
+        connection, used = kept.get(token, (None, 0))
         # The API server closes a connection that was not used for 90 s: that is found out only by using it again.
-        if time.monotonic() - getattr(self.local, "used", -60) > 60:
-            self.local.connection = http.client.HTTPSConnection(self.server, context=self.tls, timeout=60)
-        self.local.connection.request(method, path, data, headers)
-        response = self.local.connection.getresponse()
-        self.local.used = time.monotonic()
+        if not connection or time.monotonic() - used > 60:
+            tls = self.anonymous if token else self.tls
+            connection = http.client.HTTPSConnection(self.server, context=tls, timeout=60)
+        connection.request(method, path, data, headers)
+        response = connection.getresponse()
+        kept[token] = connection, time.monotonic()
         answer = response.read()
         if check and response.status >= 300:
             raise Failure(f"{method} {path}: {response.status} {answer[:600].decode(errors='replace')}")

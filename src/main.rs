@@ -49,8 +49,8 @@ struct Args {
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=512))]
     concurrency: u16,
 
-    /// New TrainingJobs of one namespace that are started each second, after the first 128. The limit keeps one namespace
-    /// from delaying the others.
+    /// New TrainingJobs of one namespace that are started each second, after the first 128. While other namespaces have
+    /// jobs too, it is a fifth of this, after the first 8. The limit keeps one namespace from delaying the others.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     new_jobs_per_second: u16,
 

@@ -68,6 +68,7 @@ def start_etcd(cluster):
     peer = f"http://127.0.0.1:{cluster.etcd_port + 1}"
     process.start(cluster, "etcd", [
         tools.path("etcd"), "--data-dir", cluster.dir / "etcd", "--unsafe-no-fsync", "--log-level", "warn",
+        "--quota-backend-bytes", 8 << 30,  # the most that etcd recommends; by default it is 2 GiB
         "--listen-client-urls", cluster.etcd, "--advertise-client-urls", cluster.etcd,
         "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
     ], netns=cluster.netns)

@@ -2,15 +2,22 @@
 //! passes the time.
 //!
 //! Each namespace has a share of the concurrent passes. At most [`AT_ONCE`] of its new jobs begin at once, and after
-//! that a fixed number each second. Each new job costs a dozen requests, and as many again from the controllers that
-//! see its objects. A job that has to wait is called when its turn has come. Jobs under way are called before new ones.
+//! that a fixed number each second. While other namespaces have jobs, too, both are much lower. Each new job costs a
+//! dozen requests, and as many again from the controllers that see its objects. A job that has to wait is called when
+//! its turn has come. Jobs under way are called before new ones.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// New jobs of one namespace that begin without waiting.
+/// New jobs of one namespace that begin without waiting, if it is the only one with jobs.
 pub(super) const AT_ONCE: u32 = 128;
+/// The same if other namespaces have jobs.
+pub(super) const AT_ONCE_SHARED: u32 = 8;
+/// The part of the rate at which new jobs begin if other namespaces have jobs.
+const SHARE_OF_RATE: f64 = 0.2;
+/// How long a namespace counts as one that has jobs, after its last pass.
+const ACTIVE: Duration = Duration::from_secs(600);
 /// Interval at which waiting jobs are checked for their turn.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// How long the place of a called job is reserved. A job that was deleted meanwhile never takes it.
@@ -20,9 +27,16 @@ const KEPT: Duration = Duration::from_secs(1);
 pub(super) struct FairQueue<J> {
     /// Concurrent passes of one namespace.
     places: usize,
-    /// New jobs of one namespace that begin each second, after the first.
+    /// New jobs of one namespace that begin each second, after the first, if it is the only one with jobs.
     each_second: u16,
     lanes: HashMap<String, NamespaceQueue<J>>,
+}
+
+/// How many new jobs of a namespace may begin.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    at_once: f64,
+    each_second: f64,
 }
 
 /// The passes of one namespace.
@@ -38,6 +52,8 @@ struct NamespaceQueue<J> {
     /// New jobs that may begin, as of `counted`.
     may_begin: f64,
     counted: Instant,
+    /// When its last pass began or ended.
+    last_pass: Instant,
 }
 
 #[derive(Debug)]
@@ -77,12 +93,13 @@ impl<J: Clone + Eq + Hash> NamespaceQueue<J> {
             new: Fifo::new(),
             may_begin: AT_ONCE.into(),
             counted: now,
+            last_pass: now,
         }
     }
 
-    fn count(&mut self, each_second: u16, now: Instant) {
+    fn count(&mut self, budget: Budget, now: Instant) {
         let since = now.saturating_duration_since(self.counted).as_secs_f64();
-        self.may_begin = (self.may_begin + since * f64::from(each_second)).min(AT_ONCE.into());
+        self.may_begin = (self.may_begin + since * budget.each_second).min(budget.at_once);
         self.counted = now;
         self.called.retain(|_, since| *since + KEPT > now);
     }
@@ -99,8 +116,8 @@ impl<J: Clone + Eq + Hash> NamespaceQueue<J> {
     }
 
     /// Calls the next jobs, as long as there are places.
-    fn call(&mut self, places: usize, each_second: u16, now: Instant) -> Vec<J> {
-        self.count(each_second, now);
+    fn call(&mut self, places: usize, budget: Budget, now: Instant) -> Vec<J> {
+        self.count(budget, now);
         let mut all = Vec::new();
         while self.has_place(places) {
             let known = self.known.pop();
@@ -117,9 +134,8 @@ impl<J: Clone + Eq + Hash> NamespaceQueue<J> {
         !self.known.waiting.is_empty() || !self.new.waiting.is_empty()
     }
 
-    /// Whether nothing about this namespace has to be remembered.
-    fn is_idle(&self) -> bool {
-        self.inside.is_empty() && self.called.is_empty() && !self.has_line() && self.may_begin >= AT_ONCE.into()
+    fn is_active(&self, now: Instant) -> bool {
+        !self.inside.is_empty() || self.has_line() || now < self.last_pass + ACTIVE
     }
 }
 
@@ -131,17 +147,22 @@ impl<J: Clone + Eq + Hash> FairQueue<J> {
 
     /// Whether a pass may begin; if not, its job waits until it is called.
     pub fn enter(&mut self, namespace: &str, job: &J, is_new: bool, now: Instant) -> bool {
+        let budget = self.budget(namespace, now);
         let lane = match self.lanes.get_mut(namespace) {
             Some(lane) => lane,
-            None => self.lanes.entry(namespace.to_owned()).or_insert_with(|| NamespaceQueue::new(now)),
+            None => {
+                self.lanes.retain(|_, lane| lane.is_active(now));
+                self.lanes.entry(namespace.to_owned()).or_insert_with(|| NamespaceQueue::new(now))
+            }
         };
-        lane.count(self.each_second, now);
+        lane.count(budget, now);
         let line = if is_new { &lane.new } else { &lane.known };
         // Jobs that already wait go first.
         let may = lane.called.remove(job).is_some()
             || (line.waiting.is_empty() && lane.has_place(self.places) && (!is_new || lane.begin()));
         if may {
             lane.inside.insert(job.clone());
+            lane.last_pass = now;
         } else if is_new {
             lane.new.push(job);
         } else {
@@ -150,15 +171,20 @@ impl<J: Clone + Eq + Hash> FairQueue<J> {
         may
     }
 
+    /// How many new jobs of a namespace may begin, which depends on whether others have jobs.
+    fn budget(&self, namespace: &str, now: Instant) -> Budget {
+        let is_shared = self.lanes.iter().any(|(name, lane)| name != namespace && lane.is_active(now));
+        let (at_once, share) = if is_shared { (AT_ONCE_SHARED, SHARE_OF_RATE) } else { (AT_ONCE, 1.0) };
+        Budget { at_once: at_once.into(), each_second: f64::from(self.each_second) * share }
+    }
+
     /// Ends a pass. Returns the jobs that are called next.
     pub fn leave(&mut self, namespace: &str, job: &J, now: Instant) -> Vec<J> {
+        let (budget, places) = (self.budget(namespace, now), self.places);
         let Some(lane) = self.lanes.get_mut(namespace) else { return Vec::new() };
         lane.inside.remove(job);
-        let called = lane.call(self.places, self.each_second, now);
-        if lane.is_idle() {
-            self.lanes.remove(namespace);
-        }
-        called
+        lane.last_pass = now;
+        lane.call(places, budget, now)
     }
 
     /// Removes a deleted job from its line.
@@ -178,9 +204,9 @@ impl<J: Clone + Eq + Hash> FairQueue<J> {
 
     /// Returns the jobs whose turn has come by `now`.
     pub fn look(&mut self, now: Instant) -> Vec<J> {
-        let called = self.lanes.values_mut().flat_map(|lane| lane.call(self.places, self.each_second, now)).collect();
-        self.lanes.retain(|_, lane| !lane.is_idle());
-        called
+        let budgets: Vec<Budget> = self.lanes.keys().map(|name| self.budget(name, now)).collect();
+        let places = self.places;
+        self.lanes.values_mut().zip(budgets).flat_map(|(lane, budget)| lane.call(places, budget, now)).collect()
     }
 
     /// Number of waiting jobs.
@@ -215,23 +241,51 @@ mod tests {
         assert!(it.enter("flood", &4, false, now) && it.enter("flood", &1, false, now) && it.is_idle());
     }
 
+    /// The jobs that are called in the next second, which all begin.
+    fn in_a_second(it: &mut FairQueue<usize>, now: &mut Instant) -> Vec<usize> {
+        let mut called = Vec::new();
+        for _ in 0..20 {
+            *now += LOOK;
+            called.extend(it.look(*now));
+        }
+        assert!(called.iter().all(|job| it.enter("flood", job, true, *now)));
+        called
+    }
+
     #[test]
-    fn new_jobs_start_at_a_rate_without_delaying_others() {
+    fn new_jobs_of_the_only_namespace_start_at_the_full_rate() {
         let (mut it, mut now) = (FairQueue::new(usize::MAX, EACH_SECOND), Instant::now());
         let began = (0..1000).filter(|job| it.enter("flood", job, true, now)).count();
         assert_eq!(began, AT_ONCE as usize);
-        assert!(it.enter("flood", &5000, false, now) && it.enter("quiet", &6000, true, now));
+        assert!(it.enter("flood", &5000, false, now), "a job under way is not held up");
         for second in 0..5 {
-            let mut called = Vec::new();
-            for _ in 0..20 {
-                now += LOOK;
-                called.extend(it.look(now));
-            }
             let first = AT_ONCE as usize + second * usize::from(EACH_SECOND);
+            let called = in_a_second(&mut it, &mut now);
             assert_eq!(called, (first..first + usize::from(EACH_SECOND)).collect::<Vec<_>>());
-            assert!(called.iter().all(|job| it.enter("flood", job, true, now)));
         }
         assert_eq!(it.waiting(), 1000 - AT_ONCE as usize - 5 * usize::from(EACH_SECOND));
+    }
+
+    #[test]
+    fn new_jobs_start_slowly_while_other_namespaces_have_jobs() {
+        let (mut it, mut now) = (FairQueue::new(usize::MAX, EACH_SECOND), Instant::now());
+        assert!(it.enter("quiet", &6000, true, now) && it.leave("quiet", &6000, now).is_empty());
+        let began = (0..1000).filter(|job| it.enter("flood", job, true, now)).count();
+        assert_eq!(began, AT_ONCE_SHARED as usize);
+        assert!(it.enter("quiet", &6001, true, now) && it.leave("quiet", &6001, now).is_empty());
+        assert_eq!(in_a_second(&mut it, &mut now), [8, 9, 10, 11], "a fifth of the rate");
+        now += ACTIVE;
+        let (last, next) = (in_a_second(&mut it, &mut now), in_a_second(&mut it, &mut now));
+        assert!(last.len() > usize::from(EACH_SECOND), "what was not begun meanwhile: {last:?}");
+        assert_eq!(next.len(), usize::from(EACH_SECOND), "nothing of the other was heard for long");
+    }
+
+    #[test]
+    fn namespace_whose_last_pass_takes_long_counts_as_one_with_jobs() {
+        let (mut it, mut now) = (FairQueue::new(usize::MAX, EACH_SECOND), Instant::now());
+        assert!(it.enter("slow", &6000, false, now));
+        now += ACTIVE * 2;
+        assert_eq!((0..1000).filter(|job| it.enter("flood", job, true, now)).count(), AT_ONCE_SHARED as usize);
     }
 
     #[test]
@@ -283,11 +337,13 @@ mod tests {
                 it.leave(&namespace.to_string(), &job, now);
             }
         }
-        for _ in 0..20 {
+        while it.waiting() > 0 {
             now += KEPT;
             it.look(now);
         }
-        assert!(it.is_idle() && it.lanes.is_empty(), "{it:?}");
-        assert!(it.enter("a", &1, false, now) && it.leave("a", &1, now).is_empty() && it.lanes.is_empty());
+        now += ACTIVE;
+        it.look(now);
+        assert!(it.is_idle(), "{it:?}");
+        assert!(it.enter("a", &1, false, now) && it.lanes.len() == 1, "{it:?}");
     }
 }

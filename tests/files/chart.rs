@@ -153,6 +153,7 @@ fn chart_values_reach_the_objects() {
         "affinity.nodeAffinity.x=y",
         "networkPolicy.apiServerPorts={8443}",
         "podDisruptionBudget.enabled=false",
+        "flowControl.enabled=false",
         "crds.install=false",
         "userRoles.install=false",
     ];
@@ -175,8 +176,20 @@ fn chart_values_reach_the_objects() {
     assert_eq!(spec["affinity"], json!({ "nodeAffinity": { "x": "y" } }));
     let policy = &found[&format!("NetworkPolicy {OWN}/trainingjob-operator")]["spec"];
     assert_eq!(policy["egress"][0]["ports"], json!([{ "protocol": "TCP", "port": 8443 }]));
-    let left = ["CustomResourceDefinition", "PodDisruptionBudget", "ClusterRole /trainingjobs-edit"];
+    let left = ["CustomResourceDefinition", "PodDisruptionBudget", "ClusterRole /trainingjobs-edit", "FlowSchema"];
     assert!(!found.keys().any(|name| left.iter().any(|left| name.starts_with(left))), "{:?}", found.keys());
+}
+
+/// kustomize leaves this reference alone, so nothing else makes it follow the release.
+#[test]
+fn flow_schema_of_the_chart_names_the_account_of_the_release() {
+    let Some((helm, _)) = programs() else { return };
+    let found = objects(&template(&helm, "elsewhere", &[]).unwrap());
+    let binding = &found["ClusterRoleBinding /trainingjob-operator"]["subjects"][0];
+    let subject = &found["FlowSchema /trainingjob-operator"]["spec"]["rules"][0]["subjects"][0];
+    let account = json!({ "name": "trainingjob-operator", "namespace": "elsewhere" });
+    assert_eq!(subject["serviceAccount"], account);
+    assert_eq!((&binding["name"], &binding["namespace"]), (&account["name"], &account["namespace"]));
 }
 
 /// Helm refuses values that the schema does not have, and contradictory ones.

@@ -61,6 +61,8 @@ fn docs_and_examples_keep_jobs_out_of_operator_namespace() {
     let own =
         ["deploy/cluster", "deploy/namespaced/operator"].map(|of| namespace_of(&format!("{of}/kustomization.yaml")));
     assert_eq!(own, ["trainingjob-system", "ml-training-operator"]);
+    let schema = read("deploy/flowcontrol/flowcontrol.yaml");
+    assert!(schema.contains(&format!("            namespace: {}\n", own[0])), "{schema}");
     let watched = namespace_of("deploy/namespaced/team/kustomization.yaml");
     assert!(!own.contains(&watched));
     assert!(read("deploy/namespaced/operator/kustomization.yaml").contains(&format!("value: {watched}\n")));

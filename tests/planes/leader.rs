@@ -1,6 +1,6 @@
 //! Several operators run as processes. One acts, and another one takes over, whatever happens to the first.
 //!
-//! They work for all namespaces, with only the rights of `deploy/cluster`.
+//! They work for all namespaces, with only the rights of `deploy`.
 
 use api::{self, RuntimeKind, State, TrainingJob};
 use futures::{StreamExt, future};
@@ -94,6 +94,7 @@ async fn one_operator_leads_and_a_standby_takes_over() {
     assert!(fourth.is_leader().await);
 
     world.nothing_was_forbidden_or_done_twice();
+    world.requests_have_a_priority_level_of_their_own();
     world.operator_cannot_read_secrets_of_others().await;
 }
 
@@ -125,7 +126,7 @@ impl World {
         for kind in RuntimeKind::ALL {
             cluster.apply_crd(&api::runtime_crd(kind));
         }
-        let installation = cluster.kubectl(&["kustomize", &root("deploy/cluster")]);
+        let installation = cluster.kubectl(&["kustomize", &root("deploy")]);
         let rights: Vec<&str> = installation
             .split("\n---\n")
             .filter(|object| {
@@ -252,6 +253,24 @@ impl World {
         };
         let refused: Vec<_> = lines.iter().filter(refused).collect();
         assert!(refused.is_empty(), "{refused:#?}");
+    }
+
+    /// The API server counts the requests of each FlowSchema, before it looks at the rights of their user.
+    fn requests_have_a_priority_level_of_their_own(&self) {
+        let _ = self.cluster.try_kubectl(&["delete", "tj", "none", "-n", "elsewhere", "--as", "someone"], "");
+        let metrics = self.cluster.kubectl(&["get", "--raw", "/metrics"]);
+        let counted = |schema: &str| {
+            let is_of = |line: &&str| {
+                let schema = format!(r#"flow_schema="{schema}""#);
+                line.starts_with("apiserver_flowcontrol_dispatched_requests_total{") && line.contains(&schema)
+            };
+            let lines: Vec<&str> = metrics.lines().filter(is_of).collect();
+            let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+            lines.iter().copied().map(count).sum::<f64>()
+        };
+        assert!(counted("trainingjob-operator") > 10.0, "{metrics}");
+        assert!(counted("trainingjob-users") > 0.0, "{metrics}");
+        assert_eq!(counted("service-accounts"), 0.0, "the operator's account is the only one outside kube-system");
     }
 
     async fn operator_cannot_read_secrets_of_others(&self) {
