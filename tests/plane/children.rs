@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service}
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use objects::labels;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -294,6 +294,14 @@ async fn metadata_added_by_others_is_kept() {
 async fn changes_by_admission_plugins_are_accepted() {
     let plane = plane();
     let space = plane.space("rewritten", json!({ "rewritten": "true" })).await;
+    // The API server loads a new policy some time after its creation.
+    let (api, dry_run) = (space.api::<ConfigMap>(), PostParams { dry_run: true, ..PostParams::default() });
+    let any: ConfigMap = serde_json::from_value(json!({ "metadata": { "name": "any" } })).unwrap();
+    let is_at_work = async || {
+        let made = api.create(&dry_run, &any).await.unwrap();
+        made.labels().contains_key("app").then_some(())
+    };
+    eventually("the policy to be at work", SOON, is_at_work).await;
     let operator = space.operator().await;
     let job = space.submit("x", json!({})).await;
     job.state(Running).await;
