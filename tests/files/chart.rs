@@ -176,7 +176,13 @@ fn chart_values_reach_the_objects() {
     assert_eq!(spec["affinity"], json!({ "nodeAffinity": { "x": "y" } }));
     let policy = &found[&format!("NetworkPolicy {OWN}/trainingjob-operator")]["spec"];
     assert_eq!(policy["egress"][0]["ports"], json!([{ "protocol": "TCP", "port": 8443 }]));
-    let left = ["CustomResourceDefinition", "PodDisruptionBudget", "ClusterRole /trainingjobs-edit", "FlowSchema"];
+    let left = [
+        "CustomResourceDefinition",
+        "PodDisruptionBudget",
+        "ClusterRole /trainingjobs-edit",
+        "FlowSchema",
+        "PriorityLevel",
+    ];
     assert!(!found.keys().any(|name| left.iter().any(|left| name.starts_with(left))), "{:?}", found.keys());
 }
 

@@ -255,19 +255,20 @@ impl World {
         assert!(refused.is_empty(), "{refused:#?}");
     }
 
-    /// The API server counts the requests of each FlowSchema, before it looks at the rights of their user.
+    /// The API server counts the requests of each FlowSchema, before it looks at the rights of their user. docs/install.md
+    /// says how many of 600 a level serves at one time.
     fn requests_have_a_priority_level_of_their_own(&self) {
         let _ = self.cluster.try_kubectl(&["delete", "tj", "none", "-n", "elsewhere", "--as", "someone"], "");
         let metrics = self.cluster.kubectl(&["get", "--raw", "/metrics"]);
-        let counted = |schema: &str| {
-            let is_of = |line: &&str| {
-                let schema = format!(r#"flow_schema="{schema}""#);
-                line.starts_with("apiserver_flowcontrol_dispatched_requests_total{") && line.contains(&schema)
-            };
-            let lines: Vec<&str> = metrics.lines().filter(is_of).collect();
-            let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
-            lines.iter().copied().map(count).sum::<f64>()
+        let sum = |metric: &str, label: &str, name: &str| {
+            let (metric, label) = (format!("apiserver_flowcontrol_{metric}{{"), format!("{label}=\"{name}\""));
+            let lines = metrics.lines().filter(|line| line.starts_with(&metric) && line.contains(&label));
+            lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>()
         };
+        let counted = |schema: &str| sum("dispatched_requests_total", "flow_schema", schema);
+        assert_eq!(sum("upper_limit_seats", "priority_level", "trainingjob-users"), 3.0, "{metrics}");
+        let seats = sum("nominal_limit_seats", "priority_level", "trainingjob-operator");
+        assert!((75.0..90.0).contains(&seats), "{seats} are not about 80");
         assert!(counted("trainingjob-operator") > 10.0, "{metrics}");
         assert!(counted("trainingjob-users") > 0.0, "{metrics}");
         assert_eq!(counted("service-accounts"), 0.0, "the operator's account is the only one outside kube-system");
