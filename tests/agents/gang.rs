@@ -651,10 +651,14 @@ fn gang_is_resized_while_it_runs() {
     );
     let two = format!(r#"["127.0.0.1:{0}","127.0.0.1:{0}"]"#, gang.master);
     assert!(fs::read_to_string(gang.room.path("tf")).unwrap().contains(&two));
-    // No worker waits for a spare, and the existing spares exit with the rest.
+    // No worker waits for a spare. One that the leader has seen exits with the rest.
     agents[3] = gang.pod(3);
     until("the spare says so", SOON, || gang.output()[3].contains("waits until it is of more than 3").then_some(()));
-    gang.allow("go-4");
+    resize(4, 4);
+    began(5, 4);
+    resize(3, 4);
+    began(6, 3);
+    gang.allow("go-6");
     gang.all_exit(agents, 0);
 }
 
