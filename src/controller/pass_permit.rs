@@ -1,6 +1,6 @@
 //! Starts passes when it is their turn, as the [`FairQueue`] decides.
 
-use super::fair_queue::{self, FairQueue};
+use super::fair_queue::{self, FairQueue, Kind};
 use super::{Context, status};
 use api::{Guarded, TrainingJob, TrainingJobStatus};
 use kube::runtime::reflector::ObjectRef;
@@ -26,10 +26,10 @@ impl Context {
     /// Lets a pass begin. Returns `None` if it is not its turn; the job is woken when its turn has come.
     pub(super) fn permit(&self, object: &Guarded) -> Option<PassPermit<'_>> {
         let job = ObjectRef::from_obj(object);
-        let is_new = object.0.as_ref().is_ok_and(|job| self.is_new(job));
+        let kind = object.0.as_ref().map_or(Kind::Known, |job| self.kind(job));
         let namespace = job.namespace.as_deref().unwrap_or_default();
         let mut fair_queue = self.fair_queue.lock();
-        if fair_queue.enter(namespace, &job, is_new, Instant::now()) {
+        if fair_queue.enter(namespace, &job, kind, Instant::now()) {
             return Some(PassPermit { context: self, job });
         }
         self.metrics.waiting(fair_queue.waiting());
@@ -37,11 +37,18 @@ impl Context {
         None
     }
 
-    /// Whether no pass has processed the job yet. Our own last write may be ahead of the watch.
-    fn is_new(&self, job: &TrainingJob) -> bool {
-        let has_state = |status: Option<&TrainingJobStatus>| status.is_some_and(|status| status.state.is_some());
-        let written = |cell: &Cell| has_state(status::newest(job, &cell.writes).0);
-        !self.index.read(&JobKey::from_meta(&job.metadata), written).unwrap_or_else(|| has_state(job.status.as_ref()))
+    /// Why the job needs a pass. Our own last write may be ahead of the watch. A deletion changes the generation, too, but
+    /// never waits.
+    fn kind(&self, job: &TrainingJob) -> Kind {
+        let of = |status: Option<&TrainingJobStatus>| match status {
+            None => Kind::New,
+            Some(status) if status.state.is_none() => Kind::New,
+            _ if job.metadata.deletion_timestamp.is_some() => Kind::Known,
+            Some(status) if status.observed_generation < job.metadata.generation => Kind::Changed,
+            Some(_) => Kind::Known,
+        };
+        let written = |cell: &Cell| of(status::newest(job, &cell.writes).0);
+        self.index.read(&JobKey::from_meta(&job.metadata), written).unwrap_or_else(|| of(job.status.as_ref()))
     }
 
     pub(super) fn wake(&self, jobs: impl IntoIterator<Item = ObjectRef<Guarded>>) {

@@ -297,6 +297,28 @@ async fn job_waiting_for_its_turn_sends_no_requests_and_is_woken() {
     assert!(log.lock().len() > before);
 }
 
+/// Of many changed specs in a namespace, some wait. Deletions and unchanged specs do not.
+#[tokio::test]
+async fn only_jobs_with_a_changed_spec_wait_after_many_changes() {
+    let (client, _) = api(agrees);
+    let fair_queue = Mutex::new(FairQueue::new(usize::MAX, 1));
+    let context = Context { fair_queue, ..Arc::into_inner(context(client, AgentAccess::Off)).unwrap() };
+    let permits = |namespace: &str, observed: Option<i64>, deleted: Option<&str>| {
+        let mut object = serde_json::to_value(job()).unwrap();
+        object["metadata"]["namespace"] = namespace.into();
+        object["metadata"]["uid"] = "another".into();
+        object["metadata"]["generation"] = 2.into();
+        object["metadata"]["deletionTimestamp"] = deleted.into();
+        object["status"] = json!({ "state": "Running", "observedGeneration": observed });
+        context.permit(&serde_json::from_value(object).unwrap()).is_some()
+    };
+    assert!(permits("quiet", Some(2), None));
+    assert!((0..fair_queue::CHANGES_AT_ONCE).all(|_| permits("edits", Some(1), None)));
+    assert!(!permits("edits", Some(1), None) && !permits("edits", None, None));
+    assert!(permits("edits", Some(2), None) && permits("edits", Some(1), Some("2030-01-02T03:04:05Z")));
+    assert!(permits("quiet", Some(1), None), "another namespace is not held up");
+}
+
 /// A list of nodes with these kubelets, and more to come.
 fn nodes(kubelets: &[&str], more: &str) -> (u16, Value) {
     let node = |kubelet: &&str| {
