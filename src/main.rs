@@ -50,8 +50,8 @@ struct Args {
     concurrency: u16,
 
     /// New TrainingJobs of one namespace that are started each second, after the first 128. While other namespaces have
-    /// jobs too, it is a fifth of this, after the first 8, and changed specs are taken over at two fifths of it, after the
-    /// first 32. The limit keeps one namespace from delaying the others.
+    /// jobs too, it is a fifth of this, after the first 8. Changed specs are then taken over at two fifths of this, after
+    /// the first 32. The limits keep one namespace from delaying the others.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     new_jobs_per_second: u16,
 

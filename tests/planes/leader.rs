@@ -266,9 +266,9 @@ impl World {
             lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>()
         };
         let counted = |schema: &str| sum("dispatched_requests_total", "flow_schema", schema);
-        assert_eq!(sum("upper_limit_seats", "priority_level", "trainingjob-users"), 3.0, "{metrics}");
+        assert_eq!(sum("upper_limit_seats", "priority_level", "trainingjob-users"), 2.0, "{metrics}");
         let seats = sum("nominal_limit_seats", "priority_level", "trainingjob-operator");
-        assert!((75.0..90.0).contains(&seats), "{seats} are not about 80");
+        assert!((110.0..125.0).contains(&seats), "{seats} are not about 118");
         assert!(counted("trainingjob-operator") > 10.0, "{metrics}");
         assert!(counted("trainingjob-users") > 0.0, "{metrics}");
         assert_eq!(counted("service-accounts"), 0.0, "the operator's account is the only one outside kube-system");
