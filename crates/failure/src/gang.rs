@@ -12,6 +12,9 @@ use protocol::reason::Reason;
 use protocol::stacks::StackLocation;
 use text::origin::FailureOrigin;
 
+/// What [`Reason::PodDeleted`] means.
+pub const POD_DELETED: &str = "its pod was deleted, and not by the operator";
+
 /// The first cause among all failed workers; `None` while no worker has failed.
 pub fn first_cause<'a, W: Into<WorkerFacts<'a>>>(workers: impl IntoIterator<Item = W>) -> Option<AttemptEnd> {
     let workers: Vec<WorkerFacts<'a>> = workers.into_iter().map(Into::into).collect();
@@ -155,7 +158,7 @@ impl<'a> WorkerEnd<'a> {
     fn attempt_end(&self, rank: Rank) -> AttemptEnd {
         let deleted;
         let finding = if self.kind == EndKind::Deleted && rank != Rank::Caught {
-            deleted = Finding::new(Reason::PodDeleted, "its pod was deleted, and not by the operator");
+            deleted = Finding::new(Reason::PodDeleted, POD_DELETED);
             &deleted
         } else {
             &self.finding

@@ -18,4 +18,4 @@ mod memory;
 pub mod restart;
 
 pub use facts::{Container, Disruption, FailedInit, WaitingState, WorkerFacts};
-pub use gang::first_cause;
+pub use gang::{POD_DELETED, first_cause};

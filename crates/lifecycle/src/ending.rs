@@ -6,6 +6,7 @@ use super::phase::Phase;
 use super::view::View;
 use super::{first_cause, waiting};
 use api::{AttemptEnd, Reason, TrainingJobStatus};
+use failure::POD_DELETED;
 use failure::restart::{Next, decide, ruled};
 use jiff::Timestamp;
 use observe::{ObservedJob, ObservedPod};
@@ -36,6 +37,11 @@ pub(super) fn file(record: &mut TrainingJobStatus, end: AttemptEnd) {
         Some(known) => *known = end,
         None => add(&mut record.restarts, end),
     }
+}
+
+/// Whether the pod was asked to stop, and nothing on it says why.
+fn is_only_deleted(pod: &ObservedPod) -> bool {
+    pod.deletion.is_some() && pod.disruption.is_none() && pod.pod_reason.is_none()
 }
 
 impl<'a> View<'a> {
@@ -76,9 +82,19 @@ impl<'a> View<'a> {
     /// Whether the leader reported an eviction for a pod that was only asked to stop, by all that the pod itself says.
     fn is_guess(&self, known: &AttemptEnd) -> bool {
         let mut pods = self.pods.iter().filter(|pod| Some(pod.replica_id()) == known.replica_id());
-        let is_only_deleted =
-            |pod: &ObservedPod| pod.deletion.is_some() && pod.disruption.is_none() && pod.pod_reason.is_none();
         known.reason == Reason::Evicted && pods.any(|pod| is_only_deleted(pod))
+    }
+
+    /// Corrects such a report about pods in whose places there are others by now.
+    pub(super) fn without_guesses(&self, mut record: TrainingJobStatus) -> TrainingJobStatus {
+        let is_replaced = |pod: &ObservedPod| self.pods.iter().all(|newest| newest.uid != pod.uid);
+        for end in record.restarts.iter_mut().filter(|end| end.reason == Reason::Evicted) {
+            let is_it = |pod: &&&ObservedPod| end.pod.as_ref() == Some(&pod.name);
+            if self.all_pods.iter().find(is_it).is_some_and(|pod| is_only_deleted(pod) && is_replaced(pod)) {
+                (end.reason, end.message) = (Reason::PodDeleted, POD_DELETED.to_owned());
+            }
+        }
+        record
     }
 
     /// When the present attempt began. Its pods may have run earlier attempts, so it began after the last of those.

@@ -91,7 +91,7 @@ fn with_gang(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatu
         let before = end.ended.iter().filter(is_before).cloned().collect::<Vec<_>>();
         record = with_attempts(view, record, report.attempt, &before);
     }
-    record
+    view.without_guesses(record)
 }
 
 /// An agent may send any text.
@@ -136,20 +136,24 @@ fn with_attempts(
 
 /// How an attempt ended according to the leader, completed by what its pod shows.
 fn reported(view: &View<'_>, end: &AttemptEnd) -> AttemptEnd {
-    let pod = end.replica_id().and_then(|place| view.pods.iter().find(|pod| pod.replica_id() == place));
+    let time = view.by_our_clock(end.time.map_or(view.now(), whole_second));
+    // Another pod may have taken the place since then.
+    let was_there = |pod: &ObservedPod| pod.created.is_none_or(|created| created <= time);
+    let mut at_place: Vec<_> = view.all_pods.iter().filter(|pod| Some(pod.replica_id()) == end.replica_id()).collect();
+    at_place.sort_by_key(|pod| (was_there(pod), pod.created));
+    let pod = at_place.last();
     let stated = AttemptEnd {
         reason: word(&end.reason),
         pod: pod.map(|pod| pod.name.clone()),
         node: pod.and_then(|pod| pod.node.clone()),
-        time: end.time.map(whole_second),
+        time: Some(time),
         ..end.clone()
     };
-    let stated = match pod.and_then(|pod| out_of_memory(pod, end)) {
+    match pod.and_then(|pod| out_of_memory(pod, end)) {
         // By then the leader has decided what follows.
         Some(AttemptEnd { reason, message, exit_code, .. }) => AttemptEnd { reason, message, exit_code, ..stated },
         None => stated,
-    };
-    AttemptEnd { time: Some(view.by_our_clock(stated.time.unwrap_or(view.now()))), ..stated }
+    }
 }
 
 /// What the leader can't know: only the pod's status says that the kernel sent SIGKILL for lack of memory.

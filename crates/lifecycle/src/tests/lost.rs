@@ -142,6 +142,31 @@ fn deleted_pod_is_not_an_eviction_despite_leader_report() {
     }
 }
 
+/// The leader may be heard before the deletion is seen, and the new pod be seen together with the deletion.
+#[test]
+fn deleted_pod_whose_successor_is_there_is_not_an_eviction() {
+    for (deleted, expected) in [(asked_to_end as fn(u32, i64) -> ObservedPod, "PodDeleted"), (evicted, "Evicted")] {
+        for reported_first in [true, false] {
+            let mut world = led();
+            if reported_first {
+                world.agent = Some(leader(1, gang(1, GangPhase::Gathering, vec![left(1)])));
+                world.step();
+                assert_eq!(world.status.restarts[0].reason, Reason::Evicted, "nothing else is known by then");
+            }
+            world.second = 30;
+            let gone = ObservedPod { gone: true, tracked: false, ..deleted(1, 20) };
+            let new = running(1, 1);
+            let new = ObservedPod { uid: "new".into(), name: "x-training-1-new".into(), created: Some(at(26)), ..new };
+            world.see(Some(job(1)), [gone, new]);
+            world.agent = Some(leader(1, gang(2, GangPhase::Running, vec![left(1)])));
+            world.step();
+            let AttemptEnd { reason, pod, disruption, .. } = &world.status.restarts[0];
+            assert_eq!((reason.as_str(), pod.as_deref()), (expected, Some("x-training-1-abcde")), "{reported_first}");
+            assert!(*disruption && world.status.disruption_count == Some(1), "the leader counts it so");
+        }
+    }
+}
+
 #[test]
 fn no_pod_of_ending_gang_is_replaced() {
     let releases = |world: &mut World| {
