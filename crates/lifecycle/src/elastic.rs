@@ -76,10 +76,12 @@ impl<'a> View<'a> {
         is_there && self.failed_job().is_none() && self.held().is_none()
     }
 
-    /// The workers in the gang with the pods of other roles, and the workers beyond its size.
+    /// The pods of the gang, and those beyond the size of their role: spare workers of an elastic gang, and pods that
+    /// another client added by enlarging a Job.
     pub(super) fn members(&self) -> (Vec<&'a ObservedPod>, Vec<&'a ObservedPod>) {
-        let (size, is_elastic) = (self.size(), self.input.plan.gang.elastic.is_some());
-        self.pods.iter().copied().partition(|pod| !is_elastic || pod.index < size.into())
+        let role = |pod: &ObservedPod| self.input.plan.gang.role(pod.role);
+        let is_one = |pod: &ObservedPod| role(pod).is_some_and(|role| pod.index < role.pods(self.size()).into());
+        self.pods.iter().copied().partition(|pod| is_one(pod))
     }
 
     /// A better size.

@@ -38,10 +38,7 @@ impl<'a> View<'a> {
 
     /// The workers whose pods are going or gone while others stay, if the gang takes in new pods for them.
     pub(super) fn leaving_pods(&self) -> Vec<&'a ObservedPod> {
-        // A pod beyond the size of its role is no loss, for example after another client has enlarged the Job.
-        let role = |pod: &ObservedPod| self.input.plan.gang.role(pod.role);
-        let is_one = |pod: &ObservedPod| role(pod).is_some_and(|role| pod.index < role.pods(self.size()).into());
-        let is_wanted = |pod: &ObservedPod| is_one(pod) && !self.done.contains(&pod.replica_id());
+        let is_wanted = |pod: &ObservedPod| !self.done.contains(&pod.replica_id());
         let goes = |pod: &&ObservedPod| is_wanted(pod) && (pod.gone || pod.deletion.is_some());
         let (going, staying): (Vec<_>, Vec<_>) = self.members().0.into_iter().partition(goes);
         if going.is_empty() {

@@ -167,6 +167,20 @@ fn deleted_pod_whose_successor_is_there_is_not_an_eviction() {
     }
 }
 
+/// Another client has enlarged the Job for a while. The Job controller deletes the pods that are too many.
+#[test]
+fn pod_beyond_the_size_of_its_role_is_no_loss() {
+    for mut world in [led(), World::to_running()] {
+        world.second = 20;
+        for pod in [running(N, 1), asked_to_end(N, 20), ObservedPod { gone: true, ..asked_to_end(N, 20) }] {
+            let released: &[Action] = if pod.deletion.is_some() && !pod.gone { &[release(N, false)] } else { &[] };
+            world.see(Some(job(1)), [pod]);
+            assert_eq!(world.step().actions, [&[Action::Ensure], released].concat(), "it must not fail the Job");
+            assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Running), 0));
+        }
+    }
+}
+
 #[test]
 fn no_pod_of_ending_gang_is_replaced() {
     let releases = |world: &mut World| {
