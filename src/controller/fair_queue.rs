@@ -269,8 +269,8 @@ mod tests {
         assert!(!enter("flood", 3) && !enter("flood", 4) && !enter("flood", 3));
         assert!(enter("quiet", 5), "another namespace is not held up");
         assert_eq!(it.leave("flood", &1, now), [3], "in the order of coming, each once");
-        assert!(!it.enter("flood", &1, Kind::Known, now), "whoever comes again goes behind");
-        assert!(it.enter("flood", &3, Kind::Known, now), "who was called has a place");
+        assert!(!it.enter("flood", &1, Kind::Known, now), "a job that comes again is the last");
+        assert!(it.enter("flood", &3, Kind::Known, now), "a called job has a place");
         assert_eq!(it.leave("flood", &2, now), [4]);
         assert_eq!(it.leave("flood", &3, now), [1]);
         assert!(it.enter("flood", &4, Kind::Known, now) && it.enter("flood", &1, Kind::Known, now) && it.is_idle());

@@ -40,15 +40,14 @@ impl Context {
     /// Why the job needs a pass. Our own last write may be ahead of the watch. A deletion changes the generation, too, but
     /// never waits.
     fn kind(&self, job: &TrainingJob) -> Kind {
-        let of = |status: Option<&TrainingJobStatus>| match status {
+        let is_deleted = job.metadata.deletion_timestamp.is_some();
+        let by_status = |status: Option<&TrainingJobStatus>| match status.filter(|status| status.state.is_some()) {
             None => Kind::New,
-            Some(status) if status.state.is_none() => Kind::New,
-            _ if job.metadata.deletion_timestamp.is_some() => Kind::Known,
-            Some(status) if status.observed_generation < job.metadata.generation => Kind::Changed,
+            Some(status) if !is_deleted && status.observed_generation < job.metadata.generation => Kind::Changed,
             Some(_) => Kind::Known,
         };
-        let written = |cell: &Cell| of(status::newest(job, &cell.writes).0);
-        self.index.read(&JobKey::from_meta(&job.metadata), written).unwrap_or_else(|| of(job.status.as_ref()))
+        let by_cell = |cell: &Cell| by_status(status::newest(job, &cell.writes).0);
+        self.index.read(&JobKey::from_meta(&job.metadata), by_cell).unwrap_or_else(|| by_status(job.status.as_ref()))
     }
 
     pub(super) fn wake(&self, jobs: impl IntoIterator<Item = ObjectRef<Guarded>>) {

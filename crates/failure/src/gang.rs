@@ -12,7 +12,7 @@ use protocol::reason::Reason;
 use protocol::stacks::StackLocation;
 use text::origin::FailureOrigin;
 
-/// What [`Reason::PodDeleted`] means.
+/// The message of [`Reason::PodDeleted`].
 pub const POD_DELETED: &str = "its pod was deleted, and not by the operator";
 
 /// The first cause among all failed workers; `None` while no worker has failed.

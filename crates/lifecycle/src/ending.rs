@@ -89,8 +89,8 @@ impl<'a> View<'a> {
     pub(super) fn without_guesses(&self, mut record: TrainingJobStatus) -> TrainingJobStatus {
         let is_replaced = |pod: &ObservedPod| self.pods.iter().all(|newest| newest.uid != pod.uid);
         for end in record.restarts.iter_mut().filter(|end| end.reason == Reason::Evicted) {
-            let is_it = |pod: &&&ObservedPod| end.pod.as_ref() == Some(&pod.name);
-            if self.all_pods.iter().find(is_it).is_some_and(|pod| is_only_deleted(pod) && is_replaced(pod)) {
+            let is_it = |pod: &ObservedPod| end.pod.as_ref() == Some(&pod.name);
+            if self.all_pods.iter().any(|pod| is_it(pod) && is_only_deleted(pod) && is_replaced(pod)) {
                 (end.reason, end.message) = (Reason::PodDeleted, POD_DELETED.to_owned());
             }
         }

@@ -139,9 +139,8 @@ fn reported(view: &View<'_>, end: &AttemptEnd) -> AttemptEnd {
     let time = view.by_our_clock(end.time.map_or(view.now(), whole_second));
     // Another pod may have taken the place since then.
     let was_there = |pod: &ObservedPod| pod.created.is_none_or(|created| created <= time);
-    let mut at_place: Vec<_> = view.all_pods.iter().filter(|pod| Some(pod.replica_id()) == end.replica_id()).collect();
-    at_place.sort_by_key(|pod| (was_there(pod), pod.created));
-    let pod = at_place.last();
+    let at_place = view.all_pods.iter().filter(|pod| Some(pod.replica_id()) == end.replica_id());
+    let pod = at_place.max_by_key(|pod| (was_there(pod), pod.created));
     let stated = AttemptEnd {
         reason: word(&end.reason),
         pod: pod.map(|pod| pod.name.clone()),
