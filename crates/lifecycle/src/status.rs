@@ -132,6 +132,12 @@ impl Writing<'_, '_> {
             }
             Phase::Suspending { message } => {
                 self.suspended();
+                // An attempt may have failed before, and its last workers are stopping.
+                if self.status.state == Some(State::Running)
+                    && condition_is(&self.status.conditions, C::Running, false).is_some()
+                {
+                    self.status.state = Some(State::Initializing);
+                }
                 self.set(C::Suspended, false, Reason::Suspending, message);
             }
             Phase::Suspended => self.resting(),

@@ -747,6 +747,23 @@ fn suspend_stops_gang_and_resume_starts_next_attempt() {
     assert_eq!(world.status.restart_count, Some(0), "a resume is no restart");
 }
 
+/// The other workers still run when the job is suspended.
+#[test]
+fn failing_attempt_that_is_suspended_no_longer_runs() {
+    for policy in [RestartPolicy::Never, RestartPolicy::OnFailure] {
+        let mut world = World::to_running();
+        world.spec.failure_policy.restart_policy = Some(policy);
+        world.see(Some(job(1)), [running(0, 1), ended(1, 1, 1, 20)]);
+        world.second = 21;
+        world.step();
+        assert_eq!(world.condition("Running").0, "False");
+        world.spec.suspend = true;
+        world.step();
+        assert_eq!((world.status.attempt, world.status.state), (Some(2), Some(State::Initializing)), "{policy:?}");
+        assert_eq!(world.condition("Suspended").1, "Suspending");
+    }
+}
+
 #[test]
 fn suspension_revoked_during_stop_starts_next_attempt() {
     let mut world = World::to_running();
