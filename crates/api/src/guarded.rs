@@ -15,19 +15,19 @@ struct Bounds {
     bytes: usize,
     /// Bytes of the spec, if it has a separate limit.
     spec_bytes: Option<usize>,
-    /// Nesting depth of objects and arrays.
-    depth: usize,
+    /// Nesting depth of objects and arrays. Without it, what is decoded is at most 128 deep, as `serde_json` limits it.
+    depth: Option<usize>,
     /// Number of values. Each takes about 30 to 100 bytes of memory, however short its text is.
     values: usize,
 }
 
 impl Bounds {
     /// Limits for a TrainingJob, which is kept in memory as long as it exists.
-    const JOB: Self = Self { bytes: 1024 * 1024, spec_bytes: Some(256 * 1024), depth: 64, values: 20_000 };
+    const JOB: Self = Self { bytes: 1024 * 1024, spec_bytes: Some(256 * 1024), depth: Some(64), values: 20_000 };
     /// Limits for a TuningJob, whose status may have a thousand trials.
-    const SEARCH: Self = Self { bytes: 1200 * 1024, spec_bytes: Some(256 * 1024), depth: 64, values: 60_000 };
+    const SEARCH: Self = Self { bytes: 1200 * 1024, spec_bytes: Some(256 * 1024), depth: Some(64), values: 60_000 };
     /// Limits for other objects. They admit every child that the operator creates for a TrainingJob within its own limits.
-    const OTHER: Self = Self { bytes: 3 * 1024 * 1024, spec_bytes: None, depth: 128, values: 50_000 };
+    const OTHER: Self = Self { bytes: 3 * 1024 * 1024, spec_bytes: None, depth: None, values: 50_000 };
 }
 
 /// Maximum bytes of the error about one object.
@@ -181,9 +181,13 @@ impl Bounds {
     }
 
     fn too_deep_or_many(&self, what: &str, text: &str) -> Option<String> {
+        // Each value takes at least one byte. Most pods are short enough, and their watch brings the most text.
+        if self.depth.is_none() && text.len() <= self.values {
+            return None;
+        }
         let Size { depth, values } = size(text);
-        if depth > self.depth {
-            return Some(format!("{what} is nested {depth} levels deep, at most {} are read", self.depth));
+        if let Some(most) = self.depth.filter(|most| depth > *most) {
+            return Some(format!("{what} is nested {depth} levels deep, at most {most} are read"));
         }
         (values > self.values).then(|| format!("{what} has {values} values, at most {} are read", self.values))
     }
@@ -358,7 +362,8 @@ mod tests {
 
     #[test]
     fn depth_is_counted_from_the_object_rather_than_its_list() {
-        let list = list(&[job("at", &nested(Bounds::JOB.depth - 2)), job("beyond", &nested(Bounds::JOB.depth - 1))]);
+        let most = Bounds::JOB.depth.unwrap();
+        let list = list(&[job("at", &nested(most - 2)), job("beyond", &nested(most - 1))]);
         assert!(list.items[0].0.is_ok());
         assert!(list.items[1].0.as_ref().unwrap_err().error.contains("the object is nested 65 levels deep"));
     }
@@ -398,7 +403,7 @@ mod tests {
 
     /// Clients with write access can set an object's managedFields at any depth, including those of child objects.
     #[test]
-    fn deep_managed_fields_do_not_break_a_list() {
+    fn deep_or_many_managed_fields_do_not_break_a_list() {
         type Kind = Guarded<k8s_openapi::api::core::v1::ConfigMap>;
         let fields = format!("{}{}", r#"{"f:a":"#.repeat(150) + "{}", "}".repeat(150));
         let config = |name: &str, fields: &str| {
@@ -407,12 +412,16 @@ mod tests {
             )
         };
         let text = format!(
-            r#"{{"apiVersion":"v1","kind":"ConfigMapList","metadata":{{"resourceVersion":"9"}},"items":[{},{}]}}"#,
+            r#"{{"apiVersion":"v1","kind":"ConfigMapList","metadata":{{"resourceVersion":"9"}},"items":[{},{},{}]}}"#,
             config("deep", &fields),
+            config("many", &format!(r#"{{"f:a":[{}1]}}"#, "1,".repeat(60_000))),
             config("good", "{}")
         );
         let list: ObjectList<Kind> = serde_json::from_str(&text).unwrap();
-        assert!(list.items[0].0.is_err() && list.items[1].0.is_ok());
+        let error = |item: usize| list.items[item].0.as_ref().unwrap_err().error.as_str();
+        assert!(error(0).contains("recursion limit exceeded"), "{}", error(0));
+        assert!(error(1).contains("values, at most 50000 are read"), "{}", error(1));
+        assert!(list.items[2].0.is_ok());
     }
 
     #[test]
