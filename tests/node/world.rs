@@ -170,13 +170,17 @@ impl Space {
         eventually("all pods to be gone", SOON, async || self.pods().await.is_empty().then_some(())).await;
     }
 
-    /// What a pod's program has printed, as `kubectl logs` shows it.
+    /// What a pod's program has printed, as `kubectl logs` shows it, without the lines of the agent. There are some if the
+    /// gang takes long to form.
     pub fn logs(&self, pod: &str) -> Vec<u8> {
         let args = ["logs", pod, "-n", &self.name, "-c", "training"];
         let begun = Instant::now();
         loop {
             match self.world.cluster.try_kubectl(&args, "") {
-                Ok(log) => return log,
+                Ok(log) => {
+                    let lines = log.split_inclusive(|byte| *byte == b'\n');
+                    return lines.filter(|line| !line.starts_with(b"agent: ")).collect::<Vec<_>>().concat();
+                }
                 // A container that is just starting again has none for a moment.
                 Err(_) if begun.elapsed() < Duration::from_secs(30) => std::thread::sleep(Duration::from_millis(200)),
                 Err(error) => panic!("no log of {pod}: {error}"),
