@@ -300,8 +300,8 @@ fn running_share(history: &[TrainingJobStatus]) -> f64 {
     100.0 * ran as f64 / active as f64
 }
 
-/// What `environment.py` has printed in this pod, after any lines of the agent. It waits for a running program that has
-/// not printed yet. A program that is ended before it prints has an empty log for ever.
+/// The first line of JSON that `environment.py` has printed in this pod. It waits for a running program that has not
+/// printed yet. A program that is ended before it prints has an empty log for ever.
 async fn environment(space: &Space, pod: &Pod) -> Value {
     let pod = pod.name_any();
     eventually(&format!("the environment of {pod}"), SOON, async || {
