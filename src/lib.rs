@@ -2,6 +2,8 @@
 //!
 //! A job flows through [`api`], [`plan`], [`objects`], [`controller`] (what is missing is made), [`observe`], [`lifecycle`] and
 //! [`controller`] again (the status is written). `ARCHITECTURE.md` has all crates and what may depend on what.
+// Each pass has its own, which is moved when it starts.
+#![cfg_attr(not(test), warn(clippy::large_futures))]
 #![cfg_attr(
     test,
     allow(

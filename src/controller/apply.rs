@@ -38,12 +38,16 @@ impl Pass<'_, TrainingJob> {
         {
             return Ok(());
         }
+        Box::pin(self.make_right(plan, children, claimed)).await
+    }
+
+    /// Creates and restores the children of a job that lacks one, or has a changed one.
+    async fn make_right(&mut self, plan: &Plan, children: &Children, claimed: bool) -> Result<(), Error> {
         if children.service.is_none() || children.config.is_none() || !claimed {
             self.confirm().await?;
         }
-        let objects::Objects { service, config, claim, .. } =
-            objects::objects(plan, Incarnation::FIRST, &GangPast::default());
-        let claim = claim.filter(|_| !claimed);
+        let (service, config) = (objects::service(plan), objects::config(plan));
+        let claim = if claimed { None } else { objects::claim(plan) };
         // The Jobs follow, and their pods mount the job's keys.
         let is_first = children.service.is_none() && children.jobs.is_empty();
         let (services, configs, claims, unseen) = futures::join!(
@@ -149,7 +153,7 @@ impl Pass<'_, TrainingJob> {
         if !self.ensure_group(plan).await? {
             return Ok(());
         }
-        let jobs = objects::objects(plan, incarnation, past).jobs;
+        let jobs = objects::jobs(plan, incarnation, past);
         // The upkeep Job has nothing left to check, and may never have been created.
         self.block(ChildKey::UPKEEP, None);
         if plan.gang.has_roles() && self.is_denied(plan, &jobs).await? {
@@ -157,17 +161,20 @@ impl Pass<'_, TrainingJob> {
         }
         for (role, wanted) in plan.gang.roles.iter().zip(jobs).rev() {
             let key = ChildKey::job(role.name);
-            match self.create(&objects::posted(plan, &wanted)).await? {
+            let made = match objects::with_group(plan, &wanted) {
+                Some(whole) => self.create_as::<_, SlimJob>(&whole).await?,
+                None => self.create_as::<_, SlimJob>(&wanted).await?,
+            };
+            match made {
                 CreateOutcome::Made(job) | CreateOutcome::Found(job) => {
-                    let dropped = is_native(plan) && !job.has_group();
+                    let dropped = is_native(plan) && !job.spec.has_group;
                     if dropped {
                         let fact = Event { warning: true, reason: "PlacedOneByOne", note: group_dropped().message };
                         self.publish_events(Some(incarnation.attempt), vec![fact]);
                     }
                     self.block(key, dropped.then(group_dropped));
                     // The watch may be slower than the next reconcile, which would send the request again.
-                    let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
-                    self.remember(job.as_ref());
+                    self.remember(Some(&*job));
                 }
                 CreateOutcome::Blocked(blocked) => {
                     self.block(key, Some(blocked));
@@ -185,7 +192,10 @@ impl Pass<'_, TrainingJob> {
         for (role, wanted) in plan.gang.roles.iter().zip(jobs) {
             let key = ChildKey::job(role.name);
             if known.job(role.name).is_none() && known.blocked.contains_key(&key) {
-                let blocked = self.try_to_create(&objects::posted(plan, wanted)).await?;
+                let blocked = match objects::with_group(plan, wanted) {
+                    Some(whole) => self.try_to_create(&whole).await?,
+                    None => self.try_to_create(wanted).await?,
+                };
                 let is_blocked = blocked.is_some();
                 self.block(key, blocked);
                 if is_blocked {
@@ -278,11 +288,10 @@ impl Pass<'_, TrainingJob> {
             objects::upkeep(plan, task)
         };
         let Some(wanted) = wanted else { return Ok(()) };
-        match self.create(&wanted).await? {
+        match self.create_as::<_, SlimJob>(&wanted).await? {
             CreateOutcome::Made(job) | CreateOutcome::Found(job) => {
                 self.block(ChildKey::UPKEEP, None);
-                let job = serde_json::to_value(&*job).ok().and_then(|job| serde_json::from_value(job).ok());
-                self.remember(job.as_ref());
+                self.remember(Some(&*job));
             }
             CreateOutcome::Blocked(blocked) => self.block(ChildKey::UPKEEP, Some(blocked)),
         }

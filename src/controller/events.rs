@@ -1,13 +1,13 @@
 //! Events: those of Jobs and pods are read where only they give the cause. Also counts changes of the status.
 
 use super::error::{Error, call, refusal};
-use super::pass::Pass;
+use super::pass::{Pass, post_unread};
 use api::{AttemptEnd, State, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1;
-use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::Client;
+use kube::api::ListParams;
 use lifecycle::whole_second;
 use observe::events::most_telling;
 use parking_lot::Mutex;
@@ -89,15 +89,15 @@ impl Publisher {
     }
 
     /// Publishes Events of one object, in their order.
-    pub fn publish(&self, api: Api<v1::Event>, facts: Vec<v1::Event>) {
+    pub fn publish(&self, client: &Client, namespace: &str, facts: Vec<v1::Event>) {
         let count = u32::try_from(facts.len()).unwrap_or(u32::MAX);
         let Ok(places) = self.places.clone().try_acquire_many_owned(count) else {
             return debug!(count, "events not published: too many are on their way");
         };
-        let pause = self.pause;
+        let (client, namespace, pause) = (client.clone(), namespace.to_owned(), self.pause);
         tokio::spawn(async move {
             for fact in facts {
-                post(&api, &fact, pause).await;
+                publish(&client, &namespace, &fact, pause).await;
             }
             drop(places);
         });
@@ -110,9 +110,9 @@ impl Publisher {
 }
 
 /// Publishes an Event. Failures of the API server are retried, refusals of the Event are not.
-async fn post(api: &Api<v1::Event>, fact: &v1::Event, pause: Duration) {
+async fn publish(client: &Client, namespace: &str, fact: &v1::Event, pause: Duration) {
     for number in 0..Publisher::TRIES {
-        let Err(error) = call("publish event", api.create(&PostParams::default(), fact)).await else { return };
+        let Err(error) = call("publish event", post_unread(client, namespace, fact, false)).await else { return };
         let is_final = refusal(&error).is_some_and(|status| status.code != 429 && status.code < 500);
         if is_final || number + 1 == Publisher::TRIES {
             return debug!(%error, "event not published");

@@ -46,8 +46,7 @@ use lifecycle::{self, Action, Decision, Input};
 use observe::{Basis, Blocked, Cell, ChildKey, Children, Index, JobKey, ResolvedSpec, digest};
 use parking_lot::Mutex;
 use pass::Pass;
-use plan::{self, AgentDelivery, Incarnation, OperatorInfo};
-use protocol::gang::GangPast;
+use plan::{self, AgentDelivery, OperatorInfo, Plan};
 use protocol::proof::OperatorKey;
 use protocol::role::RoleName;
 use std::borrow::Cow;
@@ -56,6 +55,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tracing::{Instrument, debug, info, info_span, warn};
 
 /// How the controller works.
@@ -178,10 +178,9 @@ fn basis(status: Option<&TrainingJobStatus>) -> Basis {
 fn wanted(job: &TrainingJob, runtime: &OperatorInfo) -> ResolvedSpec {
     let planned = plan::resolve(job, runtime);
     let refused = planned.accepted().err().map(ToString::to_string);
-    let objects = planned.accepted().ok().map(|plan| objects::objects(plan, Incarnation::FIRST, &GangPast::default()));
-    let digests = objects.map_or((0, 0), |o| (digest::service(&o.service), digest::config(&o.config)));
+    let digests = |plan: &Plan| (digest::service(&objects::service(plan)), digest::config(&objects::config(plan)));
+    let (service, config) = planned.accepted().map_or((0, 0), digests);
     let basis = basis(job.status.as_ref());
-    let (service, config) = digests;
     ResolvedSpec { generation: job.metadata.generation, basis, planned, refused, service, config }
 }
 
@@ -265,7 +264,17 @@ pub async fn run(
         future::join(results.for_each(each), searching).await;
     };
     let publishing = context.clone();
-    let watching = future::join3(children, polling, context.look_at_turns());
+    // A task of its own: the many changes of pods do not wake everything else. It ends with this future.
+    let mut indexing = JoinSet::new();
+    indexing.spawn(children);
+    let indexing = async {
+        if let Some(Err(error)) = indexing.join_next().await
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    };
+    let watching = future::join3(indexing, polling, context.look_at_turns());
     future::select(std::pin::pin!(watching), std::pin::pin!(reconciling)).await;
     publishing.publisher.finish(LAST_EVENTS).await;
     metrics.set_leading(false);
@@ -281,7 +290,7 @@ async fn reconcile(object: Arc<Guarded>, context: Arc<Context>) -> Result<contro
     let result = match &object.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() => Ok(Requeue::default()),
         Ok(job) => match Unreadable::by_state(job) {
-            None => reconcile_job(&context, job).instrument(span).await,
+            None => Box::pin(reconcile_job(&context, job).instrument(span)).await,
             Some(newer) => context.unreadable(&newer).instrument(span).await.map(|()| Requeue::default()),
         },
         Err(invalid) => context.unreadable(invalid).instrument(span).await.map(|()| Requeue::default()),
@@ -297,7 +306,7 @@ async fn reconcile_job(context: &Context, job: &TrainingJob) -> Result<Requeue, 
     let Some(wish) = context.wish(job) else { return Ok(Requeue(Some(tuning::UNLISTED))) };
     let mut pass = Pass::over(context, job)?;
     if let Some(tuning) = &job.spec.hyper_parameter_tuning_config {
-        return pass.search(tuning).await;
+        return Box::pin(pass.search(tuning)).await;
     }
     let whole = match pass.inherited().await? {
         None => Cow::Borrowed(job),
@@ -441,7 +450,7 @@ impl Pass<'_, TrainingJob> {
 
     async fn act(&mut self, wanted: &ResolvedSpec, children: &Children, actions: &[Action]) -> Result<(), Error> {
         for action in actions {
-            self.act_once(wanted, children, action).await?;
+            Box::pin(self.act_once(wanted, children, action)).await?;
         }
         Ok(())
     }
@@ -465,7 +474,7 @@ impl Pass<'_, TrainingJob> {
                 }
                 self.confirm().await?;
                 self.confirm_no_upkeep(plan).await?;
-                self.create_jobs(plan, *incarnation, past, delivery).await
+                Box::pin(self.create_jobs(plan, *incarnation, past, delivery)).await
             }
             Action::EnsureGroup => {
                 let Ok(plan) = wanted.planned.accepted() else { return Ok(()) };

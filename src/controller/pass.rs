@@ -5,23 +5,29 @@
 
 use super::error::{Error, call, refusal};
 use super::{Context, refused};
-
 use api::{Inherited, Reason};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Request};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as events;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use lifecycle::Event;
 use objects::labels;
 use observe::{Blocked, JobKey, owner, version};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use text::start_of;
 use tracing::{debug, info};
+
+/// Makes the API server answer with no more of an object than its metadata.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// One of our own kinds, whose objects own others.
 pub(super) trait Owner:
@@ -53,8 +59,8 @@ pub(super) enum CreateOutcome<K> {
 }
 
 /// Answer to a POST.
-enum Posted<K> {
-    Made(Box<K>),
+enum Posted<A> {
+    Made(A),
     /// An object of that name exists.
     Exists,
     Blocked(Blocked),
@@ -112,8 +118,17 @@ impl<'a, O: Owner> Pass<'a, O> {
 
     /// Creates an object, or finds out which owner the existing one of that name has.
     pub(super) async fn create<K: Child>(&self, wanted: &K) -> Result<CreateOutcome<K>, Error> {
-        match self.post(wanted, false).await? {
-            Posted::Made(object) => Ok(CreateOutcome::Made(object)),
+        self.create_as(wanted).await
+    }
+
+    /// The same, and reads of the object only what `A` has.
+    pub(super) async fn create_as<K: Child, A: Child>(&self, wanted: &K) -> Result<CreateOutcome<A>, Error> {
+        let answer = self.context.write("create child", post(&self.context.client, &self.key.namespace, wanted)).await;
+        match self.posted(wanted, answer)? {
+            Posted::Made(object) => {
+                debug!(kind = %K::kind(&()), name = wanted.name_any(), "created");
+                Ok(CreateOutcome::Made(Box::new(object)))
+            }
             Posted::Exists => self.who_has(&wanted.name_any()).await,
             Posted::Blocked(blocked) => Ok(CreateOutcome::Blocked(blocked)),
         }
@@ -122,8 +137,8 @@ impl<'a, O: Owner> Pass<'a, O> {
     /// Creates an object of a kind that the operator may not read. An existing one of that name must be ours. Returns
     /// what blocks the creation.
     pub(super) async fn create_unseen<K: Child>(&self, wanted: &K) -> Result<Option<Blocked>, Error> {
-        match self.post(wanted, false).await? {
-            Posted::Made(_) | Posted::Exists => Ok(None),
+        match self.post_unread(wanted, false).await? {
+            Posted::Made(()) | Posted::Exists => Ok(None),
             Posted::Blocked(blocked) => Ok(Some(blocked)),
         }
     }
@@ -131,25 +146,27 @@ impl<'a, O: Owner> Pass<'a, O> {
     /// Has the API server dry-run a creation, and returns what blocks it. An answer about the dry run alone, for
     /// example of a webhook that supports none, is ignored.
     pub(super) async fn try_to_create<K: Child>(&self, wanted: &K) -> Result<Option<Blocked>, Error> {
-        match self.post(wanted, true).await {
+        match self.post_unread(wanted, true).await {
             Ok(Posted::Blocked(blocked)) => Ok(Some(blocked)),
-            Ok(Posted::Made(_) | Posted::Exists) => Ok(None),
+            Ok(Posted::Made(()) | Posted::Exists) => Ok(None),
             Err(error) if refusal(&error).is_some() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn post<K: Child>(&self, wanted: &K, dry_run: bool) -> Result<Posted<K>, Error> {
-        let params = PostParams { dry_run, ..PostParams::default() };
-        let answer = self.context.write("create child", self.api::<K>().create(&params, wanted)).await;
+    async fn post_unread<K: Child>(&self, wanted: &K, dry_run: bool) -> Result<Posted<()>, Error> {
+        let post = post_unread(&self.context.client, &self.key.namespace, wanted, dry_run);
+        let answer = self.context.write("create child", post).await;
+        self.posted(wanted, answer)
+    }
+
+    /// What the answer to a POST of this object means.
+    fn posted<K: Child, A>(&self, wanted: &K, answer: Result<A, Error>) -> Result<Posted<A>, Error> {
         if let Some(blocked) = self.timed_out(&K::kind(&()), &wanted.name_any(), &answer) {
             return Ok(Posted::Blocked(blocked));
         }
         let error = match answer {
-            Ok(object) => {
-                debug!(kind = %K::kind(&()), name = wanted.name_any(), dry_run, "created");
-                return Ok(Posted::Made(Box::new(object)));
-            }
+            Ok(object) => return Ok(Posted::Made(object)),
             Err(error) => error,
         };
         if refusal(&error).is_some_and(kube::core::Status::is_already_exists) {
@@ -226,29 +243,42 @@ impl<'a, O: Owner> Pass<'a, O> {
         /// The answer repeats the status that we sent, so only its version is read.
         #[derive(Deserialize)]
         struct Written {
-            metadata: ObjectMeta,
+            metadata: WrittenMeta,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct WrittenMeta {
+            resource_version: Option<String>,
+        }
+        #[derive(Serialize)]
+        struct Body<'a, S> {
+            #[serde(flatten)]
+            object: Value,
+            status: &'a S,
         }
         let (namespace, name) = (self.key.namespace.as_str(), self.owner.name_any());
-        let body = serde_json::json!({
+        let object = json!({
             "apiVersion": O::api_version(&()),
             "kind": O::kind(&()),
             "metadata": {
                 "name": name, "namespace": namespace, "uid": self.key.uid, "resourceVersion": self.version.to_string(),
             },
-            "status": status,
         });
-        let failed = |source| Error::Api { what: "write status", source: Box::new(source) };
-        let bytes = serde_json::to_vec(&body).map_err(kube::Error::SerdeError).map_err(failed)?;
-        let request = http::Request::put(format!("{}/{name}/status", O::url_path(&(), Some(namespace))))
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(bytes)
-            .map_err(kube::Error::HttpError)
-            .map_err(failed)?;
-        let written: Result<Written, Error> =
-            self.context.write("write status", self.context.client.request(request)).await;
+        let put = async {
+            let body = serde_json::to_vec(&Body { object, status }).map_err(kube::Error::SerdeError)?;
+            let request = Request::put(format!("{}/{name}/status", O::url_path(&(), Some(namespace))))
+                .header(CONTENT_TYPE, "application/json")
+                .header(ACCEPT, METADATA)
+                .body(body)
+                .map_err(kube::Error::HttpError)?;
+            self.context.client.request::<Written>(request).await
+        };
+        let written = self.context.write("write status", put).await;
         match written {
             Ok(written) => {
-                (self.version, self.confirmed) = (version(&written.metadata), true);
+                let resource_version = written.metadata.resource_version;
+                self.version = version(&ObjectMeta { resource_version, ..ObjectMeta::default() });
+                self.confirmed = true;
                 Ok(())
             }
             Err(error) if refusal(&error).is_some_and(kube::core::Status::is_not_found) => Err(Error::Outdated),
@@ -301,7 +331,7 @@ impl<'a, O: Owner> Pass<'a, O> {
             })
             .collect();
         if !facts.is_empty() {
-            self.context.publisher.publish(self.api::<events::Event>(), facts);
+            self.context.publisher.publish(&self.context.client, &self.key.namespace, facts);
         }
     }
 
@@ -325,6 +355,29 @@ impl<'a, O: Owner> Pass<'a, O> {
             ..events::Event::default()
         }
     }
+}
+
+/// Creates an object, and reads of it only what `A` has.
+async fn post<K: Child, A: DeserializeOwned>(client: &Client, namespace: &str, wanted: &K) -> Result<A, kube::Error> {
+    client.request(creation(namespace, wanted, &PostParams::default())?).await
+}
+
+/// Creates an object, and reads nothing of it.
+pub(super) async fn post_unread<K: Child>(
+    client: &Client,
+    namespace: &str,
+    wanted: &K,
+    dry_run: bool,
+) -> Result<(), kube::Error> {
+    let mut request = creation(namespace, wanted, &PostParams { dry_run, ..PostParams::default() })?;
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static(METADATA));
+    client.request::<IgnoredAny>(request).await.map(drop)
+}
+
+fn creation<K: Child>(namespace: &str, wanted: &K, params: &PostParams) -> Result<Request<Vec<u8>>, kube::Error> {
+    let body = serde_json::to_vec(wanted).map_err(kube::Error::SerdeError)?;
+    let url = K::url_path(&(), Some(namespace));
+    kube::core::Request::new(url).create(params, body).map_err(kube::Error::BuildRequest)
 }
 
 /// Whether this owner owns the object and no other owner controls it. A claim that is to outlive its job has no owner,

@@ -75,7 +75,7 @@ impl Pass<'_, TrainingJob> {
         flavors: &BTreeSet<String>,
     ) -> Result<(), Error> {
         let at = plan.gang.roles.iter().position(|known| known.name == role);
-        let jobs = objects::objects(plan, Incarnation::FIRST, &GangPast::default()).jobs;
+        let jobs = objects::jobs(plan, Incarnation::FIRST, &GangPast::default());
         let pod =
             at.and_then(|at| jobs.into_iter().nth(at)).and_then(|job| job.spec?.template.spec).unwrap_or_default();
         let (mut selector, mut tolerations) =

@@ -68,7 +68,7 @@ impl Pass<'_, TrainingJob> {
             Ok(inherited) => inherited,
             Err(waits) => return Ok(Some(Err(waits))),
         };
-        Ok(Some(self.checked(&inherited).await?.map_or(Ok(inherited), Err)))
+        Ok(Some(Box::pin(self.checked(&inherited)).await?.map_or(Ok(inherited), Err)))
     }
 
     fn record(&self, runtime: Option<&AppliedRuntime>, is_new: bool) -> Result<Inherited, StartBlocker> {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
 use lifecycle::{set_condition, whole_second};
-use observe::{JobKey, Writes, version};
+use observe::{Cell, JobKey, Writes, version};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -42,10 +42,7 @@ impl Pass<'_, TrainingJob> {
     /// How long a status that follows from observations alone has to wait, if there were too many of them.
     pub(super) fn throttled(&self, current: &TrainingJobStatus, status: &TrainingJobStatus) -> Option<Duration> {
         let is_over = status.state.is_some_and(State::is_finished);
-        if current == status
-            || is_over
-            || write_urgency(&Parts::split(current), &Parts::split(status)) != WriteUrgency::Now
-        {
+        if current == status || is_over || Change::between(current, status).urgency != WriteUrgency::Now {
             return None;
         }
         let now = Instant::now();
@@ -63,8 +60,8 @@ impl Pass<'_, TrainingJob> {
             index.update_known(&self.key, |cell| cell.writes.counters_since = None);
             return Ok(None);
         }
-        let (old, new) = (Parts::split(current), Parts::split(status));
-        let wait = match write_urgency(&old, &new) {
+        let change = Change::between(current, status);
+        let wait = match change.urgency {
             WriteUrgency::Now => Duration::ZERO,
             WriteUrgency::Gather => {
                 let since =
@@ -72,11 +69,8 @@ impl Pass<'_, TrainingJob> {
                 since.map_or(Duration::ZERO, |since| GATHER.saturating_sub(since.elapsed()))
             }
             WriteUrgency::Progress => {
-                let stated = |parts: &Parts| parts.progress.last_progress_time.as_ref().map(|time| time.0);
-                let moved = |parts: &Parts| (parts.progress.data.clone(), parts.progress.publication);
-                let moves = (moved(&old) != moved(&new)).then(Timestamp::now);
-                let news = moves.or(stated(&new).filter(|_| stated(&new) != stated(&old)));
-                let wait = index.update_known(&self.key, |cell| cell.writes.progress.wait(news, Instant::now()));
+                let wait = |cell: &mut Cell| cell.writes.progress.wait(change.news, Instant::now());
+                let wait = index.update_known(&self.key, wait);
                 wait.unwrap_or(Duration::ZERO)
             }
         };
@@ -89,7 +83,7 @@ impl Pass<'_, TrainingJob> {
         }
         self.replace_status(status).await?;
         index.update_known(&self.key, |cell| {
-            if old.progress != new.progress {
+            if change.has_progress {
                 let age = status.last_progress_time.as_ref().map(|stated| Timestamp::now().duration_since(stated.0));
                 let age = age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
                 cell.writes.progress.record_write(Instant::now(), age);
@@ -159,6 +153,29 @@ enum WriteUrgency {
     Gather,
     /// Only what the program reports differs.
     Progress,
+}
+
+/// How a status differs from the one that is stored.
+struct Change {
+    urgency: WriteUrgency,
+    /// What the program reports differs.
+    has_progress: bool,
+    /// When that was reported, if it is newer, or now if a transfer has moved on.
+    news: Option<Timestamp>,
+}
+
+impl Change {
+    fn between(old: &TrainingJobStatus, new: &TrainingJobStatus) -> Self {
+        let (old, new) = (Parts::split(old), Parts::split(new));
+        let stated = |parts: &Parts| parts.progress.last_progress_time.as_ref().map(|time| time.0);
+        let has_moved = old.progress.data != new.progress.data || old.progress.publication != new.progress.publication;
+        let news = stated(&new).filter(|_| stated(&new) != stated(&old));
+        Self {
+            urgency: write_urgency(&old, &new),
+            has_progress: old.progress != new.progress,
+            news: has_moved.then(Timestamp::now).or(news),
+        }
+    }
 }
 
 fn write_urgency(old: &Parts, new: &Parts) -> WriteUrgency {

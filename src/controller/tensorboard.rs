@@ -64,10 +64,10 @@ impl Pass<'_, TrainingJob> {
         let Board { deployment, service } = objects::board(plan)?;
         let mut trouble = None;
         if todo.service {
-            trouble = trouble.or(trouble_of(self.create(&service).await));
+            trouble = trouble.or(trouble_of(Box::pin(self.create(&service)).await));
         }
         if todo.deployment {
-            trouble = trouble.or(trouble_of(self.create(&deployment).await));
+            trouble = trouble.or(trouble_of(Box::pin(self.create(&deployment)).await));
         }
         if let (Some(replicas), Some(part)) = (todo.scale, &seen.deployment) {
             let scaled = self.scale(&deployment.name_any(), &part.uid, replicas).await;

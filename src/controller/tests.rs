@@ -138,6 +138,48 @@ async fn events_are_published_although_an_action_fails() {
     assert!(reported(), "{:?}", log.lock());
 }
 
+/// Otherwise the API server encodes an object again, and the operator decodes or skips it.
+#[tokio::test]
+async fn answers_that_are_not_read_have_only_metadata() {
+    let answers: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
+    let seen = answers.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let seen = seen.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap_or_default();
+            let is_partial = parts
+                .headers
+                .get(http::header::ACCEPT)
+                .is_some_and(|accept| accept == "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+            let (code, object) = agrees(&(parts.method.clone(), parts.uri.path().to_owned(), body));
+            let object = if is_partial { json!({ "metadata": object["metadata"] }) } else { object };
+            if parts.method != Method::GET {
+                seen.lock().push((parts.uri.path().rsplit('/').next().unwrap().to_owned(), is_partial));
+            }
+            let body = Full::new(bytes::Bytes::from(serde_json::to_vec(&object).unwrap()));
+            Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    let context = context(Client::new(service, "ns"), AgentAccess::Off);
+    reconcile_job(&context, &job()).await.unwrap();
+    context.publisher.finish(Duration::from_secs(60)).await;
+    let mut answers = std::mem::take(&mut *answers.lock());
+    answers.sort_unstable();
+    answers.dedup();
+    let answers: Vec<_> = answers.iter().map(|(what, is_partial)| (what.as_str(), *is_partial)).collect();
+    let expected = [
+        ("configmaps", false),
+        ("events", true),
+        ("jobs", false),
+        ("networkpolicies", true),
+        ("secrets", true),
+        ("services", false),
+        ("status", true),
+    ];
+    assert_eq!(answers, expected);
+}
+
 /// Reports once that a job can't be read, however deep or large it is, and then reads nothing again.
 #[tokio::test]
 async fn unreadable_job_is_reported_only_once() {

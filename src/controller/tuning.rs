@@ -244,7 +244,7 @@ async fn reconcile(object: Arc<Guarded<TuningJob>>, context: Arc<Context>) -> Re
     let span = info_span!("reconcile", %namespace, search = %name);
     let requeue = match &object.0 {
         Ok(job) if job.metadata.deletion_timestamp.is_some() => None,
-        Ok(job) => look(&context, job).instrument(span).await?,
+        Ok(job) => Box::pin(look(&context, job).instrument(span)).await?,
         Err(unreadable) => {
             report_unreadable(&context, &object, unreadable);
             None
@@ -289,7 +289,7 @@ async fn look(context: &Arc<Context>, seen: &TuningJob) -> Result<Option<Duratio
     let job = Arc::new(job);
     let mut verdict = pass.decided(context, &job, None).await;
     if verdict.needs_check {
-        let checked = pass.checked(&job).await?;
+        let checked = Box::pin(pass.checked(&job)).await?;
         verdict = pass.decided(context, &job, Some(checked)).await;
     }
     let Decision { status, create, events, mut requeue, .. } = verdict;

@@ -2,6 +2,7 @@
 
 use super::{AppliedRuntime, schema};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -52,13 +53,16 @@ impl Default for RecordedDefaults {
 
 impl Serialize for RecordedDefaults {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.value().serialize(serializer)
+        serde_transcode::transcode(&mut serde_json::Deserializer::from_str(&self.0), serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for RecordedDefaults {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Value::deserialize(deserializer).map(|value| Self::from(&value))
+        let mut text = Vec::new();
+        serde_transcode::transcode(deserializer, &mut serde_json::Serializer::new(&mut text))
+            .map_err(D::Error::custom)?;
+        String::from_utf8(text).map(|text| Self(text.into())).map_err(D::Error::custom)
     }
 }
 
@@ -73,5 +77,28 @@ impl JsonSchema for RecordedDefaults {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         schema::anything(generator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn recorded_defaults_are_the_same_in_text_and_as_value() {
+        let value = json!({
+            "checkpoint": { "keep": 3, "enabled": false },
+            "env": [{ "name": "A", "value": "\"<&> \u{1}" }, null],
+            "lr": [0.1, 1e300, -1, u64::MAX],
+        });
+        let recorded = RecordedDefaults::from(&value);
+        assert_eq!(recorded.value(), value);
+        assert_eq!(serde_json::to_value(&recorded).unwrap(), value);
+        assert_eq!(serde_json::to_string(&recorded).unwrap(), value.to_string());
+        assert_eq!(serde_json::from_value::<RecordedDefaults>(value.clone()).unwrap(), recorded);
+        for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap().replace('<', "\\u003c")] {
+            assert_eq!(serde_json::from_str::<RecordedDefaults>(&text).unwrap(), recorded, "{text}");
+        }
     }
 }

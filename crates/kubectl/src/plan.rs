@@ -149,7 +149,8 @@ fn objects(job: &TrainingJob, planned: &Planned) -> Vec<Value> {
         objects::PodGroup::Coscheduling(group) => value(&group),
         objects::PodGroup::Native(group) => value(&group),
     }));
-    objects.extend(made.jobs.iter().map(|job| value(&objects::posted(plan, job))));
+    let as_posted = |job| objects::with_group(plan, job).map_or_else(|| value(job), |whole| value(&whole));
+    objects.extend(made.jobs.iter().map(as_posted));
     if let Some(board) = objects::board(plan) {
         objects.extend([value(&board.deployment), value(&board.service)]);
     }

@@ -12,7 +12,9 @@ const ARGO_CD: (&str, &str) = ("argocd.argoproj.io/sync-options", "Prune=false")
 /// Prefixes of labels and annotations by which Argo CD and `kubectl apply --prune` recognize an object as theirs.
 const PRUNED_BY: [&str; 2] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/"];
 
-pub(super) fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
+/// The claim for checkpoints, if one is to be created. It may be left from an earlier job of this name.
+#[must_use]
+pub fn claim(plan: &Plan) -> Option<PersistentVolumeClaim> {
     let volume = &plan.storage.checkpoint.as_ref()?.volume;
     let CheckpointVolume::New { size, storage_class, delete_with_job } = volume else { return None };
     let mut labels = labels::common(plan);

@@ -8,7 +8,9 @@ use protocol::gang::SETUP_FILE;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-pub(super) fn config(plan: &Plan) -> ConfigMap {
+/// What the program finds at `/etc/training-config`; the same for every incarnation.
+#[must_use]
+pub fn config(plan: &Plan) -> ConfigMap {
     let hyperparameters: Map<String, Value> =
         plan.hyperparameters.iter().map(|h| (h.name.clone(), h.value.clone())).collect();
     let hyperparameters = Value::Object(hyperparameters).to_string();

@@ -134,7 +134,7 @@ pub fn pod_group(plan: &Plan) -> Option<PodGroup> {
 }
 
 /// Makes the pods of a template name their group, and sends them to its scheduler if the job names no other.
-/// Kubernetes' own group is in a field that the types here lack, see [`posted`].
+/// Kubernetes' own group is in a field that the types here lack, see [`with_group`].
 pub(super) fn join(plan: &Plan, role: &Role, template: &mut PodTemplateSpec) {
     let Some(Group { name, kind }) = &plan.gang.group else { return };
     let metadata = template.metadata.get_or_insert_default();
@@ -162,29 +162,19 @@ pub struct WholeJob {
     pub rest: Map<String, Value>,
 }
 
-impl WholeJob {
-    /// Whether its pods name a group of Kubernetes. An API server that doesn't know the field drops it.
-    #[must_use]
-    pub fn has_group(&self) -> bool {
-        let spec = self.rest.get("spec").unwrap_or(&Value::Null);
-        spec.pointer("/template/spec/schedulingGroup").is_some_and(|group| !group.is_null())
-    }
-}
-
-/// A Job as it is posted.
+/// The Job with Kubernetes' own group, if its pods have one. Otherwise the Job is posted as it is.
 ///
 /// # Panics
 /// Never: a Job is plain data.
 #[must_use]
 #[expect(clippy::expect_used, reason = "plain data of ours, which always has this form")]
-pub fn posted(plan: &Plan, job: &Job) -> WholeJob {
+pub fn with_group(plan: &Plan, job: &Job) -> Option<WholeJob> {
+    let group = plan.gang.group.as_ref().filter(|group| group.kind == GroupKind::Native)?;
     let mut whole = serde_json::to_value(job).expect("a Job is plain data");
-    let group = plan.gang.group.as_ref().filter(|group| group.kind == GroupKind::Native);
-    let pod = whole.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut);
-    if let Some((group, pod)) = group.zip(pod) {
+    if let Some(pod) = whole.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut) {
         pod.insert("schedulingGroup".to_owned(), json!({ "podGroupName": group.name }));
     }
-    serde_json::from_value(whole).expect("a Job has metadata")
+    Some(serde_json::from_value(whole).expect("a Job has metadata"))
 }
 
 /// Total requests of the pods that the gang needs to run.

@@ -29,15 +29,18 @@ mod trackers;
 mod upkeep;
 mod workload;
 
+pub use claim::claim;
+pub use config::config;
 pub use fetch::fetch_job;
 pub use gang::keys;
 pub use group::{
     CoschedulingPodGroup, CoschedulingPodGroupSpec, GangPolicy, NativePodGroup, NativePodGroupSpec, PodGroup,
-    SchedulingPolicy, VolcanoPodGroup, VolcanoPodGroupSpec, WholeJob, pod_group, posted,
+    SchedulingPolicy, VolcanoPodGroup, VolcanoPodGroupSpec, WholeJob, pod_group, with_group,
 };
 pub use isolation::network_policy;
 pub use plan::{labels, names};
 pub use pod::AGENT_PATH;
+pub use service::service;
 pub use tensorboard::{Board, board};
 pub use upkeep::{command_job, errand_name, policy_path, upkeep};
 pub use workload::{PodSet, PriorityClassRef, ResourceFlavor, ResourceFlavorSpec, Workload, WorkloadSpec, workload};
@@ -65,12 +68,13 @@ pub struct Objects {
 /// Builds the objects of an incarnation. `past` is the gang's past before it.
 #[must_use]
 pub fn objects(plan: &Plan, incarnation: Incarnation, past: &GangPast) -> Objects {
-    Objects {
-        service: service::service(plan),
-        config: config::config(plan),
-        claim: claim::claim(plan),
-        jobs: plan.gang.roles.iter().map(|role| job::job(plan, role, incarnation, past)).collect(),
-    }
+    Objects { service: service(plan), config: config(plan), claim: claim(plan), jobs: jobs(plan, incarnation, past) }
+}
+
+/// Builds the Jobs of an incarnation, one for each role. `past` is the gang's past before it.
+#[must_use]
+pub fn jobs(plan: &Plan, incarnation: Incarnation, past: &GangPast) -> Vec<Job> {
+    plan.gang.roles.iter().map(|role| job::job(plan, role, incarnation, past)).collect()
 }
 
 /// Metadata of an object that is deleted with its TrainingJob.

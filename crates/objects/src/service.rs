@@ -7,7 +7,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use plan::Plan;
 use std::collections::BTreeMap;
 
-pub(super) fn service(plan: &Plan) -> Service {
+/// The Service that gives the workers their DNS names; the same for every incarnation.
+#[must_use]
+pub fn service(plan: &Plan) -> Service {
     Service {
         metadata: metadata(plan, names::service_name(&plan.identity.name)),
         spec: Some(ServiceSpec {

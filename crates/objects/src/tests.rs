@@ -1417,8 +1417,7 @@ fn grouped(scheduling: &Value) -> Value {
         } },
     });
     let plan = plan_of("x", &spec);
-    let job = posted(&plan, &built(&plan, 2).jobs[0]);
-    let job = serde_json::to_value(job).unwrap();
+    let job = as_posted(&plan, &built(&plan, 2).jobs[0]);
     let template = &job["spec"]["template"];
     let group = match pod_group(&plan).unwrap() {
         PodGroup::Volcano(group) => serde_json::to_value(group),
@@ -1494,12 +1493,20 @@ fn pod_group_of_elastic_gang_requires_min_workers() {
     assert_eq!((group.spec.min_member, &group.spec.min_resources["cpu"].0[..]), (2, "4"));
 }
 
-/// What is posted is what was built, whatever the types know of it.
+/// A Job as it is posted.
+fn as_posted(plan: &Plan, job: &Job) -> Value {
+    with_group(plan, job).map_or_else(|| serde_json::to_value(job), serde_json::to_value).unwrap()
+}
+
 #[test]
-fn job_without_pod_group_is_posted_unchanged() {
-    let plan = plan_of("x", &json!({ "model": "m", "dataset": "d", "numWorkers": 2 }));
+fn group_is_all_that_is_added_to_a_job() {
+    let spec = |scheduling: Value| json!({ "model": "m", "dataset": "d", "numWorkers": 2, "scheduling": scheduling });
+    let plan = plan_of("x", &spec(json!({})));
+    assert!(with_group(&plan, &built(&plan, 1).jobs[0]).is_none() && pod_group(&plan).is_none());
+    let plan = plan_of("x", &spec(json!({ "gang": "native" })));
     let job = built(&plan, 1).jobs.remove(0);
-    let whole = posted(&plan, &job);
-    assert_eq!(serde_json::to_value(&whole).unwrap(), serde_json::to_value(&job).unwrap());
-    assert!(!whole.has_group() && pod_group(&plan).is_none());
+    let mut whole = as_posted(&plan, &job);
+    let added = whole["spec"]["template"]["spec"].as_object_mut().unwrap().remove("schedulingGroup");
+    assert!(added.is_some());
+    assert_eq!(whole, serde_json::to_value(&job).unwrap());
 }

@@ -1,7 +1,7 @@
 //! The index: everything remembered of each TrainingJob, by its namespace and UID.
 
 use super::owner::{controller, is_training_job, is_upkeep, owner};
-use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, SlimJob, SlimPod, SlimWorkload};
+use super::{BoardPart, Cell, ChildKey, Children, ObservedChild, ObservedPod, SlimJob, SlimPod, SlimWorkload};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -232,14 +232,14 @@ impl Index {
         });
     }
 
-    /// Whether a pod takes a usual step of a start while others of its gang have yet to take theirs. Nothing follows
-    /// from it alone. In an elastic gang the size follows from each of them.
+    /// Whether a pod, as it was filed, takes a usual step of a start while others of its gang have yet to take theirs.
+    /// Nothing follows from it alone. In an elastic gang the size follows from each of them.
     #[must_use]
     pub fn is_starting(&self, pod: &SlimPod) -> bool {
-        let seen = pod.seen(false).filter(|seen| seen.is_starting() && !is_upkeep(&pod.metadata));
-        let Some(key) = seen.and(JobKey::labelled(&pod.metadata)) else { return false };
+        let Some((key, uid)) = JobKey::labelled(&pod.metadata).zip(pod.metadata.uid.as_ref()) else { return false };
         let inner = self.lock();
-        inner.cells.get(&key).is_some_and(|cell| {
+        let cell = inner.cells.get(&key).filter(|cell| cell.filed_pod(uid).is_some_and(ObservedPod::is_starting));
+        cell.is_some_and(|cell| {
             let gang = cell.wanted.as_ref().map(|wanted| &wanted.planned.plan.gang);
             let run = cell.children.pods.values().filter(|pod| pod.runs()).count();
             gang.is_some_and(|gang| gang.elastic.is_none() && run < usize::from(gang.size()))

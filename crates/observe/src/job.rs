@@ -33,6 +33,9 @@ pub struct SlimJobSpec {
     /// Concurrent pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallelism: Option<i32>,
+    /// Whether its pods name a group of Kubernetes. An API server that doesn't know the field drops it.
+    #[serde(default, rename = "template", skip_serializing, deserialize_with = "super::slim::has_group")]
+    pub has_group: bool,
 }
 
 /// The part of a Job's status that the watch decodes.

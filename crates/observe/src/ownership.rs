@@ -118,6 +118,11 @@ impl Cell {
         }
     }
 
+    /// A pod that was filed, whether it belongs to the job or not.
+    pub(super) fn filed_pod(&self, uid: &str) -> Option<&ObservedPod> {
+        self.children.pods.get(uid).or_else(|| self.ours.strangers.get(uid)).map(|pod| &**pod)
+    }
+
     /// Files a pod that was read besides the watch, unless the watch has shown it and so knows more.
     pub fn find_pod(&mut self, pod: &SlimPod) {
         let is_known = |uid: &String| self.children.pods.contains_key(uid) || self.ours.strangers.contains_key(uid);

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
@@ -84,6 +85,21 @@ pub fn pod_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PodStatu
         container_statuses: containers(pod.container_statuses),
         ..PodStatus::default()
     })
+}
+
+/// Whether the pods of a template name their PodGroup.
+pub fn has_group<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    #[derive(Deserialize)]
+    struct Template {
+        #[serde(default)]
+        spec: Spec,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Spec {
+        scheduling_group: Option<IgnoredAny>,
+    }
+    Template::deserialize(deserializer).map(|template| template.spec.scheduling_group.is_some())
 }
 
 #[cfg(test)]

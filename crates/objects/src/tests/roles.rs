@@ -150,7 +150,7 @@ fn one_pod_group_covers_all_roles() {
     let Some(PodGroup::Native(group)) = pod_group(&plan) else { panic!("a group of Kubernetes") };
     assert_eq!(group.spec.scheduling_policy.gang.unwrap().min_count, 3);
     for job in built(&plan, 1).jobs {
-        let posted = serde_json::to_value(posted(&plan, &job)).unwrap();
+        let posted = as_posted(&plan, &job);
         let named = &posted["spec"]["template"]["spec"]["schedulingGroup"]["podGroupName"];
         assert_eq!(named.as_str(), group.metadata.name.as_deref());
     }
