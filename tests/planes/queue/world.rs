@@ -284,6 +284,14 @@ impl Queued<'_> {
         if status.state != Some(State::Running) {
             self.explain(&format!("it is not Running but {:?}", status.state));
         }
+        // The watch of pods may be behind that of the status, and then there would be no pod to end.
+        let counts = status.roles.iter().map(|role| role.count).chain(status.workers);
+        let active: usize = counts.map(|workers| workers.active as usize).sum();
+        eventually("the pods that run to be seen", SOON, async || {
+            let runs = |pod: &&Value| pod["status"]["phase"] == "Running";
+            (self.workers().iter().filter(runs).count() >= active).then_some(())
+        })
+        .await;
         self.has_not_failed();
         status
     }
