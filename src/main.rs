@@ -104,6 +104,7 @@ async fn main() -> anyhow::Result<()> {
     let metrics = Arc::new(if args.per_job_metrics { Metrics::per_job() } else { Metrics::new() });
     let config = Config::infer().await.context("no cluster: set KUBECONFIG, or run in a pod with a service account")?;
     let client = ClientBuilder::try_from(config).context("the cluster's address or credentials can't be used")?;
+    let client = client.with_layer(&controller::compact_watches());
     let client = client.with_layer(&telemetry::count_requests(metrics.clone())).build();
     let listener = std::net::TcpListener::bind(args.metrics_address)
         .with_context(|| format!("--metrics-address {} can't be listened on", args.metrics_address))?;

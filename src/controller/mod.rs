@@ -7,6 +7,7 @@
 mod apply;
 mod ask;
 mod cache;
+mod compact_watches;
 mod content_names;
 mod delivery;
 mod error;
@@ -28,6 +29,7 @@ mod watch;
 
 pub use ask::AgentAccess;
 pub use ask::decode;
+pub use compact_watches::compact_watches;
 pub use content_names::ContentNames;
 pub use error::Error;
 pub use operator_key::{OPERATOR_KEY_SECRET, operator_key};

@@ -15,6 +15,7 @@
 
 mod children;
 mod cli;
+mod compact;
 mod delivery;
 mod gang;
 mod group;

@@ -8,6 +8,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::client::ClientBuilder;
 use kube::config::Kubeconfig;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, Resource, ResourceExt};
@@ -210,12 +211,12 @@ impl Space {
         Api::namespaced(self.client.clone(), &self.name)
     }
 
-    /// A client with the rights of the operator.
+    /// A client with the rights of the operator, which watches as it does.
     pub async fn restricted(&self) -> Client {
         let kubeconfig = Kubeconfig::read_from(self.plane.cluster.kubeconfig()).unwrap();
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
         config.auth_info = serde_json::from_value(json!({ "token": self.token })).unwrap();
-        Client::try_from(config).unwrap()
+        ClientBuilder::try_from(config).unwrap().with_layer(&controller::compact_watches()).build()
     }
 
     /// Starts an operator for this namespace.

@@ -26,6 +26,7 @@ mod owner;
 mod ownership;
 mod pod;
 mod progress_writes;
+mod protobuf;
 mod slim;
 mod workload;
 
@@ -40,4 +41,5 @@ pub use job::{ObservedJob, SlimJob};
 pub use owner::{is_upkeep, owner, role};
 pub use pod::{JOB_TRACKING, ObservedPod, SlimPod};
 pub use progress_writes::ProgressWrites;
+pub use protobuf::{ProtobufError, json_of_change};
 pub use workload::{Admission, Assignment, ObservedWorkload, SlimWorkload, SlimWorkloadStatus};

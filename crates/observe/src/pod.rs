@@ -2,9 +2,7 @@
 
 use failure::{Container, Disruption, FailedInit, WaitingState, WorkerFacts};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    ContainerRestartRule, ContainerStateTerminated, ContainerStatus, Pod, PodCondition, PodStatus,
-};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use objects::labels;
 use plan::template::{AGENT, FETCH, TRAINING};
@@ -36,7 +34,7 @@ pub struct SlimPodSpec {
     /// The node, once there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// Its containers, with the rules by which its node restarts them.
+    /// Its containers, and whether its node restarts them.
     #[serde(default)]
     pub containers: Vec<SlimContainer>,
 }
@@ -47,9 +45,9 @@ pub struct SlimPodSpec {
 pub struct SlimContainer {
     /// Its name.
     pub name: String,
-    /// The ends after which it is restarted, where the API server supports that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub restart_policy_rules: Option<Vec<ContainerRestartRule>>,
+    /// Whether its node restarts it after some ends, where the API server supports that.
+    #[serde(default, rename = "restartPolicyRules", skip_serializing, deserialize_with = "super::slim::is_set")]
+    pub has_restart_rules: bool,
 }
 
 /// What the index keeps of a worker's pod. Fields that few pods have are boxed, because there are thousands of pods.
@@ -197,7 +195,7 @@ impl SlimPod {
     /// Why the container `training` was killed that its node is about to restart.
     fn killed(&self) -> Option<String> {
         let is_training = |container: &&SlimContainer| container.name == TRAINING;
-        let comes_back = self.spec.containers.iter().find(is_training)?.restart_policy_rules.is_some();
+        let comes_back = self.spec.containers.iter().find(is_training)?.has_restart_rules;
         let status = training_status(&self.status)?;
         let state = status.state.as_ref()?;
         let end = match (&state.terminated, &state.waiting) {

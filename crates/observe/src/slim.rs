@@ -87,6 +87,11 @@ pub fn pod_status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PodStatu
     })
 }
 
+/// For a field of which only the presence is read.
+pub fn is_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Option::<IgnoredAny>::deserialize(deserializer).map(|value| value.is_some())
+}
+
 /// Whether the pods of a template name their PodGroup.
 pub fn has_group<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     #[derive(Deserialize)]
@@ -95,11 +100,11 @@ pub fn has_group<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::
         spec: Spec,
     }
     #[derive(Default, Deserialize)]
-    #[serde(rename_all = "camelCase")]
     struct Spec {
-        scheduling_group: Option<IgnoredAny>,
+        #[serde(default, rename = "schedulingGroup", deserialize_with = "is_set")]
+        has_group: bool,
     }
-    Template::deserialize(deserializer).map(|template| template.spec.scheduling_group.is_some())
+    Template::deserialize(deserializer).map(|template| template.spec.has_group)
 }
 
 #[cfg(test)]
