@@ -2,6 +2,7 @@
 //!
 //! In a burst most of what the operator receives are changes of pods. See [`observe::json_of_change`] for what is saved.
 
+use crate::telemetry::is_watch;
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryStreamExt};
@@ -54,7 +55,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        if is_watch(request.uri()) && !self.only_json.load(Ordering::Relaxed) {
+        if is_compact(request.uri()) && !self.only_json.load(Ordering::Relaxed) {
             request.headers_mut().insert(ACCEPT, EITHER);
         }
         let only_json = self.only_json.clone();
@@ -78,12 +79,12 @@ where
 }
 
 /// Whether a request watches the pods or Jobs of a namespace, or of all.
-fn is_watch(uri: &Uri) -> bool {
+fn is_compact(uri: &Uri) -> bool {
     let is_watched = |path: &str| {
         let all = path.strip_prefix("/api/v1").or_else(|| path.strip_prefix("/apis/batch/v1"));
         matches!(all.and_then(|path| path.rsplit('/').next()), Some("pods" | "jobs"))
     };
-    is_watched(uri.path()) && uri.query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"))
+    is_watched(uri.path()) && is_watch(uri)
 }
 
 /// Changes, each with its length before it, as lines of JSON.
@@ -136,7 +137,7 @@ mod tests {
             ("/apis/apps/v1/deployments?watch=true", false),
             ("/version", false),
         ] {
-            assert_eq!(is_watch(&uri.parse().unwrap()), expected, "{uri}");
+            assert_eq!(is_compact(&uri.parse().unwrap()), expected, "{uri}");
         }
     }
 

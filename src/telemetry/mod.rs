@@ -10,5 +10,6 @@ mod server;
 
 pub use log::{LogFormat, init as init_log};
 pub use metrics::{Metrics, Phase};
+pub(crate) use requests::is_watch;
 pub use requests::{CountingClient, count_requests};
 pub use server::{serve, serve_apart};

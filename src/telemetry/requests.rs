@@ -85,11 +85,14 @@ fn verb_and_resource(method: &Method, uri: &Uri) -> (&'static str, String) {
     (verb(method, uri, path.len() > 1), resource)
 }
 
+/// Whether a request to this address is a watch.
+pub(crate) fn is_watch(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|part| matches!(part, "watch=true" | "watch=1")))
+}
+
 fn verb(method: &Method, uri: &Uri, named: bool) -> &'static str {
-    let watches =
-        uri.query().is_some_and(|query| query.split('&').any(|part| matches!(part, "watch=true" | "watch=1")));
     match (method.as_str(), named) {
-        ("GET", _) if watches => "watch",
+        ("GET", _) if is_watch(uri) => "watch",
         ("GET", true) => "get",
         ("GET", false) => "list",
         ("POST", _) => "create",
