@@ -16,7 +16,7 @@ use kube::{Api, Resource, ResourceExt};
 use objects::labels;
 use observe::{self, JobKey, SlimWorkload};
 use serde::de::DeserializeOwned;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::pin::pin;
@@ -28,10 +28,12 @@ use tracing::{debug, warn};
 const KINDS: usize = 5;
 /// Children change in crowds (a gang's pods, each several times). A job is woken once for all changes in this time.
 const GATHER: Duration = Duration::from_millis(200);
-/// The same for changes that can wait. A gang that starts passes through many states, and only the last of them decides
-/// anything. Such a change wakes its job after one to two of these times. Most gangs have started by then, which saves
-/// a write.
-const GATHER_ROUTINE: Duration = Duration::from_secs(3);
+/// One turn of the jobs with only routine news. A gang that starts passes through many states, and only the last of them
+/// decides anything. What a job waits for is written once nothing has changed for one to two turns. Most gangs run before
+/// then, which saves a write and an Event.
+const TURN: Duration = Duration::from_secs(5);
+/// A job whose news don't end is woken after this many turns, so that its counters show how its start advances.
+const MOST_TURNS: u64 = 4;
 /// Objects in one page of a list, which is in memory as a whole. Each may have 1.5 MiB, and more where JSON escapes its
 /// texts.
 const PAGE: u32 = 25;
@@ -80,38 +82,37 @@ pub(super) fn start(context: &Arc<Context>) -> Watches {
     }
 }
 
-/// Jobs with only routine news. Each waits from one turn to the next but one.
+/// Jobs with only routine news. Each waits until there is none for a whole turn, but not for ever.
 struct Routine<T> {
-    /// Of this turn, and of the one before.
-    newer: HashSet<T>,
-    older: HashSet<T>,
+    turn: u64,
+    /// The turns of the first and of the last news.
+    waiting: HashMap<T, (u64, u64)>,
 }
 
 impl<T> Default for Routine<T> {
     fn default() -> Self {
-        Self { newer: HashSet::new(), older: HashSet::new() }
+        Self { turn: 0, waiting: HashMap::new() }
     }
 }
 
 impl<T: Eq + Hash> Routine<T> {
     fn insert(&mut self, job: T) {
-        if !self.older.contains(&job) {
-            self.newer.insert(job);
-        }
+        self.waiting.entry(job).or_insert((self.turn, self.turn)).1 = self.turn;
     }
 
     fn remove(&mut self, job: &T) {
-        self.newer.remove(job);
-        self.older.remove(job);
+        self.waiting.remove(job);
     }
 
     fn is_empty(&self) -> bool {
-        self.newer.is_empty() && self.older.is_empty()
+        self.waiting.is_empty()
     }
 
-    /// Begins the next turn, and returns the jobs that have waited.
-    fn turn(&mut self) -> HashSet<T> {
-        std::mem::replace(&mut self.older, std::mem::take(&mut self.newer))
+    /// Begins the next turn, and returns the jobs that have waited long enough.
+    fn turn(&mut self) -> impl Iterator<Item = T> {
+        self.turn += 1;
+        let is_due = |first: u64, last: u64| self.turn - last > 1 || self.turn - first >= MOST_TURNS;
+        self.waiting.extract_if(move |_, (first, last)| is_due(*first, *last)).map(|(job, _)| job)
     }
 }
 
@@ -140,7 +141,7 @@ async fn forward(
                     routine.insert(job);
                 }
                 if gathering_routine.is_terminated() {
-                    gathering_routine.set(tokio::time::sleep(GATHER_ROUTINE).fuse());
+                    gathering_routine.set(tokio::time::sleep(TURN).fuse());
                 }
             }
             Either::Left((Some(ChildChange::Listed(kind)), _)) => {
@@ -162,7 +163,7 @@ async fn forward(
             Either::Right((Either::Right(_), _)) => {
                 context.wake(routine.turn());
                 if !routine.is_empty() {
-                    gathering_routine.set(tokio::time::sleep(GATHER_ROUTINE).fuse());
+                    gathering_routine.set(tokio::time::sleep(TURN).fuse());
                 }
             }
         }
@@ -352,16 +353,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routine_update_is_due_at_the_second_turn() {
+    fn job_is_woken_after_a_turn_without_routine_news() {
         let mut routine = Routine::default();
-        routine.insert("a");
-        assert!(routine.turn().is_empty());
-        routine.insert("a");
-        routine.insert("b");
-        routine.insert("c");
-        routine.remove(&"c");
-        assert_eq!(routine.turn(), HashSet::from(["a"]), "news meanwhile does not make it wait longer");
-        routine.remove(&"b");
-        assert!(routine.is_empty() && routine.turn().is_empty(), "what was woken by other news waits no more");
+        let mut turn = |news: &[&'static str], others: &[&'static str]| -> Vec<_> {
+            news.iter().for_each(|job| routine.insert(*job));
+            others.iter().for_each(|job| routine.remove(job));
+            routine.turn().collect()
+        };
+        assert_eq!(turn(&["a", "b", "c"], &["c"]), [""; 0]);
+        assert_eq!(turn(&["b"], &[]), ["a"]);
+        assert_eq!(turn(&[], &[]), ["b"], "it had news in the second turn");
+        assert_eq!(turn(&["a", "a"], &["a"]), [""; 0], "what was woken by other news waits no more");
+        assert_eq!(turn(&[], &[]), [""; 0]);
+        let woken = (0..12).filter(|_| !turn(&["a"], &[]).is_empty()).collect::<Vec<_>>();
+        assert_eq!(woken, [3, 7, 11], "news that do not end are seen in every fourth turn");
     }
 }
