@@ -7,8 +7,9 @@
 use bytes::Bytes;
 use jiff::Timestamp;
 use prost::Message;
+use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
-use std::collections::BTreeMap;
+use std::str::{self, Utf8Error};
 
 /// What the API server writes before each object.
 const MAGIC: &[u8] = b"k8s\0";
@@ -44,18 +45,19 @@ pub fn json_of_change(change: Bytes) -> Result<Vec<u8>, ProtobufError> {
     let Unknown { type_meta, raw } = Unknown::decode(object.split_off(MAGIC.len()))?;
     let types = type_meta.unwrap_or_default();
     let line = match &*types.kind {
-        "Pod" => line(&change.r#type, &types, Pod::decode(raw)?),
-        "Job" => line(&change.r#type, &types, Job::decode(raw)?),
-        "Status" => line(&change.r#type, &types, Status::decode(raw)?),
-        _ => return Err(ProtobufError::Kind(types.kind)),
+        b"Pod" => line(&change.r#type, &types, Pod::decode(raw)?),
+        b"Job" => line(&change.r#type, &types, Job::decode(raw)?),
+        b"Status" => line(&change.r#type, &types, Status::decode(raw)?),
+        kind => return Err(ProtobufError::Kind(String::from_utf8_lossy(kind).into_owned())),
     };
     Ok(line?)
 }
 
-fn line(r#type: &str, types: &TypeMeta, object: impl Serialize) -> serde_json::Result<Vec<u8>> {
+fn line(r#type: &Bytes, types: &TypeMeta, object: impl Serialize) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Line<'a, O> {
-        r#type: &'a str,
+        #[serde(serialize_with = "text")]
+        r#type: &'a Bytes,
         object: Typed<'a, O>,
     }
     #[derive(Serialize)]
@@ -65,9 +67,26 @@ fn line(r#type: &str, types: &TypeMeta, object: impl Serialize) -> serde_json::R
         #[serde(flatten)]
         object: O,
     }
-    let mut line = serde_json::to_vec(&Line { r#type, object: Typed { types, object } })?;
+    let mut line = Vec::with_capacity(2048);
+    serde_json::to_writer(&mut line, &Line { r#type, object: Typed { types, object } })?;
     line.push(b'\n');
     Ok(line)
+}
+
+/// Texts are pieces of the change, which are not copied before they are written.
+fn text<S: Serializer>(text: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(str::from_utf8(text).map_err(S::Error::custom)?)
+}
+
+fn texts<S: Serializer>(texts: &[Bytes], serializer: S) -> Result<S::Ok, S::Error> {
+    let texts: Result<Vec<_>, _> = texts.iter().map(|text| str::from_utf8(text)).collect();
+    texts.map_err(S::Error::custom)?.serialize(serializer)
+}
+
+fn map<S: Serializer>(entries: &[Entry], serializer: S) -> Result<S::Ok, S::Error> {
+    let entries: Result<Vec<_>, _> =
+        entries.iter().map(|entry| Ok((str::from_utf8(&entry.key)?, str::from_utf8(&entry.value)?))).collect();
+    serializer.collect_map(entries.map_err(S::Error::custom::<Utf8Error>)?)
 }
 
 /// In Protobuf a text that isn't set is empty, and in JSON it is absent.
@@ -77,8 +96,8 @@ fn is_unset<T: Default + PartialEq>(value: &T) -> bool {
 
 #[derive(Clone, PartialEq, Message)]
 struct WatchEvent {
-    #[prost(string, tag = "1")]
-    r#type: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    r#type: Bytes,
     #[prost(message, optional, tag = "2")]
     object: Option<RawExtension>,
 }
@@ -101,22 +120,27 @@ struct Unknown {
 #[derive(Clone, PartialEq, Serialize, Message)]
 #[serde(rename_all = "camelCase")]
 struct TypeMeta {
-    #[prost(string, tag = "1")]
-    api_version: String,
-    #[prost(string, tag = "2")]
-    kind: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(serialize_with = "text")]
+    api_version: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    #[serde(serialize_with = "text")]
+    kind: Bytes,
 }
 
 /// An error of the API server, in place of an object.
 #[derive(Clone, PartialEq, Serialize, Message)]
 #[expect(clippy::struct_field_names, reason = "as Kubernetes calls it")]
 struct Status {
-    #[prost(string, tag = "2")]
-    status: String,
-    #[prost(string, tag = "3")]
-    message: String,
-    #[prost(string, tag = "4")]
-    reason: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    #[serde(serialize_with = "text")]
+    status: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    #[serde(serialize_with = "text")]
+    message: Bytes,
+    #[prost(bytes = "bytes", tag = "4")]
+    #[serde(serialize_with = "text")]
+    reason: Bytes,
     #[prost(int32, tag = "6")]
     code: i32,
 }
@@ -124,17 +148,18 @@ struct Status {
 #[derive(Clone, PartialEq, Serialize, Message)]
 #[serde(rename_all = "camelCase")]
 struct ObjectMeta {
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_unset")]
-    name: String,
-    #[prost(string, tag = "3")]
-    #[serde(skip_serializing_if = "is_unset")]
-    namespace: String,
-    #[prost(string, tag = "5")]
-    #[serde(skip_serializing_if = "is_unset")]
-    uid: String,
-    #[prost(string, tag = "6")]
-    resource_version: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    name: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    namespace: Bytes,
+    #[prost(bytes = "bytes", tag = "5")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    uid: Bytes,
+    #[prost(bytes = "bytes", tag = "6")]
+    #[serde(serialize_with = "text")]
+    resource_version: Bytes,
     #[prost(message, optional, tag = "8")]
     #[serde(skip_serializing_if = "is_unset")]
     creation_timestamp: Option<Time>,
@@ -144,31 +169,44 @@ struct ObjectMeta {
     #[prost(int64, optional, tag = "10")]
     #[serde(skip_serializing_if = "is_unset")]
     deletion_grace_period_seconds: Option<i64>,
-    #[prost(btree_map = "string, string", tag = "11")]
-    #[serde(skip_serializing_if = "is_unset")]
-    labels: BTreeMap<String, String>,
-    #[prost(btree_map = "string, string", tag = "12")]
-    #[serde(skip_serializing_if = "is_unset")]
-    annotations: BTreeMap<String, String>,
+    #[prost(message, repeated, tag = "11")]
+    #[serde(serialize_with = "map", skip_serializing_if = "is_unset")]
+    labels: Vec<Entry>,
+    #[prost(message, repeated, tag = "12")]
+    #[serde(serialize_with = "map", skip_serializing_if = "is_unset")]
+    annotations: Vec<Entry>,
     #[prost(message, repeated, tag = "13")]
     #[serde(skip_serializing_if = "is_unset")]
     owner_references: Vec<OwnerReference>,
-    #[prost(string, repeated, tag = "14")]
-    #[serde(skip_serializing_if = "is_unset")]
-    finalizers: Vec<String>,
+    #[prost(bytes = "bytes", repeated, tag = "14")]
+    #[serde(serialize_with = "texts", skip_serializing_if = "is_unset")]
+    finalizers: Vec<Bytes>,
+}
+
+/// A key with its value, of a map.
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    value: Bytes,
 }
 
 #[derive(Clone, PartialEq, Serialize, Message)]
 #[serde(rename_all = "camelCase")]
 struct OwnerReference {
-    #[prost(string, tag = "1")]
-    kind: String,
-    #[prost(string, tag = "3")]
-    name: String,
-    #[prost(string, tag = "4")]
-    uid: String,
-    #[prost(string, tag = "5")]
-    api_version: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(serialize_with = "text")]
+    kind: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    #[serde(serialize_with = "text")]
+    name: Bytes,
+    #[prost(bytes = "bytes", tag = "4")]
+    #[serde(serialize_with = "text")]
+    uid: Bytes,
+    #[prost(bytes = "bytes", tag = "5")]
+    #[serde(serialize_with = "text")]
+    api_version: Bytes,
     #[prost(bool, optional, tag = "6")]
     #[serde(skip_serializing_if = "is_unset")]
     controller: Option<bool>,
@@ -209,16 +247,17 @@ struct PodSpec {
     #[prost(message, repeated, tag = "2")]
     #[serde(skip_serializing_if = "is_unset")]
     containers: Vec<Container>,
-    #[prost(string, tag = "10")]
-    #[serde(skip_serializing_if = "is_unset")]
-    node_name: String,
+    #[prost(bytes = "bytes", tag = "10")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    node_name: Bytes,
 }
 
 #[derive(Clone, PartialEq, Serialize, Message)]
 #[serde(rename_all = "camelCase")]
 struct Container {
-    #[prost(string, tag = "1")]
-    name: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(serialize_with = "text")]
+    name: Bytes,
     #[prost(message, repeated, tag = "25")]
     #[serde(skip_serializing_if = "is_unset")]
     restart_policy_rules: Vec<Unread>,
@@ -231,21 +270,21 @@ struct Unread {}
 #[derive(Clone, PartialEq, Serialize, Message)]
 #[serde(rename_all = "camelCase")]
 struct PodStatus {
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_unset")]
-    phase: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    phase: Bytes,
     #[prost(message, repeated, tag = "2")]
     #[serde(skip_serializing_if = "is_unset")]
     conditions: Vec<Condition>,
-    #[prost(string, tag = "3")]
-    #[serde(skip_serializing_if = "is_unset")]
-    message: String,
-    #[prost(string, tag = "4")]
-    #[serde(skip_serializing_if = "is_unset")]
-    reason: String,
-    #[prost(string, tag = "6")]
-    #[serde(rename = "podIP", skip_serializing_if = "is_unset")]
-    pod_ip: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    message: Bytes,
+    #[prost(bytes = "bytes", tag = "4")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    reason: Bytes,
+    #[prost(bytes = "bytes", tag = "6")]
+    #[serde(rename = "podIP", serialize_with = "text", skip_serializing_if = "is_unset")]
+    pod_ip: Bytes,
     #[prost(message, repeated, tag = "8")]
     #[serde(skip_serializing_if = "is_unset")]
     container_statuses: Vec<ContainerStatus>,
@@ -258,29 +297,32 @@ struct PodStatus {
 #[derive(Clone, PartialEq, Serialize, Message)]
 #[serde(rename_all = "camelCase")]
 struct Condition {
-    #[prost(string, tag = "1")]
-    r#type: String,
-    #[prost(string, tag = "2")]
-    status: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(serialize_with = "text")]
+    r#type: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    #[serde(serialize_with = "text")]
+    status: Bytes,
     #[prost(message, optional, tag = "3")]
     #[serde(skip_serializing_if = "is_unset")]
     last_probe_time: Option<Time>,
     #[prost(message, optional, tag = "4")]
     #[serde(skip_serializing_if = "is_unset")]
     last_transition_time: Option<Time>,
-    #[prost(string, tag = "5")]
-    #[serde(skip_serializing_if = "is_unset")]
-    reason: String,
-    #[prost(string, tag = "6")]
-    #[serde(skip_serializing_if = "is_unset")]
-    message: String,
+    #[prost(bytes = "bytes", tag = "5")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    reason: Bytes,
+    #[prost(bytes = "bytes", tag = "6")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    message: Bytes,
 }
 
 #[derive(Clone, PartialEq, Serialize, Message)]
 #[serde(rename_all = "camelCase")]
 struct ContainerStatus {
-    #[prost(string, tag = "1")]
-    name: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(serialize_with = "text")]
+    name: Bytes,
     #[prost(message, optional, tag = "2")]
     #[serde(skip_serializing_if = "is_unset")]
     state: Option<ContainerState>,
@@ -304,12 +346,12 @@ struct ContainerState {
 
 #[derive(Clone, PartialEq, Serialize, Message)]
 struct Waiting {
-    #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "is_unset")]
-    reason: String,
-    #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "is_unset")]
-    message: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    reason: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    message: Bytes,
 }
 
 #[derive(Clone, Copy, PartialEq, Serialize, Message)]
@@ -328,12 +370,12 @@ struct Terminated {
     #[prost(int32, tag = "2")]
     #[serde(skip_serializing_if = "is_unset")]
     signal: i32,
-    #[prost(string, tag = "3")]
-    #[serde(skip_serializing_if = "is_unset")]
-    reason: String,
-    #[prost(string, tag = "4")]
-    #[serde(skip_serializing_if = "is_unset")]
-    message: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    reason: Bytes,
+    #[prost(bytes = "bytes", tag = "4")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    message: Bytes,
     #[prost(message, optional, tag = "5")]
     #[serde(skip_serializing_if = "is_unset")]
     started_at: Option<Time>,
@@ -391,7 +433,7 @@ struct JobStatus {
     #[prost(message, optional, tag = "2")]
     #[serde(skip_serializing_if = "is_unset")]
     start_time: Option<Time>,
-    #[prost(string, tag = "7")]
-    #[serde(skip_serializing_if = "is_unset")]
-    completed_indexes: String,
+    #[prost(bytes = "bytes", tag = "7")]
+    #[serde(serialize_with = "text", skip_serializing_if = "is_unset")]
+    completed_indexes: Bytes,
 }
