@@ -85,7 +85,7 @@ impl<'a> View<'a> {
     /// easily, and a newer operator may refuse what an older one ran.
     pub(super) fn refused(&self) -> Option<Phase<'a>> {
         match (self.input.refused, self.invalid_job()) {
-            (Some(why), _) if self.input.status.state.is_none() => Some(Phase::Refused { why: why.to_owned() }),
+            (Some(why), _) if self.record.state.is_none() => Some(Phase::Refused { why: why.to_owned() }),
             // The API server accepted this Job before. Its present objection may pass, so the request is repeated.
             (None, Some(why)) if !self.has_run() => Some(Phase::Refused { why }),
             _ => None,

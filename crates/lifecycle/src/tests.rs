@@ -892,6 +892,18 @@ fn spec_turned_invalid_delays_next_attempt_without_failing_job() {
     let second = |action: &Action| matches!(action, Action::CreateJobs(Incarnation { number: 2, .. }, _));
     assert!(world.step().actions.iter().any(second));
 
+    // It was restored without its status, and the first reconciliation finds its attempt at an end.
+    let mut world = World::to_running();
+    world.status = TrainingJobStatus::default();
+    refuse(&mut world);
+    world.fail(1, 60);
+    world.see(None, []);
+    world.children.pods.values_mut().for_each(|pod| pod.gone = true);
+    world.second = 100;
+    world.step();
+    assert_eq!((world.status.state, world.status.restarts.len()), (Some(State::Pending), 1));
+    assert_eq!(world.condition("Scheduled").1, "InvalidSpec");
+
     // It waits for its turn, and has never run.
     let mut world = World::new();
     world.step();
