@@ -151,7 +151,7 @@ fn cases(marker: &str) -> Vec<Case> {
         Case(
             "a node with what is asked for does not exist, and `startDeadlineSeconds` is over",
             "late",
-            with(python(&["wait"]), json!({ "scheduling": selector, "failurePolicy": { "startDeadlineSeconds": 5 } })),
+            with(python(&["wait"]), json!({ "scheduling": selector })),
             Detail::AtOnce,
         ),
         Case(
@@ -192,6 +192,7 @@ async fn failures_are_reported_as_documented() {
     let evicted = evict(named(&jobs, "evicted")).await;
     delete(named(&jobs, "deleted")).await;
     pass_deadline(named(&jobs, "deadline")).await;
+    pass_start_deadline(named(&jobs, "late")).await;
     end_all(&marker).await;
     let (mut failures, mut waits) = (Vec::new(), Vec::new());
     for (what, job, reported) in &jobs {
@@ -322,6 +323,12 @@ async fn delete(job: &Job) {
 async fn pass_deadline(job: &Job) {
     waiting_pod(job).await;
     job.patch(json!({ "failurePolicy": { "activeDeadlineSeconds": 1 } })).await;
+}
+
+/// The scheduler comes to the pod first, however busy the machine is.
+async fn pass_start_deadline(job: &Job) {
+    waiting("a pod without a node", job, "Scheduled", "selector").await;
+    job.patch(json!({ "failurePolicy": { "startDeadlineSeconds": 5 } })).await;
 }
 
 /// Ends the agent. All other processes go with the first process of a container.
