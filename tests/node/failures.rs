@@ -325,7 +325,7 @@ async fn pass_deadline(job: &Job) {
     job.patch(json!({ "failurePolicy": { "activeDeadlineSeconds": 1 } })).await;
 }
 
-/// The scheduler comes to the pod first, however busy the machine is.
+/// The scheduler judges the pod first, however busy the machine is.
 async fn pass_start_deadline(job: &Job) {
     waiting("a pod without a node", job, "Scheduled", "selector").await;
     job.patch(json!({ "failurePolicy": { "startDeadlineSeconds": 5 } })).await;

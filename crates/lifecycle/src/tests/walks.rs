@@ -1,6 +1,7 @@
 //! Random walks: what must hold for each decision, whatever is seen in whatever order.
 
 mod calm;
+mod moods;
 mod world;
 
 use crate::{Action, Decision, condition_is};

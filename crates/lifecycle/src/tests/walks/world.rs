@@ -1,5 +1,6 @@
 //! A job and what is seen of it. Faults and the usual work of the controllers change it at random.
 
+use super::moods::Mood;
 use crate::{Action, Decision, Input, decide};
 use api::{AttemptEnd, Reason, State, TrainingJob, TrainingJobSpec, TrainingJobStatus};
 use jiff::Timestamp;
@@ -34,14 +35,14 @@ impl Rng {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
     }
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
     /// True once in `n`.
     pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
-    fn pick<'t, T>(&mut self, all: &'t [T]) -> &'t T {
+    pub(super) fn pick<'t, T>(&mut self, all: &'t [T]) -> &'t T {
         &all[self.below(all.len() as u64) as usize]
     }
 }
@@ -68,13 +69,14 @@ pub(super) struct World {
     pub(super) held: bool,
     pub(super) stopped: bool,
     pub(super) refused: bool,
-    asked: u32,
+    pub(super) asked: u32,
     pub(super) second: i64,
     pods: u32,
     gone_for: BTreeMap<String, u32>,
+    pub(super) mood: Mood,
 }
 
-/// What kubelet tells of a container that does not run.
+/// What kubelet reports for a container that does not run.
 const WAIT_REASONS: [&str; 11] = [
     "ImagePullBackOff",
     "ErrImagePull",
@@ -159,6 +161,8 @@ impl World {
         } else if rng.one_in(8) {
             spec["monitoring"] = json!({ "enabled": false });
         }
+        let mood = Mood::draw(&mut rng);
+        mood.prepare(&mut rng, &mut spec);
         let spec: TrainingJobSpec = serde_json::from_value(spec).unwrap();
         let refused = rng.one_in(12);
         World {
@@ -176,6 +180,7 @@ impl World {
             second: 100,
             pods: 0,
             gone_for: BTreeMap::new(),
+            mood,
         }
     }
 
@@ -201,17 +206,17 @@ impl World {
         at(self.second - back)
     }
 
-    fn any_job(&mut self) -> Option<RoleName> {
+    pub(super) fn any_job(&mut self) -> Option<RoleName> {
         let roles: Vec<RoleName> = self.children.jobs.keys().copied().collect();
         (!roles.is_empty()).then(|| *self.rng.pick(&roles))
     }
 
-    fn any_pod(&mut self) -> Option<String> {
+    pub(super) fn any_pod(&mut self) -> Option<String> {
         let uids: Vec<String> = self.children.pods.keys().cloned().collect();
         (!uids.is_empty()).then(|| self.rng.pick(&uids).clone())
     }
 
-    fn report(&mut self) -> Report {
+    pub(super) fn report(&mut self) -> Report {
         let (attempt, number) = (self.attempt(), self.number());
         let mut report = Report { attempt, ..Report::default() };
         if self.rng.one_in(3) {
@@ -267,7 +272,7 @@ impl World {
         }
     }
 
-    fn checkpoints(&mut self) -> Checkpoints {
+    pub(super) fn checkpoints(&mut self) -> Checkpoints {
         let mut kept = |name: &str| {
             let step = self.rng.below(4);
             let time = self.rng.one_in(2).then(|| at(self.second));
@@ -296,7 +301,7 @@ impl World {
         Checkpoints { latest, best, copied, resumed_from, problems, to_copy, wish_used, ..Checkpoints::default() }
     }
 
-    fn answer(&mut self) -> AgentAnswer {
+    pub(super) fn answer(&mut self) -> AgentAnswer {
         let attempt = self.attempt() + u32::from(self.rng.one_in(6));
         let mut status = AgentStatus { report: Report { attempt, ..Report::default() }, ..AgentStatus::default() };
         let ours: Vec<String> = self
@@ -356,6 +361,10 @@ impl World {
             let recent = [NumberedReading { n, value: loss, step, is_percentage: n % 2 == 0 }].into();
             let history = MetricHistory { count: n, recent };
             status.histories = ["loss", "accuracy"].map(|name| (name.to_owned(), history.clone())).into();
+            if self.mood == Mood::Success {
+                let accuracy = status.histories.get_mut("accuracy").unwrap();
+                accuracy.recent.iter_mut().for_each(|reading| reading.value = 0.95);
+            }
         }
         if self.rng.one_in(4) {
             let utilization_percent = self.rng.one_in(2).then_some(50.0);
@@ -797,7 +806,8 @@ impl World {
         if runs && self.rng.one_in(if self.silent_since.is_some() { 12 } else { 2 }) {
             self.agent = Some(self.answer());
         }
-        self.second += *self.rng.pick(&[0, 1, 5, 15, 30, 60, 100, 600, 700]);
+        self.follow_mood();
+        self.second += *self.rng.pick(self.mood.pauses());
     }
 
     /// Carries out most actions. Returns true at the end of a walk.
