@@ -508,6 +508,10 @@ fn gang_fails_once_its_restart_budget_is_spent() {
         assert_eq!((report.attempt, end.restarts.failures), (2, 1));
         assert_eq!(end.restarts.stopped.as_deref(), Some("after 1 restart; failurePolicy.backoffLimit is 1"));
     }
+    // The pod of worker 1 may be gone before the operator sees how it ended.
+    let ended = gang.report(0).gang.unwrap().ended;
+    let reported: Vec<_> = ended.iter().map(|end| (end.attempt, end.worker, end.exit_code)).collect();
+    assert_eq!(reported, [(1, Some(1), Some(4)), (2, Some(1), Some(4))]);
     let says = "attempt 2 has ended: ExitCode: worker 1: exit code 4: OSError: never";
     assert!(gang.output()[0].contains(says), "{:?}", gang.output());
     assert_eq!(gang.report(0).stopped_by, Some(15), "it was stopped, and has not failed");
@@ -564,6 +568,7 @@ fn failure_policy_rules_decide_the_action() {
     let end = gang.report(0).gang.unwrap();
     assert_eq!((gang.report(0).attempt, end.restarts.failures), (2, 1));
     assert_eq!(end.restarts.stopped.as_deref(), Some("after 1 restart; failurePolicy.backoffLimit is 1"));
+    assert_eq!(end.ended.len(), 1, "the rest of the report says how its own last attempt ended");
     assert!(gang.output()[0].contains("(rule 2 of failurePolicy.rules: Restart)"), "{:?}", gang.output());
 
     // The job fails at once, although it has a budget and retries everything.

@@ -9,7 +9,7 @@ use api::{AttemptEnd, Reason, TrainingJobStatus};
 use failure::POD_DELETED;
 use failure::restart::{Next, decide, ruled};
 use jiff::Timestamp;
-use observe::{ObservedJob, ObservedPod};
+use observe::{Container, ObservedJob, ObservedPod};
 
 /// Restarts kept in the status.
 const RESTARTS_KEPT: usize = 10;
@@ -65,10 +65,8 @@ impl<'a> View<'a> {
         // or its pod still exists and was judged again among all the others.
         let place = known.replica_id();
         let same = place == cause.replica_id();
-        let is_at_hand =
-            |pod: &&ObservedPod| (pod.failed() || pod.disruption.is_some()) && Some(pod.replica_id()) == place;
         let is_earlier = known.disruption || known.time.is_some_and(|known| known <= time);
-        let stands = !same && is_earlier && !self.all_pods.iter().copied().any(|pod| is_at_hand(&pod));
+        let stands = !same && is_earlier && !self.shows(known);
         // The deletion of pods is a consequence of what happened to them before, and of what an agent reported.
         let follows = cause.reason == Reason::PodDeleted && known.reason != Reason::PodDeleted;
         let is_given_up = known.reason == Reason::Unkillable;
@@ -77,6 +75,15 @@ impl<'a> View<'a> {
             return known.clone();
         }
         AttemptEnd { time: Some(time), ran_seconds: ran_seconds.max(known.ran_seconds), ..cause }
+    }
+
+    /// Whether a pod of that worker shows how it ended. A pod that was gone before its end was seen shows no failure of its
+    /// program.
+    pub(super) fn shows(&self, end: &AttemptEnd) -> bool {
+        let is_failure = !end.disruption && end.reason != Reason::PodDeleted;
+        let has_ended = |pod: &ObservedPod| pod.ended.is_some() || matches!(pod.training, Container::Terminated { .. });
+        let shows = |pod: &ObservedPod| pod.disruption.is_some() || (pod.failed() && (has_ended(pod) || !is_failure));
+        self.all_pods.iter().any(|pod| Some(pod.replica_id()) == end.replica_id() && shows(pod))
     }
 
     /// Whether the leader reported an eviction for a pod that was only asked to stop, by all that the pod itself says.

@@ -86,10 +86,12 @@ fn with_gang(view: &View<'_>, mut record: TrainingJobStatus) -> TrainingJobStatu
             continue;
         };
         record = history::with_newer(record, &end.restarts);
-        // The pods show more accurately how the last attempt ended.
-        let is_before = |ended: &&AttemptEnd| ended.attempt < report.attempt;
-        let before = end.ended.iter().filter(is_before).cloned().collect::<Vec<_>>();
-        record = with_attempts(view, record, report.attempt, &before);
+        // The pods show more accurately how the last attempt ended. But the pod that failed first may be gone, and its
+        // end unseen.
+        let is_known =
+            |ended: &&AttemptEnd| ended.attempt < report.attempt || (!ended.disruption && !view.shows(ended));
+        let known = end.ended.iter().filter(is_known).cloned().collect::<Vec<_>>();
+        record = with_attempts(view, record, report.attempt, &known);
     }
     view.without_guesses(record)
 }

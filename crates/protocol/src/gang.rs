@@ -179,7 +179,8 @@ pub struct GangEnd {
     /// decided.
     pub restarts: RestartHistory,
     /// The last attempts that ended without success, the oldest first, if this agent was the leader. The operator may not
-    /// have read them in time.
+    /// have read them in time. The end of the last attempt is among them if another member caused it, whose pod may be
+    /// gone before the operator sees it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<AttemptEnd>,
 }

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use protocol::attempt::{AttemptEnd, RestartHistory};
 use protocol::gang::{self as wire, GangEnd, GangPast, GangPhase, GangSetup, GangStatus};
 use protocol::report::Report;
-use protocol::role::RoleName;
+use protocol::role::{ReplicaId, RoleName};
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -349,9 +349,10 @@ impl GangMember {
     /// The gang's part of this agent's final report.
     pub fn end(&self) -> GangEnd {
         let history = &self.gang.memory().history;
-        // The rest of the report says how the last attempt ended, and there is little room.
-        let before = self.ended.iter().filter(|ended| ended.attempt < history.attempt);
-        let ended = before.clone().skip(before.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
+        // There is little room, and the rest of the report says how the last attempt ended for this member.
+        let is_own = |ended: &AttemptEnd| ended.replica_id() == Some(ReplicaId::FIRST_WORKER);
+        let reported = self.ended.iter().filter(|ended| ended.attempt < history.attempt || !is_own(ended));
+        let ended = reported.clone().skip(reported.count().saturating_sub(wire::LAST_RESTARTS)).cloned().collect();
         GangEnd { ended, restarts: published(history, &self.before) }
     }
 

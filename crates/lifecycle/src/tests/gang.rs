@@ -328,6 +328,34 @@ fn unpolled_restart_is_reported_from_final_report() {
     assert_eq!(world.status.state, Some(State::Completed));
 }
 
+/// While no operator ran, worker 1 failed first and worker 0 because of it. The Job controller has deleted the pod of
+/// worker 1 since then.
+#[test]
+fn leader_names_failed_worker_whose_pod_is_gone() {
+    let over = ObservedJob { failed: Some(("BackoffLimitExceeded".into(), "x".into())), ..job(1) };
+    let first = AttemptEnd { time: Some(at(98)), ..end(1) };
+    let gone = ObservedPod { deletion: Some(at(99)), gone: true, ..running(1, 1) };
+    let stopping = ObservedPod { gone: false, ..gone.clone() };
+    let seen = left(1, 1, 97, Report { attempt: 1, exit_code: Some(1), ..Report::default() });
+    let guessed = AttemptEnd { disruption: true, ..first.clone() };
+    for (case, reported, other, expected) in [
+        ("no pod", &first, None, (Some(1), "PythonException")),
+        ("end unseen", &first, Some(gone.clone()), (Some(1), "PythonException")),
+        ("not ended", &first, Some(stopping), (Some(1), "PythonException")),
+        ("end seen", &first, Some(seen), (Some(1), "ExitCode")),
+        ("guess", &guessed, Some(gone), (Some(0), "ExitCode")),
+    ] {
+        let gang = Some(GangEnd { ended: vec![reported.clone()], ..GangEnd::default() });
+        let report = Report { attempt: 1, exit_code: Some(1), gang, ..Report::default() };
+        let mut world = World::to_running();
+        world.second = 100;
+        world.see(Some(over.clone()), [left(0, 1, 99, report)].into_iter().chain(other));
+        world.step();
+        let [end] = &world.status.restarts[..] else { panic!("{case}: {:?}", world.status.restarts) };
+        assert_eq!((end.worker, end.reason.as_str()), expected, "{case}");
+    }
+}
+
 #[test]
 fn restarted_container_is_not_a_failure() {
     let mut world = World::to_running();
