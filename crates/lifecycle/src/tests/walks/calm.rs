@@ -1,6 +1,6 @@
 //! What Kubernetes and a healthy gang do once nothing fails any more.
 
-use super::world::{World, at, fetched_model};
+use super::world::{World, at, end_program, fetched_model};
 use crate::{condition, condition_is};
 use api::{ConditionType, Reason, State};
 use observe::{AgentAnswer, Container, ObservedPod};
@@ -113,15 +113,7 @@ impl World {
             let (is_complete, completed) = (job.complete, job.completed.clone());
             let of_job = self.children.pods.values_mut().filter(|pod| pod.role == role && pod.incarnation == number);
             for pod in of_job.filter(|pod| !pod.gone && (is_complete || completed.contains(&pod.index))) {
-                pod.ended = Some(true);
-                pod.training = Container::Terminated {
-                    started: Some(at(self.second)),
-                    finished: Some(at(self.second)),
-                    exit_code: 0,
-                    reason: "Completed".into(),
-                    report: None,
-                    message: None,
-                };
+                end_program(pod, at(self.second), at(self.second), 0, None);
             }
             if job.suspend || job.complete {
                 continue;

@@ -1,9 +1,9 @@
 //! Kinds of walks in which events are frequent that are rare in all others.
 
-use super::world::{Rng, World, at};
+use super::world::{Rng, World, at, end_program};
 use crate::condition_is;
 use api::Reason;
-use observe::{Blocked, ChildKey, Container};
+use observe::{Blocked, ChildKey};
 use protocol::gang::GangPhase;
 use protocol::report::{LaunchError, LaunchErrorKind};
 use serde_json::{Value, json};
@@ -86,17 +86,9 @@ impl World {
     }
 
     fn exit_well(&mut self) {
-        let now = Some(at(self.second));
+        let now = at(self.second);
         for pod in self.children.pods.values_mut().filter(|pod| !pod.gone) {
-            pod.ended = Some(true);
-            pod.training = Container::Terminated {
-                started: now,
-                finished: now,
-                exit_code: 0,
-                reason: "Completed".into(),
-                report: None,
-                message: None,
-            };
+            end_program(pod, now, now, 0, None);
         }
     }
 

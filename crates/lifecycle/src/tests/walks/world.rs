@@ -56,6 +56,25 @@ pub(super) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
 }
 
+/// The program of a pod ends.
+pub(super) fn end_program(
+    pod: &mut ObservedPod,
+    started: Timestamp,
+    finished: Timestamp,
+    exit_code: i32,
+    report: Option<Box<Report>>,
+) {
+    pod.ended = Some(exit_code == 0);
+    pod.training = Container::Terminated {
+        started: Some(started),
+        finished: Some(finished),
+        exit_code,
+        reason: if exit_code == 0 { "Completed" } else { "Error" }.into(),
+        report,
+        message: None,
+    };
+}
+
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct World {
@@ -571,32 +590,16 @@ impl World {
                 let Some(uid) = self.any_pod() else { return };
                 let exit_code = *self.rng.pick(&[0, 0, 0, 1, 137]);
                 let (report, finished) = (self.rng.one_in(2).then(|| Box::new(self.report())), self.time());
-                let pod = self.children.pods.get_mut(&uid).unwrap();
-                pod.ended = Some(exit_code == 0);
-                pod.training = Container::Terminated {
-                    started: Some(at(self.second - 20)),
-                    finished: Some(finished),
-                    exit_code,
-                    reason: "Error".into(),
-                    report,
-                    message: None,
-                };
+                let started = at(self.second - 20);
+                end_program(self.children.pods.get_mut(&uid).unwrap(), started, finished, exit_code, report);
             }
             4 => {
                 // All programs end.
                 let exit_code = i32::from(self.rng.one_in(4));
                 let report = self.rng.one_in(3).then(|| Box::new(self.report()));
-                let finished = at(self.second);
+                let (started, finished) = (at(self.second - 20), at(self.second));
                 for pod in self.children.pods.values_mut().filter(|pod| !pod.gone) {
-                    pod.ended = Some(exit_code == 0);
-                    pod.training = Container::Terminated {
-                        started: Some(at(self.second - 20)),
-                        finished: Some(finished),
-                        exit_code,
-                        reason: "Error".into(),
-                        report: report.clone(),
-                        message: None,
-                    };
+                    end_program(pod, started, finished, exit_code, report.clone());
                 }
             }
             5 => {
