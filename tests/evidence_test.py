@@ -166,6 +166,7 @@ mod tests {
     fn twice() { assert_eq!(super::twice(3), 6); }
 }
 """
+NEWER = "pub fn zero() -> u32 {\n    0\n}\n"
 CARGO = '[package]\nname = "toy"\nversion = "0.1.0"\nedition = "2021"\n[profile.dev]\ndebug = false\n'
 LOCK = 'version = 4\n\n[[package]]\nname = "toy"\nversion = "0.1.0"\n'
 CATCHERS = "".join(f"[{folder}]\nold = []\nnew = []\n" for folder in mutants.FOLDERS if folder != "plan") + """
@@ -175,12 +176,13 @@ new = [{ program = "new", filter = ["thr"] }]
 """
 
 
-def fault(before, after):
+
+def fault(before, after, text=PLAN, file="src/plan/mod.rs"):
     """As cargo-mutants describes it."""
     change = f"replace {before} with {after} /* fault */"
-    lines = PLAN.splitlines(keepends=True), PLAN.replace(before, f"{after} /* fault */").splitlines(keepends=True)
-    diff = "".join(difflib.unified_diff(*lines, "src/plan/mod.rs", change, n=8))
-    return {"name": f"src/plan/mod.rs: {change}", "file": "src/plan/mod.rs", "package": "toy", "diff": diff}
+    lines = text.splitlines(keepends=True), text.replace(before, f"{after} /* fault */").splitlines(keepends=True)
+    diff = "".join(difflib.unified_diff(*lines, file, change, n=8))
+    return {"name": f"{file}: {change}", "file": file, "package": "toy", "diff": diff}
 
 
 class Mutants(Folder):
@@ -189,6 +191,7 @@ class Mutants(Folder):
         fault("number * 3", "number + 3"),
         fault('String::from("plan")', "String::new()"),
         fault('String::from("plan")', "0"),  # does not compile
+        fault("0", "1", NEWER, "src/newer.rs"),  # can't be put into the old code
     )
 
     def setUp(self):
@@ -197,14 +200,14 @@ class Mutants(Folder):
         test = "#[test]\nfn {0}() {{ assert_eq!(toy::plan::{0}({1}), {2}); }}\n"
         self.root, self.names = self.repository(
             files | {"tests/old.rs": test.format("thrice", 3, 9), "tests/red.rs": "#[test]\nfn fails() { panic!() }\n"},
-            {"tests/new.rs": test.format("thrice", 3, 9)})
+            {"src/newer.rs": NEWER, "tests/new.rs": test.format("thrice", 3, 9)})
         (self.folder / "faults.json").write_text(json.dumps(self.FAULTS))
         (self.folder / "catchers.toml").write_text(CATCHERS)
 
-    def try_faults(self, count):
+    def try_faults(self, count, *words):
         return self.run_script("mutants", *self.names, "--list", self.folder / "faults.json", "--count", count,
                                "--folder", self.folder / "out", "--catchers", self.folder / "catchers.toml",
-                               "--repository", self.root)
+                               "--repository", self.root, *words)
 
     def test_faults_are_judged_once(self):
         code, said = self.try_faults(2)
@@ -224,6 +227,28 @@ class Mutants(Folder):
         before = file.read_text()
         self.assertEqual(self.try_faults(2)[0], 0)
         self.assertEqual(file.read_text(), before)
+
+    def test_faults_can_be_found_beforehand(self):
+        for _ in range(2):
+            code, said = self.try_faults(2, "--units")
+            self.assertEqual(code, 0, said)
+            self.assertIn("4 of them can be put into the old code, too", said)
+            self.assertIn("replace number * 3 with number + 3", said.split("2 are not", 1)[1])
+        self.assertEqual(self.try_faults(3, "--units")[0], 1)
+        rows = Records(next((self.folder / "out").glob("results-*.tsv"))).rows()
+        self.assertEqual({row["side"] for row in rows if row["mutant"] != mutants.BASELINE}, {"unit"})
+        self.assertIn("old: 1 of 2 caught (50 %)", self.try_faults(2)[1])
+
+    def test_an_incomplete_list_is_an_error(self):
+        lister = self.folder / "cargo-mutants"
+        one = json.dumps([{"name": "n", "file": "crates/plan/src/lib.rs", "diff": ""}])
+        lister.write_text(f"#!/bin/sh\necho '{one}'\n")
+        lister.chmod(0o755)
+        with mock.patch.dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}"):
+            code, said = self.run_script("mutants", *self.names, "--folder", self.folder / "out", "--repository",
+                                         self.root)
+        self.assertEqual(code, 1, said)
+        self.assertIn("cargo mutants lists no fault of checkpoint, failure, gang, lifecycle, store", said)
 
     def test_too_few_faults_are_no_success(self):
         code, said = self.try_faults(3)

@@ -50,9 +50,13 @@ class Verdicts:
     def result(self, mutant, side):
         return self.known.get((mutant, side), (None, ""))[0]
 
+    def missed(self, order):
+        """The mutants that are viable and that the unit tests miss."""
+        return [mutant for mutant in order if self.result(mutant.name, "unit") == "missed"]
+
     def counts(self, order):
-        """The mutants that count: viable, missed by the unit tests, and judged by both sides."""
-        return [mutant for mutant in order if self.result(mutant.name, "unit") == "missed" and all(
+        """Those of them that both sides have judged."""
+        return [mutant for mutant in self.missed(order) if all(
             self.result(mutant.name, side) in ("caught", "missed") for side in ("old", "new"))]
 
     def share(self, order, side):
