@@ -379,6 +379,8 @@ class Repeat(Folder):
             plan.return_value.steps.return_value = []
             with self.assertRaisesRegex(RuntimeError, "no more"):
                 repetition.run()
+        (needs,) = plan.return_value.steps.call_args.args
+        self.assertLessEqual({"compile", *soak.NODE_IMAGES}, needs)
         repetition.close()
         self.assertEqual(repetition.processes.living, {})
 
