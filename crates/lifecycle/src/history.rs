@@ -22,14 +22,28 @@ pub fn restart_history(record: &TrainingJobStatus) -> RestartHistory {
 /// The record with this history and its counts.
 pub(super) fn with(record: TrainingJobStatus, history: RestartHistory) -> TrainingJobStatus {
     TrainingJobStatus {
-        restart_count: Some(history.failures.saturating_add(history.disruptions)),
+        restart_count: Some(restarts(&history)),
         disruption_count: Some(history.disruptions).filter(|count| *count > 0),
         restart_history: Some(history),
         ..record
     }
 }
 
-/// The record with this history, if it includes more ends.
+/// The record with this history, if it includes more ends. A history with fewer restarts lacks some: the pods of a Job
+/// that was suspended and resumed unobserved count from 1 again. Of that one only the verdict is taken.
 pub(super) fn with_newer(record: TrainingJobStatus, history: &RestartHistory) -> TrainingJobStatus {
-    if history.is_newer_than(&restart_history(&record)) { with(record, history.clone()) } else { record }
+    let known = restart_history(&record);
+    if !history.is_newer_than(&known) {
+        return record;
+    }
+    if restarts(history) >= restarts(&known) {
+        return with(record, history.clone());
+    }
+    let stopped = history.stopped.clone().or_else(|| known.stopped.clone());
+    with(record, RestartHistory { stopped, ..known })
+}
+
+/// Number of restarts, whatever their cause.
+fn restarts(history: &RestartHistory) -> u32 {
+    history.failures.saturating_add(history.disruptions)
 }

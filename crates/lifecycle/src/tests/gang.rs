@@ -135,6 +135,29 @@ fn unobserved_attempts_are_all_reported() {
     );
 }
 
+/// The pods of a Job that a queue manager suspended and resumed unobserved count their attempts from 1 again.
+#[test]
+fn restarts_that_a_leader_lacks_stay_counted() {
+    let mut world = World::to_running();
+    world.second = 50;
+    world.agent = Some(leader(1, gang(3, GangPhase::Running, vec![end(1), end(2)])));
+    world.step();
+    assert_eq!(world.status.restart_count, Some(2));
+    world.second = 90;
+    let resized = AttemptEnd { reason: Reason::Resized, ..end(1) };
+    let disrupted = AttemptEnd { disruption: true, ..end(3) };
+    world.agent = Some(leader(1, gang(4, GangPhase::Running, vec![resized, disrupted])));
+    for _ in 0..2 {
+        world.step();
+        assert_eq!((world.status.restart_count, world.status.disruption_count), (Some(3), Some(1)));
+    }
+    let restarts = RestartHistory { judged: 4, stopped: Some("ExitCode".into()), ..RestartHistory::default() };
+    world.agent = Some(leader(1, GangStatus { restarts, ..gang(4, GangPhase::Over, vec![end(4)]) }));
+    world.step();
+    let history = world.status.restart_history.as_ref().unwrap();
+    assert_eq!((history.failures, history.disruptions, history.stopped.as_deref()), (2, 1, Some("ExitCode")));
+}
+
 #[test]
 fn forming_gang_is_not_running_yet() {
     let mut world = World::to_running();

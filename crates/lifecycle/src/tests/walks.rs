@@ -17,11 +17,9 @@ fn check(world: &World, plan: &plan::Plan, verdict: &Decision) -> Result<(), Str
     let is = |type_: &str| condition_is(&new.conditions, type_, true).is_some();
     let rule = |holds: bool, words: &str| if holds { Ok(()) } else { Err(words.to_owned()) };
     rule(old.attempt <= new.attempt && old.incarnation <= new.incarnation, "attempt and incarnation only grow")?;
+    let is_asked = new.asked_restart != old.asked_restart;
     let ended = |status: &TrainingJobStatus| status.state.is_some_and(State::is_finished);
-    rule(
-        !ended(old) || old.state == new.state || new.asked_restart != old.asked_restart,
-        "what has ended stays so unless a restart is requested",
-    )?;
+    rule(!ended(old) || old.state == new.state || is_asked, "what has ended stays so unless a restart is requested")?;
     let is_ending = new.restarts.iter().any(|end| Some(end.attempt) == new.attempt);
     let publishes = |status: &TrainingJobStatus| condition_is(&status.conditions, "ResultPublished", false).is_some();
     let is_over = is_ending || publishes(new);
@@ -38,6 +36,7 @@ fn check(world: &World, plan: &plan::Plan, verdict: &Decision) -> Result<(), Str
     let goes_on = ["Running", "Restarting", "Suspended"].iter().any(|type_| is(type_));
     rule(!ended(new) || !goes_on, "what has ended does not run, wait or rest")?;
     let attempts: Vec<u32> = new.restarts.iter().map(|end| end.attempt).collect();
+    rule(new.restart_count >= old.restart_count || is_asked, "a restart stays counted until one is requested")?;
     rule(attempts.len() <= 10 && attempts.is_sorted_by(|a, b| a < b), "one end for each attempt, the last ten")?;
     for (at, action) in verdict.actions.iter().enumerate() {
         rule(!verdict.actions[..at].contains(action), "each action once")?;
