@@ -362,9 +362,12 @@ impl Report {
     /// The exception at the end of a Python traceback in stderr, if it can explain the end. It can't if a signal ended the
     /// program, or if the program ran on for long.
     pub fn last_traceback(&self) -> Option<Cow<'_, str>> {
-        // A headline has lost the text around it.
-        let is_one = self.headline.is_some() || has_traceback(&self.stderr_tail);
-        self.line().filter(|_| is_one && self.own_signal().is_none() && !self.is_caught())
+        self.line().filter(|_| self.may_be_traceback() && self.own_signal().is_none() && !self.is_caught())
+    }
+
+    /// Whether the most informative line may be the end of a traceback. A headline has lost the text around it.
+    fn may_be_traceback(&self) -> bool {
+        self.headline.is_some() || has_traceback(&self.stderr_tail)
     }
 
     /// The most informative line of stderr, unless it belongs to an exception that did not end the program.
@@ -402,7 +405,8 @@ impl Report {
     /// Formats the report as JSON of at most [`MAX_BYTES`], whatever it holds. The tail loses lines from its beginning, and
     /// long texts lose their end.
     ///
-    /// If the most informative line would be lost (torchrun's closing lines are long), it becomes the headline.
+    /// If the most informative line would be lost (torchrun's closing lines are long), it becomes the headline. So it does
+    /// if only the first line of its traceback would be lost, without which it is not an exception.
     pub fn to_message(&self) -> String {
         /// Minimum bytes for the last lines of stderr, which can show more than the facts extracted from them.
         const TAIL_BYTES: usize = 300;
@@ -417,7 +421,8 @@ impl Report {
             fitted.fit_texts(self, room);
             fitted.headline = None;
             fitted.fit_tail(&self.stderr_tail);
-            if headline != cause_line(&fitted.stderr_tail) {
+            let tail = &fitted.stderr_tail;
+            if headline != cause_line(tail) || self.may_be_traceback() != has_traceback(tail) {
                 fitted.headline = headline.as_ref().map(|line| start_of(line, room.headline).to_owned());
                 fitted.fit_tail(&self.stderr_tail);
             }
@@ -676,6 +681,18 @@ mod tests {
         assert_eq!(report.line().as_deref(), Some("[rank3]: ValueError: label 11"));
         report.read_stderr(format!("{raised}{others}"), time);
         assert_eq!(report.line().as_deref(), Some("frame #42: _start + 0x21"), "without mpirun's word it was caught");
+    }
+
+    #[test]
+    fn exception_stays_one_where_its_traceback_is_cut() {
+        let frames = |count: usize| "[rank3]:   File \"/programs/train.py\", line 17, in main\n".repeat(count);
+        for count in 0..120 {
+            let mut report = report(b"");
+            let traceback = format!("[rank3]: Traceback (most recent call last):\n{}", frames(count));
+            report.read_stderr(format!("{traceback}[rank3]: ValueError: label 11\n{}", "x\n".repeat(20)), |_| None);
+            let read = Report::parse(&report.to_message()).unwrap();
+            assert_eq!(read.last_traceback().as_deref(), Some("[rank3]: ValueError: label 11"), "{count} frames");
+        }
     }
 
     #[test]
