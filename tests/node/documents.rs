@@ -52,6 +52,9 @@ async fn documented_manifests_are_converted_and_run() {
     space.end().await;
 }
 
+/// Trials of a search. The documents show more, which would take minutes.
+const TRIALS: u64 = 2;
+
 async fn run(space: &Space, file: &str, mut job: Value) {
     let name = job["metadata"]["name"].as_str().unwrap().to_owned();
     let framework = job["spec"]["framework"].as_str().unwrap_or("pytorch").to_owned();
@@ -96,12 +99,21 @@ async fn run(space: &Space, file: &str, mut job: Value) {
     let roles: Vec<_> = roles.collect();
     let spec = merged(job["spec"].take(), &fields);
     let spec = merged(spec, &checkpoint);
+    let searches = !spec["hyperParameterTuningConfig"].is_null();
+    let trials = if searches { json!({ "hyperParameterTuningConfig": { "maxTrials": TRIALS } }) } else { json!({}) };
+    let spec = merged(spec, &trials);
     let spec = merged(spec, &json!({ "image": image, "command": command, "volumes": volumes, "volumeMounts": mount }));
     let job = space.apply(json!({ "metadata": { "name": name }, "spec": spec })).await;
     let status = job.state(Completed).await;
     assert_eq!(status.restarts, [], "{name}");
-    assert!(status.metrics.is_some(), "{name}: its progress is seen: {status:?}");
-    assert_eq!(status.workers.as_ref().map(|workers| workers.desired), Some(workers), "{name}: {:?}", status.workers);
+    if searches {
+        let found = status.objective.as_ref().map(|metric| (metric.count, metric.best.as_ref().map(|best| best.value)));
+        assert_eq!(found, Some((TRIALS, Some(1.0))), "{name}: trials that succeeded and the best reading: {status:?}");
+    } else {
+        assert!(status.metrics.is_some(), "{name}: its progress is seen: {status:?}");
+        let desired = status.workers.as_ref().map(|workers| workers.desired);
+        assert_eq!(desired, Some(workers), "{name}: {:?}", status.workers);
+    }
     // Each role has as many pods as the manifest has replicas of it.
     for (role, replicas) in roles {
         let pods = job.pods().into_iter().filter(|pod| pod.labels().get("component") == Some(&role)).count();

@@ -84,8 +84,10 @@ async fn hostile_checkpoint_folder_does_not_disturb_the_job() {
     if files > MOST {
         kept.insert("step-3");
     }
-    let left = async || (names(&root).iter().map(String::as_str).collect::<BTreeSet<_>>() == kept).then_some(());
-    eventually("what the rules keep", SOON, left).await;
+    let kept: BTreeSet<String> = kept.into_iter().map(str::to_owned).collect();
+    let is_done = async || (names(&root) == kept).then_some(());
+    let done = tokio::time::timeout(SOON, eventually("what the rules keep", 2 * SOON, is_done)).await;
+    assert!(done.is_ok(), "{:?} is left, not {kept:?}", names(&root));
     let is_copied = |reported: Option<&str>| reported == Some(path.as_str());
     job.until("the last copy", |status| {
         is_copied(status.checkpoint.as_ref().and_then(|reported| reported.last_backup_path.as_deref()))

@@ -312,6 +312,7 @@ impl Job {
 
     pub async fn delete(&self) {
         self.api::<TrainingJob>().delete(&self.name, &DeleteParams::default()).await.expect("it is there");
+        self.find("the end of the object", |seen| seen.is_deleted.then_some(())).await;
     }
 
     /// Ends the test. The namespace's [`evidence::Guard`] writes the evidence.
