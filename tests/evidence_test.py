@@ -366,8 +366,10 @@ class Repeat(Folder):
         suite.return_value.failures = []
         with mock.patch.object(self.module, "Suite", suite), mock.patch.object(self.module.meter, "Group"):
             repetition.round(SimpleNamespace(), "node", False, ["demo_and_more", "died"], 1)
-        (run,) = (call.args[1] for call in suite.return_value.run_program.call_args_list)
+            repetition.round(SimpleNamespace(), "node", True, ["hostile"], 2)
+        run, of_soak = (call.args[1] for call in suite.return_value.run_program.call_args_list)
         self.assertEqual(run.arguments, ("--exact", "--include-ignored", "demo_and_more", "died"))
+        self.assertEqual((run.limit, of_soak.limit), (None, self.module.SOAK_LIMIT))
         results = repetition.results()
         self.assertEqual([results["node", test][0]["result"] for test in ("demo_and_more", "died")],
                          ["passed", "failed"])

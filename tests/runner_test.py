@@ -640,7 +640,11 @@ fn says_which() {
     panic!("program WORD, library {}, agent {}", toy_operator::CHECKOUT, String::from_utf8(agent.stdout).unwrap());
 }
 #[test]
-fn passes() {}
+fn passes() {
+    if std::env::var_os("HANGS").is_some() {
+        std::thread::sleep(std::time::Duration::from_secs(1000));
+    }
+}
 #[test]
 #[ignore = "soak: takes hours"]
 fn takes_hours() { println!("took {} hours", 1 + 1); }
@@ -798,6 +802,13 @@ class Checkouts(unittest.TestCase):
         why = {name: why for _, name, why in made.failures}
         self.assertIn("signal 6", why["dies"])
         self.assertIn("under way: then_aborts", why["dies"])
+
+    def test_a_run_ends_at_its_limit(self):
+        root = self.checkout("first")
+        self.lock(root)
+        made, _ = self.run_suite(root, suite.Run("which", ("passes",), {"HANGS": 1}, limit=0.5), suite.Run("lib"))
+        self.assertIn("it hung and was ended", made.failures[0][2])
+        self.assertEqual((len(made.failures), made.ended[-1].passed), (1, 1))
 
     def test_tests_of_the_soak_run_when_they_are_named(self):
         root = self.checkout("first")

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runner import lanes, libtest, meter, soak
@@ -25,6 +25,7 @@ class Run:
     env: dict = field(default_factory=dict)
     label: str = ""  # what it is called in the tables, if not by its program
     shows: bool = False  # what its tests print, also of those that pass: a trial prints its figures
+    limit: int | None = None  # seconds, if not those of its program
 
     @property
     def name(self):
@@ -98,6 +99,7 @@ class Suite:
     def run_program(self, lane, run, group):
         """Runs a program to its end, and says at once what fails."""
         program = lanes.PROGRAMS.get(run.program, lanes.Program(run.program))
+        program = replace(program, limit=run.limit or program.limit)
         report = Report(run.name)
         words = self.words(program, run, lane.threads)
         env = {**self.plan.common, **self.plan.env, "TRAININGJOB_TEST_ALL": 1,
