@@ -1,6 +1,7 @@
 """Runs the program of its arguments, which raises an exception in the midst of training: at RAISES, as in `worker 1`.
 
-It is in the main thread, as one of the program's own would be, and comes when there is a checkpoint.
+It is in the main thread, as one of the program's own would be, and comes when there is a checkpoint. A library that
+happens to be at work may swallow it, so it comes again while the program goes on.
 """
 
 import os
@@ -19,7 +20,9 @@ def strike(*_):
 def watch():
     while not any(path.name[:1] != "." for path in Path(os.environ["CHECKPOINT_DIR"]).iterdir()):
         time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGALRM)
+    while True:
+        os.kill(os.getpid(), signal.SIGALRM)
+        time.sleep(5)
 
 
 if os.environ["RAISES"] == f"{os.environ.get('TRAININGJOB_ROLE', 'worker')} {os.environ['NODE_RANK']}":
