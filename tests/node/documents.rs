@@ -98,10 +98,9 @@ async fn run(space: &Space, file: &str, mut job: Value) {
     let roles = roles.map(|role| (role["name"].as_str().unwrap().to_owned(), role["replicas"].as_i64().unwrap_or(1)));
     let roles: Vec<_> = roles.collect();
     let spec = merged(job["spec"].take(), &fields);
-    let spec = merged(spec, &checkpoint);
-    let searches = !spec["hyperParameterTuningConfig"].is_null();
-    let trials = if searches { json!({ "hyperParameterTuningConfig": { "maxTrials": TRIALS } }) } else { json!({}) };
-    let spec = merged(spec, &trials);
+    let mut spec = merged(spec, &checkpoint);
+    let search = spec.get_mut("hyperParameterTuningConfig");
+    let searches = search.map(|search| search["maxTrials"] = json!(TRIALS)).is_some();
     let spec = merged(spec, &json!({ "image": image, "command": command, "volumes": volumes, "volumeMounts": mount }));
     let job = space.apply(json!({ "metadata": { "name": name }, "spec": spec })).await;
     let status = job.state(Completed).await;
