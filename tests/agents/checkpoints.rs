@@ -671,6 +671,40 @@ fn failing_store_does_not_block_training() {
     assert!(until("the agent's end", DEADLINE, || agent.0.try_wait().unwrap()).success());
 }
 
+/// A copy that the end of the pod cuts off keeps no checkpoint on the volume. Neither does a backup that never gets it,
+/// because it gets only the newest save.
+#[test]
+fn only_checkpoints_still_to_be_copied_outlast_the_retention() {
+    let policy = json!({ "shared": true, "retention": 1 });
+    let (server, mut world) = (Server::s3(), World::new("checkpoints-cut-off", policy));
+    let proxy = Proxy::before(&server);
+    world.policy["backup"] = json!({ "place": world.place(&proxy, "cut-off"), "intervalSeconds": 1 });
+    let sent = world.room.path("sent");
+    proxy.set(move |asked| {
+        if asked.method != "PUT" || !asked.target.contains("step-1/weights") {
+            return Fault::Pass;
+        }
+        fs::write(&sent, "").unwrap();
+        Fault::Silence
+    });
+    let script = r#"
+        save 1
+        until [ -e "$ROOM/sent" ]; do sleep 0.05; done
+        save 2
+        save 3
+    "#;
+    let done = world.run(1, &[], script);
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(world.steps(), BTreeSet::from([3]), "{done:?}");
+    assert_eq!(world.report().checkpoints.unwrap().problems, []);
+
+    world.policy["retention"] = json!(9);
+    world.run(2, &[], "save 4; save 5; save 6");
+    world.policy["retention"] = json!(1);
+    let pruned = stdout(&world.command(&["prune"]));
+    assert_eq!(world.steps(), BTreeSet::from([6]), "{pruned}");
+}
+
 /// A file that is overwritten while its older content is being sent is sent again, although no look follows the last
 /// one.
 #[test]

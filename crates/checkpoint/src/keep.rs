@@ -32,8 +32,8 @@ pub struct RetentionRules {
     pub best: Option<(String, Mode)>,
     /// The checkpoint that the run has resumed from, or is about to resume from.
     pub resumed_from: Option<String>,
-    /// Paths that the backup has, if there is one. Checkpoints that it does not have yet are kept.
-    pub backup: Option<BTreeSet<String>>,
+    /// Paths of checkpoints that a store is still to get from here.
+    pub to_copy: BTreeSet<String>,
     /// Whether other jobs use the root. If so, nothing is deleted.
     pub is_shared: bool,
 }
@@ -61,7 +61,7 @@ pub enum Rule {
     Unread,
     /// It is being written.
     Writing,
-    /// The backup or the store does not have it yet.
+    /// A store is still to get it.
     NotCopied,
     /// It is incomplete, but not for long.
     YoungLeftover,
@@ -246,9 +246,8 @@ impl Context<'_> {
             return RetentionDecision::Keep(rule);
         }
         let is_incomplete = known.stage == Stage::Abandoned || matches!(found.verdict, Verdict::Incomplete { .. });
-        let is_copied = self.keep.backup.as_ref().is_none_or(|backup| backup.contains(&found.path));
         match superseding {
-            _ if found.is_good() && !is_copied => RetentionDecision::Keep(Rule::NotCopied),
+            _ if found.is_good() && self.keep.to_copy.contains(&found.path) => RetentionDecision::Keep(Rule::NotCopied),
             0 => RetentionDecision::Keep(Rule::Newest),
             _ if is_incomplete && !(is_old(known.since) && is_old(found.modified)) => {
                 RetentionDecision::Keep(Rule::YoungLeftover)
@@ -578,13 +577,13 @@ mod tests {
     fn any_keep() -> impl Strategy<Value = RetentionRules> {
         let best = prop::option::of(prop_oneof![Just(Mode::Min), Just(Mode::Max)]);
         let path = (0..8u64).prop_map(|id| format!("step-{id}"));
-        let backup = prop::option::of(proptest::collection::btree_set(path.clone(), 0..8));
-        (0..4usize, best, prop::option::of(path), backup, prop::bool::weighted(0.1)).prop_map(
-            |(retention, best, resumed_from, backup, is_shared)| RetentionRules {
+        let to_copy = proptest::collection::btree_set(path.clone(), 0..8);
+        (0..4usize, best, prop::option::of(path), to_copy, prop::bool::weighted(0.1)).prop_map(
+            |(retention, best, resumed_from, to_copy, is_shared)| RetentionRules {
                 retention,
                 best: best.map(|mode| ("loss".to_owned(), mode)),
                 resumed_from,
-                backup,
+                to_copy,
                 is_shared,
             },
         )
@@ -623,8 +622,8 @@ mod tests {
                 if !known.own || Some(&known.found.path) == keep.resumed_from.as_ref() || matches!(known.stage, Stage::Writing | Stage::Unread) {
                     prop_assert!(!is_gone, "not ours, in use, or unknown");
                 }
-                if known.found.is_good() && keep.backup.as_ref().is_some_and(|backup| !backup.contains(&known.found.path)) {
-                    prop_assert!(!is_gone, "not backed up");
+                if known.found.is_good() && keep.to_copy.contains(&known.found.path) {
+                    prop_assert!(!is_gone, "not copied yet");
                 }
             }
             if let Some((_, mode)) = &keep.best {

@@ -1,7 +1,9 @@
 //! Commands on the checkpoints of a job, run by a user, or by the operator while no worker runs.
 
 use crate::checkpoints::block_on;
-use crate::checkpoints::copies::{CopyStatus, CopyTarget, copied as as_copied, copy_beside, open_uri, places};
+use crate::checkpoints::copies::{
+    CopyStatus, CopyTarget, copied as as_copied, copy_beside, open_uri, places, uncopied,
+};
 use crate::checkpoints::folder_manager::{fetch_uri, keep};
 use crate::checkpoints::found::{bad_ones, depth, describe, kept, look_at, verify_for_start};
 use crate::checkpoints::problem::{failed, in_store, refused};
@@ -9,7 +11,7 @@ use crate::serve::local::{copy_statuses, hurry_copies};
 use checkpoint::budget::Budget;
 use checkpoint::choose::{Candidate, Location, Query, Wish, choose, explain};
 use checkpoint::folder::Folder;
-use checkpoint::found::Verdict;
+use checkpoint::found::{FoundCheckpoint, Verdict};
 use checkpoint::inventory::{Inventory, Proofs, Scan, Stage};
 use checkpoint::keep::{RetentionDecision, decide_all, saves_to_delete};
 use checkpoint::remove::{empty_trash, remove_save};
@@ -261,14 +263,18 @@ impl Commands {
         let mut scan = inventory.scan(now, None, &Budget::default());
         let most = self.policy.retention().saturating_add(1);
         inventory.prove(&mut scan, most, now, &Budget::default());
-        // The stores have to be asked which checkpoints are not copied yet.
-        let mut copied: Option<BTreeSet<String>> = None;
+        // The stores have to be asked which checkpoints they are still to get.
+        let good = || scan.found.iter().filter(|known| known.own && known.is_proven()).map(|known| &known.found);
+        let mut to_copy = BTreeSet::new();
         for place in places(&self.policy) {
-            let paths = self.listed(&place).map_err(|error| failed(&error))?.into_iter().map(|manifest| manifest.path);
-            let paths: BTreeSet<_> = paths.collect();
-            copied = Some(copied.map_or(paths.clone(), |known| known.intersection(&paths).cloned().collect()));
+            let manifests = self.listed(&place).map_err(|error| failed(&error))?;
+            let copies = manifests.iter().filter(|manifest| manifest.writer == self.policy.uid);
+            let copies: BTreeSet<_> = copies.map(|manifest| (&manifest.path, manifest.modified)).collect();
+            let has = |found: &FoundCheckpoint| copies.contains(&(&found.path, found.modified));
+            let uncopied = uncopied(good(), place.is_backup, self.policy.retention(), has);
+            to_copy.extend(uncopied.into_iter().map(|found| found.path.clone()));
         }
-        let rules = keep(&self.policy, None, copied, &scan);
+        let rules = keep(&self.policy, None, to_copy, &scan);
         let fates = decide_all(&scan.found, &rules, now);
         if !dry_run {
             let root = Folder::root(&self.root).map_err(|error| broken(&self.root, &error))?;

@@ -3,7 +3,7 @@
 
 use crate::checkpoints::found::{failing, kept};
 use crate::checkpoints::problem::in_store;
-use crate::checkpoints::{CheckpointManager, block_on, stand_back};
+use crate::checkpoints::{AttemptStage, CheckpointManager, block_on, stand_back};
 use crate::panics::catch_parser_panic;
 use checkpoint::budget::Budget;
 use checkpoint::files::Member;
@@ -104,6 +104,33 @@ pub struct CopyStatus {
     pub error: Option<String>,
 }
 
+/// Which of a job's good checkpoints a store is still to get, the newest first. It gets the newest saves of each series,
+/// as many as are kept there, or all if `retention` is 0. A backup gets the newest save.
+pub(super) fn uncopied<'a>(
+    good: impl IntoIterator<Item = &'a FoundCheckpoint>,
+    is_backup: bool,
+    retention: usize,
+    has: impl Fn(&FoundCheckpoint) -> bool,
+) -> Vec<&'a FoundCheckpoint> {
+    let most = match retention {
+        _ if is_backup => 1,
+        0 => usize::MAX,
+        retention => retention,
+    };
+    let mut counts: BTreeMap<Series, usize> = BTreeMap::new();
+    let mut uncopied = Vec::new();
+    for save in saves(good, |found| found).into_iter().take(if is_backup { 1 } else { usize::MAX }) {
+        if !save.series.iter().any(|series| counts.get(series).is_none_or(|count| *count < most)) {
+            continue;
+        }
+        uncopied.extend(save.items.iter().copied().filter(|found| !has(found)));
+        for series in save.series {
+            *counts.entry(series).or_default() += 1;
+        }
+    }
+    uncopied
+}
+
 /// The copies of one folder in one store.
 pub(super) struct Copies {
     place: CopyTarget,
@@ -152,27 +179,10 @@ impl State {
         self.have.as_ref().is_some_and(|have| have.get(&found.path) == Some(&found.modified))
     }
 
-    /// Checkpoints that are still to be copied, the newest first. A store gets the newest saves of each series, which
-    /// are kept there. A backup gets the newest save.
+    /// Checkpoints that are still to be copied, the newest first.
     fn waiting(&self, is_backup: bool) -> Vec<&FoundCheckpoint> {
-        let most = match self.keep.retention {
-            _ if is_backup => 1,
-            0 => usize::MAX,
-            retention => retention,
-        };
         let possible = self.wanted.iter().filter(|found| !self.passed_over.contains(&found.path));
-        let mut counts: BTreeMap<Series, usize> = BTreeMap::new();
-        let mut waiting = Vec::new();
-        for save in saves(possible, |found| found).into_iter().take(if is_backup { 1 } else { usize::MAX }) {
-            if !save.series.iter().any(|series| counts.get(series).is_none_or(|count| *count < most)) {
-                continue;
-            }
-            waiting.extend(save.items.iter().copied().filter(|found| !self.has(found)));
-            for series in save.series {
-                *counts.entry(series).or_default() += 1;
-            }
-        }
-        waiting
+        uncopied(possible, is_backup, self.keep.retention, |found| self.has(found))
     }
 
     /// Whether another file of the same save is still to be copied.
@@ -260,11 +270,13 @@ impl Copies {
         }
     }
 
-    /// Paths of checkpoints that have to stay on the volume until they are copied.
-    pub(super) fn held(&self) -> BTreeSet<String> {
+    /// Paths of checkpoints that have to stay on the volume until they are copied. The end of a pod that does not wait
+    /// for this store cuts off what is being copied, so that need not stay.
+    pub(super) fn held(&self, until: AttemptStage) -> BTreeSet<String> {
+        let is_cut_off = until == AttemptStage::Pod && !self.is_needed();
         let state = self.shared.state.lock();
         let waiting = state.waiting(self.place.is_backup).into_iter().map(|found| found.path.clone());
-        waiting.chain(state.copying.clone()).collect()
+        waiting.chain(state.copying.clone().filter(|_| !is_cut_off)).collect()
     }
 
     /// The last copy.
@@ -470,7 +482,7 @@ async fn rotate(store: &Store, uid: &str, keep: &RetentionRules) {
     // Checkpoints of other writers may have the same paths. They belong neither to this job nor to its saves.
     let own: Vec<_> = listing.manifests.iter().filter(|manifest| manifest.writer == uid).collect();
     let all: Vec<_> = own.iter().map(|manifest| in_store(manifest, uid)).collect();
-    for path in to_delete(&all, &RetentionRules { backup: None, ..keep.clone() }, Timestamp::now()) {
+    for path in to_delete(&all, keep, Timestamp::now()) {
         if let Some(manifest) = own.iter().find(|manifest| manifest.path == path) {
             let _ = store.remove(manifest).await;
         }

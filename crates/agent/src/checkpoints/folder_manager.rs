@@ -432,11 +432,11 @@ impl<'a> FolderManager<'a> {
         }
         self.note_put_together(&mut scan);
         for copies in &self.copies {
-            let keep = keep(policy, self.resumed.as_ref(), None, &scan);
+            let keep = keep(policy, self.resumed.as_ref(), BTreeSet::new(), &scan);
             copies.want(self.to_copy(&scan, now, until), keep, scan.beside.clone());
         }
         if is_first {
-            self.rotate(policy, &mut scan, now, &budget);
+            self.rotate(policy, &mut scan, now, until, &budget);
         } else {
             self.join_in(policy, &scan, until);
         }
@@ -649,13 +649,18 @@ impl<'a> FolderManager<'a> {
     }
 
     /// Deletes checkpoints that the rules don't keep, and removes them from `scan`.
-    fn rotate(&mut self, policy: &CheckpointPolicy, scan: &mut Scan, now: Timestamp, budget: &Budget) {
+    fn rotate(
+        &mut self,
+        policy: &CheckpointPolicy,
+        scan: &mut Scan,
+        now: Timestamp,
+        until: AttemptStage,
+        budget: &Budget,
+    ) {
         let Ok(root) = Folder::root(&self.manager.root) else { return };
         let _ = empty_trash(&root, budget);
-        let held: BTreeSet<String> = self.copies.iter().flat_map(|copies| copies.held()).collect();
-        let all = scan.found.iter().map(|known| known.found.path.clone());
-        let copied = (!self.copies.is_empty()).then(|| all.filter(|path| !held.contains(path)).collect());
-        let keep = keep(policy, self.resumed.as_ref(), copied, scan);
+        let to_copy = self.copies.iter().flat_map(|copies| copies.held(until)).collect();
+        let keep = keep(policy, self.resumed.as_ref(), to_copy, scan);
         let mut gone = BTreeSet::new();
         for save in saves_to_delete(&scan.found, &keep, now) {
             let files: Vec<&FoundCheckpoint> = save.iter().map(|known| &known.found).collect();
@@ -801,7 +806,7 @@ fn none_usable(why: &str) -> LaunchError {
 pub(super) fn keep(
     policy: &CheckpointPolicy,
     resumed: Option<&GoodCheckpoint>,
-    copied: Option<BTreeSet<String>>,
+    to_copy: BTreeSet<String>,
     scan: &Scan,
 ) -> RetentionRules {
     let mode = |max: bool| if max { Mode::Max } else { Mode::Min };
@@ -809,7 +814,7 @@ pub(super) fn keep(
         retention: policy.retention(),
         best: policy.keep_best.as_ref().map(|best| (best.metric.clone(), mode(best.max))),
         resumed_from: resumed.map(|kept| kept.path.clone()),
-        backup: copied,
+        to_copy,
         is_shared: !scan.others.is_empty(),
     }
 }
