@@ -259,7 +259,13 @@ fn retention_keeps_the_newest_and_foreign_checkpoints() {
     // The agent keeps more as soon as the policy says so.
     world.policy["retention"] = json!(5);
     world.run(2, &[], "for n in $(seq 21 30); do save $n; done");
-    assert_eq!(world.steps(), BTreeSet::from([0, 20, 26, 27, 28, 29, 30]), "20 was gone on from");
+    let kept = BTreeSet::from([0, 20, 26, 27, 28, 29, 30]);
+    assert_eq!(world.steps(), kept, "the run resumed from 20");
+    let pruned = stdout(&world.command(&["prune"]));
+    assert_eq!(world.steps(), kept, "{pruned}");
+    assert!(pruned.contains("step-20: stays: the run resumed from it\n"), "{pruned}");
+    world.run(3, &[], "save 31");
+    assert_eq!(world.steps(), BTreeSet::from([0, 27, 28, 29, 30, 31]), "the run resumed from 30");
 }
 
 /// Writes a checkpoint as the Hugging Face Trainer does, with the metric that it measured.
@@ -702,7 +708,7 @@ fn only_checkpoints_still_to_be_copied_outlast_the_retention() {
     world.run(2, &[], "save 4; save 5; save 6");
     world.policy["retention"] = json!(1);
     let pruned = stdout(&world.command(&["prune"]));
-    assert_eq!(world.steps(), BTreeSet::from([6]), "{pruned}");
+    assert_eq!(world.steps(), BTreeSet::from([3, 6]), "the run resumed from 3: {pruned}");
 }
 
 /// A file that is overwritten while its older content is being sent is sent again, although no look follows the last

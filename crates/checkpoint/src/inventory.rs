@@ -517,6 +517,28 @@ impl Inventory {
         self.set_failed_starts(path, |_| 0);
     }
 
+    /// Records that a run of this job resumes from this checkpoint, or begins without one.
+    pub fn resume_from(&mut self, path: Option<&str>) {
+        if self.uid.is_empty() || self.resumed_from() == path {
+            return;
+        }
+        let resumed = &mut self.ledger.book.resumed;
+        match path {
+            Some(path) => _ = resumed.insert(self.uid.clone(), path.to_owned()),
+            None => _ = resumed.remove(&self.uid),
+        }
+        self.is_saved = false;
+        if let Ok(root) = Folder::root(&self.root) {
+            self.save(&root);
+        }
+    }
+
+    /// The checkpoint that this job's last run resumed from.
+    #[must_use]
+    pub fn resumed_from(&self) -> Option<&str> {
+        self.ledger.book.resumed.get(&self.uid).map(String::as_str)
+    }
+
     /// Orders checkpoints written from now on after `order`, which a store has given to one of its checkpoints. The
     /// ledger of a new volume knows nothing of checkpoints on another one.
     pub fn continue_after(&mut self, order: u64) {

@@ -57,6 +57,9 @@ pub(super) struct Book {
     /// By UID: the `resumeFrom` that the job has used.
     #[serde(default)]
     pub wishes: BTreeMap<String, UsedWish>,
+    /// By UID: the path of the checkpoint that the job's last run resumed from.
+    #[serde(default)]
+    pub resumed: BTreeMap<String, String>,
     pub checkpoints: BTreeMap<String, Entry>,
 }
 
@@ -179,6 +182,7 @@ impl Ledger {
         }
         self.book.looks = self.book.looks.max(book.looks);
         self.book.wishes.extend(book.wishes);
+        self.book.resumed.extend(book.resumed);
         for (path, theirs) in book.checkpoints {
             match self.book.checkpoints.get_mut(&path) {
                 Some(ours) => {
@@ -206,6 +210,7 @@ impl Ledger {
             };
             self.book.jobs.remove(&oldest);
             self.book.wishes.remove(&oldest);
+            self.book.resumed.remove(&oldest);
         }
         let body = serde_json::to_vec(&self.book)?;
         let mut text = serde_json::to_vec(&Header { version: VERSION, crc32c: crc32c::crc32c(&body) })?;

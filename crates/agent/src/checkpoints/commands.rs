@@ -274,7 +274,7 @@ impl Commands {
             let uncopied = uncopied(good(), place.is_backup, self.policy.retention(), has);
             to_copy.extend(uncopied.into_iter().map(|found| found.path.clone()));
         }
-        let rules = keep(&self.policy, None, to_copy, &scan);
+        let rules = keep(&self.policy, &inventory, to_copy, &scan);
         let fates = decide_all(&scan.found, &rules, now);
         if !dry_run {
             let root = Folder::root(&self.root).map_err(|error| broken(&self.root, &error))?;

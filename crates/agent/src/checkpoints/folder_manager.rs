@@ -215,6 +215,7 @@ impl<'a> FolderManager<'a> {
             self.inventory.use_no_wish();
         }
         let choice = checkpoint_choice(&policy, self.attempt);
+        self.inventory.resume_from(found.as_ref().map(|(found, ..)| found.path.as_str()));
         let Some((found, path, from)) = found else { return Ok(Ok(choice)) };
         let kept = kept(&found, None);
         let at = found.step.map(|step| format!(" (step {step})")).unwrap_or_default();
@@ -371,6 +372,7 @@ impl<'a> FolderManager<'a> {
     pub(super) fn fetch_as_chosen(&mut self, choice: &ResumeChoice) -> Result<(), LaunchError> {
         self.see_what_is_there();
         self.resumed.clone_from(&choice.from);
+        self.inventory.resume_from(choice.from.as_ref().map(|kept| kept.path.as_str()));
         match &choice.fetched {
             CheckpointOrigin::Here => Ok(()),
             CheckpointOrigin::Uri(uri) => self.fetch(&self.manager.policy, uri).map(drop),
@@ -432,7 +434,7 @@ impl<'a> FolderManager<'a> {
         }
         self.note_put_together(&mut scan);
         for copies in &self.copies {
-            let keep = keep(policy, self.resumed.as_ref(), BTreeSet::new(), &scan);
+            let keep = keep(policy, &self.inventory, BTreeSet::new(), &scan);
             copies.want(self.to_copy(&scan, now, until), keep, scan.beside.clone());
         }
         if is_first {
@@ -660,7 +662,7 @@ impl<'a> FolderManager<'a> {
         let Ok(root) = Folder::root(&self.manager.root) else { return };
         let _ = empty_trash(&root, budget);
         let to_copy = self.copies.iter().flat_map(|copies| copies.held(until)).collect();
-        let keep = keep(policy, self.resumed.as_ref(), to_copy, scan);
+        let keep = keep(policy, &self.inventory, to_copy, scan);
         let mut gone = BTreeSet::new();
         for save in saves_to_delete(&scan.found, &keep, now) {
             let files: Vec<&FoundCheckpoint> = save.iter().map(|known| &known.found).collect();
@@ -805,7 +807,7 @@ fn none_usable(why: &str) -> LaunchError {
 /// The retention rules of the policy.
 pub(super) fn keep(
     policy: &CheckpointPolicy,
-    resumed: Option<&GoodCheckpoint>,
+    inventory: &Inventory,
     to_copy: BTreeSet<String>,
     scan: &Scan,
 ) -> RetentionRules {
@@ -813,7 +815,7 @@ pub(super) fn keep(
     RetentionRules {
         retention: policy.retention(),
         best: policy.keep_best.as_ref().map(|best| (best.metric.clone(), mode(best.max))),
-        resumed_from: resumed.map(|kept| kept.path.clone()),
+        resumed_from: inventory.resumed_from().map(str::to_owned),
         to_copy,
         is_shared: !scan.others.is_empty(),
     }
