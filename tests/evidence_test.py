@@ -176,7 +176,6 @@ new = [{ program = "new", filter = ["thr"] }]
 """
 
 
-
 def fault(before, after, text=PLAN, file="src/plan/mod.rs"):
     """As cargo-mutants describes it."""
     change = f"replace {before} with {after} /* fault */"

@@ -10,7 +10,9 @@ import time
 from runner.console import Failure, clean_environment, quoted, say
 
 PATIENCE = 10  # seconds that a program gets after SIGTERM
-CLUSTERS_END = 60  # seconds in which the watchdogs of clusters have taken them down
+# Seconds in which the watchdogs of clusters have taken them down. To remove the images of all frameworks took 93 s on a
+# slow disk, and what a watchdog that is ended has not removed stays.
+CLUSTERS_END = 300
 
 
 class Stopping(Exception):
