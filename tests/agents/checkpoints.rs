@@ -816,8 +816,8 @@ fn backup_is_made_on_request() {
     assert!(!failed.status.success(), "{failed:?}");
 }
 
-/// A newline, then escape sequences for colours and the window's title, then a carriage return.
-const UGLY: &str = "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r";
+/// A newline, then escape sequences for reverse video and the window's title, then a carriage return.
+const UGLY: &str = "ugly\n\u{1b}[7mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r";
 
 /// In a hostile folder, the training continues, and its own checkpoints are found, copied and rotated. The agent loads
 /// nothing, reads and removes nothing outside, blocks on no FIFO and passes no raw name to a terminal. It names what it

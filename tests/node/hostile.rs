@@ -77,8 +77,8 @@ async fn hostile_checkpoint_folder_does_not_disturb_the_job() {
         "step-90001",
         "step-90002.pt",
         "step-90003.pt",
-        "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r",
-        "ugly\n\u{1b}[31mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r.pt",
+        "ugly\n\u{1b}[7mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r",
+        "ugly\n\u{1b}[7mFAKE\u{1b}[0m\u{1b}]0;owned\u{7}\r.pt",
     ]);
     // The folders are a series of their own, whose newest two stay.
     kept.extend(["step-2", "step-3"]);

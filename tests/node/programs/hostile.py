@@ -11,8 +11,9 @@ import torch
 
 root, outside = pathlib.Path(os.environ["CHECKPOINT_DIR"]), pathlib.Path("/outside")
 files = int(os.environ["FILES"])
-# A new line, then colours, the title of the window, and the way back to the beginning of the line.
-UGLY = "ugly\n\x1b[31mFAKE\x1b[0m\x1b]0;owned\x07\r"
+# A new line, then reverse video, the title of the window, and the way back to the beginning of the line. No save has
+# the step 7 or 0: a file whose name has the number of a save is part of that save.
+UGLY = "ugly\n\x1b[7mFAKE\x1b[0m\x1b]0;owned\x07\r"
 
 
 class Bomb:
