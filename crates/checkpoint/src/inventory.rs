@@ -480,10 +480,7 @@ impl Inventory {
             (entry.earlier, entry.anew) = (None, None);
         }
         let known = known_checkpoint(&claim, entry, &self.uid, None, now);
-        self.is_saved = false;
-        if let Ok(root) = Folder::root(&self.root) {
-            self.save(&root);
-        }
+        self.save_now();
         Ok(known)
     }
 
@@ -527,10 +524,7 @@ impl Inventory {
             Some(path) => _ = resumed.insert(self.uid.clone(), path.to_owned()),
             None => _ = resumed.remove(&self.uid),
         }
-        self.is_saved = false;
-        if let Ok(root) = Folder::root(&self.root) {
-            self.save(&root);
-        }
+        self.save_now();
     }
 
     /// The checkpoint that this job's last run resumed from.
@@ -609,10 +603,7 @@ impl Inventory {
         let none = UsedWish { from: String::new(), look: 0 };
         if !self.uid.is_empty() && !self.ledger.book.wishes.contains_key(&self.uid) {
             self.ledger.book.wishes.insert(self.uid.clone(), none);
-            self.is_saved = false;
-            if let Ok(root) = Folder::root(&self.root) {
-                self.save(&root);
-            }
+            self.save_now();
         }
     }
 
@@ -630,10 +621,7 @@ impl Inventory {
                 }
             }
         }
-        self.is_saved = false;
-        if let Ok(root) = Folder::root(&self.root) {
-            self.save(&root);
-        }
+        self.save_now();
     }
 
     /// Whether a checkpoint with this order was written after this job used its `resumeFrom`. Also true if it has used
@@ -686,10 +674,7 @@ impl Inventory {
         if count != entry.failed_starts {
             entry.failed_starts = count;
             entry.failed_by.clone_from(&self.uid);
-            self.is_saved = false;
-            if let Ok(root) = Folder::root(&self.root) {
-                self.save(&root);
-            }
+            self.save_now();
         }
         count
     }
@@ -892,6 +877,14 @@ impl Inventory {
                 _ => None,
             })
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} is no checkpoint", shown(&found.path))))
+    }
+
+    /// Writes what has just been recorded. If the root can't be written, the next scan tries again.
+    fn save_now(&mut self) {
+        self.is_saved = false;
+        if let Ok(root) = Folder::root(&self.root) {
+            self.save(&root);
+        }
     }
 
     /// Saves the ledger. Returns the reason if that fails.
