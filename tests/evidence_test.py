@@ -160,6 +160,10 @@ pub fn thrice(number: u32) -> u32 {
 pub fn name() -> String {
     String::from("plan")
 }
+
+pub const fn four() -> u32 {
+    4
+}
 #[cfg(test)]
 mod tests {
     #[test]
@@ -190,6 +194,7 @@ class Mutants(Folder):
         fault("number * 3", "number + 3"),
         fault('String::from("plan")', "String::new()"),
         fault('String::from("plan")', "0"),  # does not compile
+        fault("4", "5"),  # compiles alone only: a constant function can't ask which fault is awake
         fault("0", "1", NEWER, "src/newer.rs"),  # can't be put into the old code
     )
 
@@ -197,9 +202,11 @@ class Mutants(Folder):
         super().setUp()
         files = {"Cargo.toml": CARGO, "Cargo.lock": LOCK, "src/lib.rs": LIB, "src/plan/mod.rs": PLAN}
         test = "#[test]\nfn {0}() {{ assert_eq!(toy::plan::{0}({1}), {2}); }}\n"
+        late = ("#[test]\nfn thrice_late() { if toy::plan::thrice(3) != 9 { std::thread::sleep(std::time::Duration::"
+                f'from_secs(30)); std::fs::write("{self.folder}/late", "").unwrap(); }} }}\n')
         self.root, self.names = self.repository(
             files | {"tests/old.rs": test.format("thrice", 3, 9), "tests/red.rs": "#[test]\nfn fails() { panic!() }\n"},
-            {"src/newer.rs": NEWER, "tests/new.rs": test.format("thrice", 3, 9)})
+            {"src/newer.rs": NEWER, "tests/new.rs": test.format("thrice", 3, 9) + late})
         (self.folder / "faults.json").write_text(json.dumps(self.FAULTS))
         (self.folder / "catchers.toml").write_text(CATCHERS)
 
@@ -218,8 +225,11 @@ class Mutants(Folder):
                   ("number + 3 /* fault */", "new"): "caught", ("String::new() /* fault */", "unit"): "missed",
                   ("String::new() /* fault */", "old"): "missed", ("String::new() /* fault */", "new"): "missed"}
         self.assertEqual({key: value for key, value in rows.items() if key in wanted}, wanted, said)
-        others = {("number - number /* fault */", "unit"): "caught", ("0 /* fault */", "unit"): "unviable"}
-        self.assertLessEqual({key: value for key, value in rows.items() if key not in wanted}.items(), others.items())
+        others = {("number - number /* fault */", "unit"): "caught", ("0 /* fault */", "unit"): "unviable",
+                  ("5 /* fault */", "unit"): "missed"}
+        self.assertEqual({key: value for key, value in rows.items() if key not in wanted}, others)
+        self.assertIn("unit: 5 faults, 3 of them compiled at once", said)
+        self.assertFalse((self.folder / "late").exists(), "the program went on after the first test that failed")
         self.assertIn("old: 1 of 2 caught (50 %)", said)
         self.assertIn("new: 1 of 2 caught (50 %)", said)
         self.assertIn("not used, for they fail without a fault: old red", said)
@@ -231,9 +241,9 @@ class Mutants(Folder):
         for _ in range(2):
             code, said = self.try_faults(2, "--units")
             self.assertEqual(code, 0, said)
-            self.assertIn("4 of them can be put into the old code, too", said)
-            self.assertIn("replace number * 3 with number + 3", said.split("2 are not", 1)[1])
-        self.assertEqual(self.try_faults(3, "--units")[0], 1)
+            self.assertIn("5 of them can be put into the old code, too", said)
+            self.assertIn("replace number * 3 with number + 3", said.split("3 are not", 1)[1])
+        self.assertEqual(self.try_faults(4, "--units")[0], 1)
         rows = Records(next((self.folder / "out").glob("results-*.tsv"))).rows()
         self.assertEqual({row["side"] for row in rows if row["mutant"] != mutants.BASELINE}, {"unit"})
         self.assertIn("old: 1 of 2 caught (50 %)", self.try_faults(2)[1])
@@ -250,9 +260,45 @@ class Mutants(Folder):
         self.assertIn("cargo mutants lists no fault of checkpoint, failure, gang, lifecycle, store", said)
 
     def test_too_few_faults_are_no_success(self):
-        code, said = self.try_faults(3)
+        code, said = self.try_faults(4)
         self.assertEqual(code, 1, said)
-        self.assertIn("4 faults tried: 1 do not compile, 1 are caught by unit tests, 2 are not", said)
+        self.assertIn("5 faults tried: 1 do not compile, 1 are caught by unit tests, 3 are not", said)
+
+    def test_bodies_of_functions_among_what_looks_like_them(self):
+        text = """
+// fn in_a_comment() { }
+/* fn in_another() { */
+const TEXT: &str = "fn in_a_string() { \\" }";
+const RAW: &str = r#"fn in_a_raw_string() { " "#;
+trait Some { fn declared(&self) -> [u8; 2]; }
+type Pointer = fn(u32) -> u32;
+fn of<'a>(text: &'a str, open: [char; 2]) -> bool where [u8; 2]: Sized {
+    fn inner() { 1; }
+    text.starts_with('{') || text.starts_with('\\'') // }
+}
+impl Other { async fn next(&self) { { 2; } } }
+"""
+        self.assertEqual([" ".join(text[start:end].split()) for start, end in mutants.bodies(text)],
+                         ["fn inner() { 1; } text.starts_with('{') || text.starts_with('\\'') // }", "{ 2; }"])
+
+    def test_what_does_not_compile_is_found_by_its_lines(self):
+        text = "const A: u32 = 1;\nfn one() -> u32 { 1 }\nfn two() -> u32 {\n    2\n}\n"
+        changed = {number: text.replace(*change) for number, change in enumerate(
+            (("{ 1", "{ 10"), ("{ 1", "{ 11"), ("    2", "    20"), ("= 1", "= 3")), 1)}
+        code, lines = mutants.woven(text, changed, "/switch")
+        self.assertEqual(sorted(lines), [1, 2, 3], "the constant is in no function")
+        rows = ["", *code.splitlines()]
+
+        def by(*at, primary=True):
+            spans = [{"file_name": "a.rs", "is_primary": primary, "line_start": line} for line in at]
+            return mutants.broken(json.dumps({"message": {"level": "error", "spans": spans}}), {"a.rs": lines})
+
+        self.assertEqual(by(rows.index("1 => { 10 ")), {1})
+        self.assertEqual(by(rows.index("    20")), {3})
+        self.assertEqual(by(rows.index("    2"), rows.index("2 => { 11 "), primary=False), {2})
+        self.assertEqual(by(rows.index("fn one() -> u32 {")), {1, 2})
+        self.assertEqual(by(rows.index("    2")), {3})
+        self.assertEqual(by(len(rows) + 1), {1, 2, 3})
 
     def test_the_order_follows_from_the_seed(self):
         listed = [{"name": str(n), "file": "src/plan/mod.rs", "diff": ""} for n in range(50)]
