@@ -1578,8 +1578,8 @@ fn idle_program_is_ended_as_hung() {
 
 /// The output of `agent stacks`, or its error.
 fn ask_for_stacks(room: &Room) -> Result<String, String> {
-    let state = format!("--state={}", room.path("state").display());
-    let output = Command::new(binary("agent")).args(["stacks", &state]).output().unwrap();
+    // The folder is relative because a socket's address has 107 bytes, and a checkout may be deep.
+    let output = Command::new(binary("agent")).args(["stacks", "--state=state"]).current_dir(room).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
@@ -1607,11 +1607,9 @@ fn stacks_cover_every_python_process() {
                   child = subprocess.Popen(['sleep', '1000'])\nprint('ready', flush=True)\nouter()\n";
     room.write("train.py", script.as_bytes(), 0o644);
     let port = free_port();
-    let state = room.path("state");
-    fs::create_dir(&state).unwrap();
-    let state = format!("--gang-state={}", state.display());
-    let mut agent =
-        room.agent(&["--metrics-port", &port.to_string(), "--grace-seconds", "1", &state], &["python3", "train.py"]);
+    fs::create_dir(room.path("state")).unwrap();
+    let options = ["--metrics-port", &port.to_string(), "--grace-seconds", "1", "--gang-state=state"];
+    let mut agent = room.agent(&options, &["python3", "train.py"]);
     let mut agent = Running(agent.env("NODE_RANK", "3").env("POD_UID", "uid-3").spawn().unwrap());
     agent.ready();
     let stacks: Stacks = until("the stack of what it sleeps in", DEADLINE, || {

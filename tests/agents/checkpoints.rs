@@ -754,14 +754,15 @@ fn backup_is_made_on_request() {
     let backup = |world: &World, more: &[&str]| {
         let mut command = Command::new(binary("agent"));
         command.args(["checkpoints", "backup", "--policy"]).arg(world.room.path("policy"));
-        command.arg("--root").arg(world.checkpoints()).args(more).output().unwrap()
+        command.arg("--root").arg(world.checkpoints()).args(more).current_dir(&world.room).output().unwrap()
     };
     world.run(1, &[], "true");
     let nowhere = backup(&world, &[]);
     let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
     assert!(!nowhere.status.success() && said.contains("create it with checkpoint.backup"), "{said}");
 
-    let (bucket, state) = (world.room.folder("bucket"), world.room.folder("state"));
+    let bucket = world.room.folder("bucket");
+    world.room.folder("state");
     let uri = format!("file://{}", bucket.display());
     world.policy["backup"] = json!({ "place": { "uri": uri }, "intervalSeconds": 3600 });
     let script = r#"
@@ -772,15 +773,14 @@ fn backup_is_made_on_request() {
         save 3
         until [ -e "$ROOM/enough" ]; do sleep 0.1; done
     "#;
-    let more = [format!("--metrics-port={}", world.metrics), format!("--gang-state={}", state.display())];
-    let mut agent = world.agent(1, &[&more[0], &more[1]], script);
+    // The folder is relative because a socket's address has 107 bytes, and a checkout may be deep.
+    let port = format!("--metrics-port={}", world.metrics);
+    let mut agent = world.agent(1, &[&port, "--gang-state=state"], script);
     let mut agent = Running(agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     world.reported("the first copy", |stated| stated.copied.as_ref().and_then(|kept| kept.step) == Some(1));
     fs::write(world.room.path("second"), "").unwrap();
     world.reported("the second save", |stated| stated.to_copy.as_deref() == Some("step-2"));
-    let of_state = [format!("--state={}", state.display())];
-    let of_state = of_state.each_ref().map(String::as_str);
-    let done = backup(&world, &of_state);
+    let done = backup(&world, &["--state=state"]);
     assert_eq!(stdout(&done), format!("the newest copy in {uri} is step-2\n"), "{done:?}");
     assert!(bucket.join("step-2/weights").is_file());
     // The command fails and names a place that accepts no copy.
@@ -788,7 +788,7 @@ fn backup_is_made_on_request() {
     fs::write(&bucket, "").unwrap();
     fs::write(world.room.path("third"), "").unwrap();
     world.reported("the third save", |stated| stated.to_copy.as_deref() == Some("step-3"));
-    let failed = backup(&world, &of_state);
+    let failed = backup(&world, &["--state=state"]);
     assert!(!failed.status.success() && String::from_utf8_lossy(&failed.stderr).contains(&uri), "{failed:?}");
     fs::remove_file(&bucket).unwrap();
     fs::rename(world.room.path("away"), &bucket).unwrap();
@@ -805,11 +805,11 @@ fn backup_is_made_on_request() {
     (world.policy["store"], world.policy["patienceSeconds"]) = (away, json!(600));
     // With a volume that all workers share, the agent would choose a checkpoint there and exit.
     world.policy["shared"] = json!(false);
-    let mut agent = world.agent(3, &[&more[1]], "true");
+    let mut agent = world.agent(3, &["--gang-state=state"], "true");
     let _agent = Running(agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     // The agent's socket exists a moment before the agent answers.
     let failed = until("the agent's answer", DEADLINE, || {
-        let answer = backup(&world, &of_state);
+        let answer = backup(&world, &["--state=state"]);
         let said = String::from_utf8_lossy(&answer.stderr).into_owned();
         said.contains("has not looked at the checkpoints yet").then_some(answer)
     });
