@@ -35,7 +35,7 @@ from runner import (
     suite,
 )
 from runner.console import Failure
-from runner.processes import Processes
+from runner.processes import PATIENCE, Processes, left_behind
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = None
@@ -472,6 +472,27 @@ class Started(unittest.TestCase):
         self.assertEqual(process.returncode, -signal.SIGTERM)
         with self.assertRaises(Exception):  # noqa: B017 - Stopping
             self.processes.start(["true"], self.group)
+
+    def test_a_watchdog_is_waited_for_and_nothing_else(self):
+        sleeps = [sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"]
+        started = [self.processes.start([*sleeps, *words], self.group, stdout=subprocess.PIPE)
+                   for words in (("_watch", "--name", "some"), ("watch", "--name=_watch"))]
+        try:
+            for process in started:
+                process.stdout.readline()  # it is no longer the shell that becomes it
+            watchdog, other = ({process.pid} for process in started)
+            group = mock.Mock(wait_empty=mock.Mock(side_effect=[watchdog | other, watchdog | other, other]))
+            self.assertEqual(left_behind(group), other)
+            self.assertEqual(group.wait_empty.call_args_list, [mock.call(PATIENCE), mock.call(1), mock.call(1)])
+            for seconds, left in ((1000, other), (0, watchdog)):
+                group = mock.Mock(wait_empty=mock.Mock(return_value=left))
+                self.assertEqual(left_behind(group, seconds), left)
+                group.wait_empty.assert_called_once_with(min(PATIENCE, seconds))
+        finally:
+            for process in started:
+                process.kill()
+                self.processes.wait(process)
+                process.stdout.close()
 
 
 class Kept(unittest.TestCase):

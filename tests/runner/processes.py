@@ -6,10 +6,11 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 from runner.console import Failure, clean_environment, quoted, say
 
-PATIENCE = 10  # seconds that a program gets after SIGTERM
+PATIENCE = 10  # seconds that a program gets after SIGTERM, and what it leaves behind after its end
 # Seconds in which the watchdogs of clusters have taken them down. To remove the images of all frameworks took 93 s on a
 # slow disk, and what a watchdog that is ended has not removed stays.
 CLUSTERS_END = 300
@@ -110,7 +111,23 @@ class Processes:
                 end(process, signal.SIGKILL)
         deadline = time.monotonic() + CLUSTERS_END
         for group in set(living.values()):
-            kill(group.wait_empty(max(0, deadline - time.monotonic())))
+            kill(left_behind(group, max(0, deadline - time.monotonic())))
+
+
+def left_behind(group, seconds=CLUSTERS_END):
+    """The processes of a group that do not end. It waits for PATIENCE, and longer while a watchdog is at work."""
+    deadline = time.monotonic() + seconds
+    left = group.wait_empty(min(PATIENCE, seconds))
+    while any(is_watchdog(pid) for pid in left) and time.monotonic() < deadline:
+        left = group.wait_empty(1)
+    return left
+
+
+def is_watchdog(pid):
+    """Whether a process is the watchdog of a cluster (devcluster/cluster)."""
+    with contextlib.suppress(OSError):
+        return b"_watch" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def end(process, number):

@@ -10,7 +10,7 @@ from pathlib import Path
 from runner import lanes, libtest, meter, soak
 from runner.console import BEGIN, Failure, duration, quoted, say
 from runner.libtest import Report, Test
-from runner.processes import CLUSTERS_END, Stopping, kill
+from runner.processes import Stopping, kill, left_behind
 from runner.steps import Step
 
 
@@ -132,7 +132,7 @@ class Suite:
                 process.stdout.close()
         if self.plan.processes.is_stopping:
             raise Stopping
-        if left := group.wait_empty(CLUSTERS_END):
+        if left := left_behind(group):
             say(f"{run.name}: {len(left)} processes were left behind and are ended: {commands(left)}")
             kill(left)
         seconds = time.monotonic() - begin
