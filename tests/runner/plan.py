@@ -182,7 +182,7 @@ class Plan:
         self.command(step, sys.executable, "-B", "tests/lint/words.py")
 
     def run_clippy(self, step):
-        self.command(step, "cargo", "clippy", "--all-targets", "--quiet", "--", "-D", "warnings", nice=10)
+        self.command(step, "cargo", "clippy", "--all-targets", "--quiet", "--", "-D", "warnings", nice=19)
 
     def check_licences(self, step):
         deny = (self.root / "deny.toml").read_text()
