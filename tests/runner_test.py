@@ -6,6 +6,7 @@
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -462,6 +463,19 @@ class Started(unittest.TestCase):
         with self.assertRaises(Failure):
             self.processes.run(["sleep", "1000"], self.group, room(self) / "log", limit=0.2)
         self.assertLess(time.monotonic() - begin, 60)
+
+    def test_a_command_ends_although_the_disk_is_full(self):
+        log, words = room(self) / "log", ["sh", "-c", "seq 100000; seq 100000 >&2; exit $0"]
+        causes = {0: f"not all that it printed is in {log}: .*File too large", 3: r"ended with 3[^$]*100000$"}
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for code, cause in causes.items():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+            try:
+                with self.assertRaisesRegex(Failure, cause):
+                    self.processes.run([*words, code], self.group, log, limit=60)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            log.unlink()
 
     def test_all_are_ended_at_the_end_and_none_is_started_after_it(self):
         process = self.processes.start(["sleep", "1000"], self.group)
@@ -977,6 +991,12 @@ class WholeRuns(unittest.TestCase):
         self.assert_ends(said, "1 passed, 0 failed")
         self.assertEqual(code, 0)
         self.assertNotIn("compile: ", said)
+
+    def test_a_run_ends_although_nothing_can_be_printed(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([self.root / "tests" / "run", "py"], stdout=full, stderr=full, check=False,
+                                  env=self.env(), timeout=120)
+        self.assertEqual(done.returncode, 0)
 
     def test_one_program_and_one_test(self):
         code, said = self.run_tests("slow", "--include-ignored", "hours")

@@ -1,5 +1,6 @@
 """What the runner prints: one line at a time, each with the seconds since its start."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -16,13 +17,12 @@ class Failure(Exception):
 def say(text):
     """Prints lines that belong together; the first has the time."""
     lines = text.splitlines() or [""]
-    with LOCK:
-        print(f"[{time.monotonic() - BEGIN:7.1f} s] {lines[0]}", *lines[1:], sep="\n", flush=True)
+    show("\n".join([f"[{time.monotonic() - BEGIN:7.1f} s] {lines[0]}", *lines[1:]]))
 
 
 def show(text):
-    """Prints text as it is."""
-    with LOCK:
+    """Prints text as it is. Where it can't, as on a full disk, the run goes on: other threads wait for this one."""
+    with LOCK, contextlib.suppress(OSError):
         print(text, flush=True)
 
 

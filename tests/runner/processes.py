@@ -62,38 +62,31 @@ class Processes:
         Both outputs go into the file `log` as well. With `prefix` the lines of its standard error are shown, with
         `shows_all` those of its standard output too. A Failure quotes the end of what it wrote.
         """
-        with open(log, "a") as file:
-            shown = " ".join(str(word) for word in words)
-            file.write(f"$ {shown}\n")
-            file.flush()
+        shown = " ".join(str(word) for word in words)
+        output, errors = [], []
+        with open(log, "ab", buffering=0) as file:
+            file.write(f"$ {shown}\n".encode())
             process = self.start(words, group, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  errors="replace", cwd=cwd)
-            output = []
 
-            def read(stream, keep, prefix):
-                for line in stream:
-                    keep.append(line)
-                    file.write(line)
-                    file.flush()
-                    if prefix:
-                        say(f"{prefix}: {line.strip()}")
+            def keep(line, lines, prefix):
+                lines.append(line)
+                if prefix:
+                    say(f"{prefix}: {line.strip()}")
+                file.write(line.encode())
 
-            errors = []
-            readers = [threading.Thread(target=read, args=(process.stdout, output, prefix if shows_all else None),
-                                        daemon=True),
-                       threading.Thread(target=read, args=(process.stderr, errors, prefix), daemon=True)]
-            for reader in readers:
-                reader.start()
+            readers = [Reader(process.stdout, lambda line: keep(line, output, prefix if shows_all else None)),
+                       Reader(process.stderr, lambda line: keep(line, errors, prefix))]
             code = self.wait(process, limit)
-            for reader, stream in zip(readers, (process.stdout, process.stderr), strict=True):
-                reader.join(5)
-                if not reader.is_alive():  # a daemon may hold the pipe for longer
-                    stream.close()
+            for reader in readers:
+                reader.finish()
         if code != 0 and self.is_stopping:
             raise Stopping
         if code != 0:
             words = "".join(errors or output)
             raise Failure(f"`{shown}` ended with {code}; its output is in {log}:\n{quoted(words)}")
+        for reader in readers:
+            reader.check(log)
         return "".join(output)
 
     def end_all(self):
@@ -112,6 +105,34 @@ class Processes:
         deadline = time.monotonic() + CLUSTERS_END
         for group in set(living.values()):
             kill(left_behind(group, max(0, deadline - time.monotonic())))
+
+
+class Reader(threading.Thread):
+    """Calls `each` with every line of a pipe, to its end: a program whose output is not read waits forever."""
+
+    def __init__(self, stream, each):
+        super().__init__(daemon=True)
+        self.stream, self.each, self.fault = stream, each, None
+        self.start()
+
+    def run(self):
+        for line in self.stream:
+            try:
+                self.each(line)
+            except Exception as error:  # a full disk, most likely; the next line may find room
+                self.fault = self.fault or error
+
+    def finish(self):
+        self.join(5)
+        if not self.is_alive():  # a daemon of a cluster may hold its end of the pipe
+            self.stream.close()
+
+    def check(self, log):
+        """Raises what `each` raised first."""
+        if isinstance(self.fault, OSError):
+            raise Failure(f"not all that it printed is in {log}: {self.fault}") from self.fault
+        if self.fault is not None:
+            raise self.fault
 
 
 def left_behind(group, seconds=CLUSTERS_END):

@@ -10,7 +10,7 @@ from pathlib import Path
 from runner import lanes, libtest, meter, soak
 from runner.console import BEGIN, Failure, duration, quoted, say
 from runner.libtest import Report, Test
-from runner.processes import Stopping, kill, left_behind
+from runner.processes import Reader, Stopping, kill, left_behind
 from runner.steps import Step
 
 
@@ -113,11 +113,10 @@ class Suite:
         errors = self.plan.evidence.output_of(run.name, "stderr")
         output = self.plan.evidence.output_of(run.name, "stdout")
         say(f"{run.name}: begins in lane {lane.name}")
-        with open(errors, "w") as stderr, open(output, "w") as stdout:
+        with open(errors, "w") as stderr, open(output, "wb", buffering=0) as stdout:
             process = self.plan.processes.start(words, group, env, stdout=subprocess.PIPE, stderr=stderr,
                                                 cwd=self.plan.root)
-            reader = threading.Thread(target=self.read, args=(process, run, report, stdout), daemon=True)
-            reader.start()
+            reader = Reader(process.stdout, lambda line: self.read(line, run, report, stdout))
             if not program.has_harness:
                 report.tests["main"] = Test(run.name, "main", time.monotonic() - BEGIN)
             with self.lock:
@@ -127,9 +126,7 @@ class Suite:
             finally:
                 with self.lock:
                     del self.running[run.name]
-            reader.join(5)
-            if not reader.is_alive():  # a daemon of a cluster may hold its end of the pipe
-                process.stdout.close()
+            reader.finish()
         if self.plan.processes.is_stopping:
             raise Stopping
         if left := left_behind(group):
@@ -137,6 +134,7 @@ class Suite:
             kill(left)
         seconds = time.monotonic() - begin
         self.close(lane, run, program, report, code, seconds, group.seconds() - before, process.pid, group is of_lane)
+        reader.check(output)
 
     def words(self, program, run, threads):
         if program.file:
@@ -149,16 +147,14 @@ class Suite:
         shown = ["--show-output"] if run.shows else []
         return [file, *libtest.ARGUMENTS, *shown, "--test-threads", threads, *run.arguments]
 
-    def read(self, process, run, report, copy):
-        """Reads the events of a program. It is read as bytes: what a child of it prints may be no text."""
-        for line in process.stdout:
-            text = line.decode(errors="replace")
-            copy.write(text)
-            test = report.feed(text, time.monotonic() - BEGIN)
-            if test is not None and test.result == "failed":
-                self.show_failure(run, test)
-            elif test is not None and run.shows and test.output:
-                say(f"{test.full_name} printed:\n{quoted(test.output)}")
+    def read(self, line, run, report, copy):
+        """Reads an event of a program. It is bytes: what a child of it prints may be no text."""
+        test = report.feed(line.decode(errors="replace"), time.monotonic() - BEGIN)
+        copy.write(line)
+        if test is not None and test.result == "failed":
+            self.show_failure(run, test)
+        elif test is not None and run.shows and test.output:
+            say(f"{test.full_name} printed:\n{quoted(test.output)}")
 
     def show_failure(self, run, test):
         """The harness's folder of the test is the same one."""
