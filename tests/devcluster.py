@@ -309,6 +309,15 @@ class Prepare(unittest.TestCase):
                 time.sleep(0.01)
         self.assertLess(time.monotonic(), begin + 60)
 
+    def test_steps_end_although_nothing_can_be_printed(self):
+        program = ("from lib import prepare\n"
+                   "steps = {'a': prepare.Step('a', ('-c', 'echo at work >&2'), 'a', 1, ())}\n"
+                   "prepare.run(['a'], steps, ('sh',))")
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([sys.executable, "-B", "-c", program], cwd=ROOT / "devcluster", stderr=full,
+                                  check=False, timeout=60)
+        self.assertEqual(done.returncode, 0)
+
     def test_sets(self):
         self.assertEqual(prepare.plan(["kwok"]), {"go": ["tools", "kwok"]})
         self.assertEqual(prepare.plan(["demo"]), {"images": ["packages", "images"], "go": ["tools"]})

@@ -17,7 +17,9 @@ class Failure(Exception):
 
 
 def say(text):
-    print(text, file=sys.stderr, flush=True)
+    """Prints progress. Where it can't, as on a full disk, the work goes on: other threads may wait for this one."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
