@@ -1421,19 +1421,20 @@ fn job_with_only_suspect_checkpoints_does_not_start() {
 /// Two jobs never write to one folder at once. The second job resumes from what the first one has left.
 #[test]
 fn second_job_is_refused_while_the_folder_is_in_use() {
-    let mut first = World::new("checkpoints-turns", json!({}));
+    let first = World::new("checkpoints-turns", json!({}));
+    // Has a report of its own: the first agent writes again at any time.
+    let second = World::new("checkpoints-turns-second", json!({ "uid": "uid-0", "patienceSeconds": 1 }));
+    let run_second = || second.agent(1, &[], TELL).env("CHECKPOINT_DIR", first.checkpoints()).output().unwrap();
     let script = r#"save 1; : > "$ROOM/saved"; until [ -e "$ROOM/enough" ] || ! kill -0 $PPID; do sleep 0.1; done"#;
     let mut running = first.start(script);
     until("the first save", DEADLINE, || first.room.path("saved").exists().then_some(()));
-    first.policy["uid"] = json!("uid-0");
-    first.policy["patienceSeconds"] = json!(1);
-    first.run(1, &[], TELL);
-    let error = first.report().error.unwrap();
+    run_second();
+    let error = second.report().error.unwrap();
     assert_eq!(error.kind, LaunchErrorKind::FolderInUse);
     assert!(error.message.starts_with("job x writes to the same folder"), "{}", error.message);
     fs::write(first.room.path("enough"), "").unwrap();
     assert!(until("the agent's end", DEADLINE, || running.0.try_wait().unwrap()).success());
-    assert_eq!(resumes(&first, &first.run(1, &[], TELL)), "step-1");
+    assert_eq!(resumes(&first, &run_second()), "step-1");
 }
 
 /// The agent waits until the heartbeat of a job that was killed with its node is old. It then resumes from that job's
