@@ -201,6 +201,28 @@ class Programs(unittest.TestCase):
                 self.assertEqual(made, [])
 
 
+class Modules(unittest.TestCase):
+    """What kwok and Kueue share with Kubernetes is compiled once if it has the same version."""
+
+    def versions(self, module):
+        """What a module requires, and what it replaces: name -> version."""
+        words = ["go", "mod", "edit", "-json"]
+        done = subprocess.run(words, cwd=tools.MODULES / module, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout)
+        return ({one["Path"]: one["Version"] for one in found["Require"]},
+                {one["Old"]["Path"]: one["New"]["Version"] for one in found["Replace"]})
+
+    def test_they_have_the_versions_of_kubernetes(self):
+        required, replaced = self.versions("kubernetes")
+        kubernetes = required | replaced
+        for module in ("kwok", "kueue"):
+            required, replaced = self.versions(module)
+            for name, version in (required | replaced).items():
+                if name in kubernetes:
+                    with self.subTest(module=module, name=name):
+                        self.assertEqual(version, kubernetes[name])
+
+
 class OperatorImage(unittest.TestCase):
     """The image of test builds is the one that the Dockerfile makes."""
 

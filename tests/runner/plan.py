@@ -92,8 +92,8 @@ class Plan:
             # One after the other, for each fills the processors; what the longest lane needs comes first.
             cluster("stores", "servers of object stores", ("prepare", "stores"), ("tools",), usual=1, cold=90),
             cluster("kwok", "kwok, which simulates nodes", ("prepare", "kwok"), ("tools",), after=("stores",), usual=1,
-                    cold=40),
-            cluster("kueue", "Kueue", ("prepare", "kueue"), ("tools",), after=("stores", "kwok"), usual=1, cold=150),
+                    cold=15),
+            cluster("kueue", "Kueue", ("prepare", "kueue"), ("tools",), after=("stores", "kwok"), usual=1, cold=60),
             cluster("images", "the images of the demo and of a pod's pause", ("images",), ("packages",),
                     self.take("TRAININGJOB_TEST_DEMO_IMAGE"), usual=1, cold=40),
             cluster("small-frameworks", "the image with XGBoost, MXNet and MPI", ("images", "small-frameworks"),
