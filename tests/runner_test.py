@@ -865,7 +865,7 @@ TOY_LANES = """
 PROGRAMS = {program.name: program for program in (
     Program("slow", ("tools", "images", "dev-image")), Program("lib"), Program("py", file="tests/py.py"))}
 LANES = (Lane("node", ("slow",), threads=4), Lane("cpu", ("py", "lib"), threads=2, nice=10))
-HEAVY = {"clippy": ("node",)}
+HEAVY = {"release-image": ("node",)}
 """
 TOY_SOAK = """
 TRIALS = (
@@ -973,16 +973,19 @@ class WholeRuns(unittest.TestCase):
         self.assertRegex(said, r"(?m)^slice +slice-own +1 +0 +0 ")
 
     def test_what_is_red_is_named_at_the_end(self):
-        (self.root / "tests/stray.rs").write_text('#[test]\nfn fails() {\n    panic!("because");\n}\n')
+        (self.root / "tests/stray.rs").write_text('#[test]\nfn fails() {\n    panic!("because");\n}\n\n'
+                                                  "#[test]\nfn returns() {\n    return;\n}\n")
         self.change("demo/run", "echo the demo", "exit 3")
         self.change("tests/runner/budgets.toml", "unit = 0.001", "unit = 1000.0")
         self.change("tests/runner/budgets.toml", "cpu = 100", "cpu = 0")
         code, said = self.run_tests("--slice", "own")
         self.assertEqual(code, 1)
-        self.assert_ends(said, "4 passed, 4 failed")
+        self.assert_ends(said, "5 passed, 5 failed")
+        self.assertEqual(said.count("warning: unneeded `return` statement"), 1, said)
         failed = said.split("\nfailed\n")[1]
         self.assertIn("stray: it is in no lane", failed)
         self.assertIn("stray fails: its evidence is in", failed)
+        self.assertIn("step clippy: failed", failed)
         self.assertIn("step smoke: failed", failed)
         self.assertRegex(failed, r"lane cpu used \d+ CPU seconds of 0\. An issue may add 60 CPU seconds")
 

@@ -41,6 +41,13 @@ def read(messages, root):
     return built
 
 
+def warnings(messages):
+    """What the compiler says of the code in cargo's messages, as it is shown, once of what is compiled twice."""
+    found = [json.loads(line) for line in messages.splitlines() if line.startswith("{")]
+    return list(dict.fromkeys(message["message"]["rendered"] for message in found
+                              if message["reason"] == "compiler-message" and message["message"]["spans"]))
+
+
 def keep(built, folder):
     """Links the executables into a folder of this run, and returns where they are now.
 

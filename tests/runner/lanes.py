@@ -72,9 +72,9 @@ LANES = (
     Lane("waits", ("planes", "agents", "plane", "hostile", "cache"), threads=8, after=("node",)),
     Lane("heavy", ("wire",), threads=2, nice=10, after=("node", "waits")),
 )
-# The step (tests/runner/plan.py) and the slice of the soak that wait for these lanes, for the same reason. Clippy and
-# the release, which comes after it, have the least weight, so they take only what the waiting lane leaves.
-HEAVY = {"clippy": ("node",), "slice": ("node", "waits")}
+# The step (tests/runner/plan.py) and the slice of the soak that wait for these lanes, for the same reason. The release
+# has the least weight, so it takes only what the waiting lane leaves.
+HEAVY = {"release-image": ("node",), "slice": ("node", "waits")}
 # One more, for what the table above forgets: it runs, and the run fails.
 STRAYS = "strays"
 

@@ -15,7 +15,12 @@ CLUSTER = "devcluster/cluster"
 IMAGE = "localhost/trainingjob-operator:dev"
 MESSAGES = "--message-format=json-render-diagnostics"
 # One compilation for the image and the tests: the same profile, flags and features.
-COMPILE = ("cargo", "build", MESSAGES, "--bins", "--tests")
+TARGETS = ("--bins", "--tests")
+COMPILE = ("cargo", "build", MESSAGES, *TARGETS)
+# In a whole run clippy compiles the project's own crates. `cargo clippy` starts it by the same variable, but to check
+# only, which keeps nothing for a test: every crate, those of others too, would be read a second time. Nor is kept what
+# only a next compilation could use. A part of the tests is compiled as by hand.
+WHOLE = {"RUSTC_WORKSPACE_WRAPPER": "clippy-driver", "CARGO_INCREMENTAL": "0"}
 
 
 def is_unit(program):
@@ -114,7 +119,7 @@ class Plan:
     def cargo_steps(self):
         """One after the other: each of them would use both processors, and they share a lock.
 
-        The tests are compiled first. Clippy and the release then run beside the lanes, which mostly wait.
+        The tests are compiled first. The release is then compiled beside the lanes, which mostly wait.
         """
         return [
             Step("fmt", "the format of all Rust", self.run_command("cargo", "fmt", "--all", "--check"), usual=2),
@@ -127,7 +132,7 @@ class Plan:
                  cold=330),
             Step("dev-image", "the operator's image of the tests' programs", self.make_dev_image,
                  needs=("compile",), usual=2),
-            Step("clippy", "what clippy says of all Rust", self.run_clippy, after=("compile",), usual=40, cold=150),
+            Step("clippy", "what clippy says of all Rust", self.run_clippy, after=("compile",)),
             Step("release-image", "the operator's image as it is released (`make image`)", self.make_release_image,
                  needs=("compile",), after=("dev-image", "clippy"), usual=150, cold=360),
             Step("smoke", "the demo with the released image", self.run_smoke_test,
@@ -182,7 +187,13 @@ class Plan:
         self.command(step, sys.executable, "-B", "tests/lint/words.py")
 
     def run_clippy(self, step):
-        self.command(step, "cargo", "clippy", "--all-targets", "--quiet", "--", "-D", "warnings", nice=19)
+        """Where all is compiled, cargo says again what clippy said of it."""
+        if not self.kept.tests:
+            self.command(step, "cargo", "clippy", "--all-targets", "--quiet", "--", "-D", "warnings")
+            return
+        said = self.command(step, "cargo", "build", "--message-format=json", *TARGETS, env=WHOLE)
+        if warnings := cargo.warnings(said):
+            raise Failure("\n" + "".join(warnings))
 
     def check_licences(self, step):
         deny = (self.root / "deny.toml").read_text()
@@ -192,8 +203,8 @@ class Plan:
             raise Failure("what deny.toml forbids:\n" + quoted("\n".join(faults)))
 
     def compile(self, step):
-        commands = [COMPILE] if self.wanted is None else compile_commands(self.wanted)
-        built = cargo.read("\n".join(self.command(step, *words) for words in commands), self.root)
+        commands, env = ([COMPILE], WHOLE) if self.wanted is None else (compile_commands(self.wanted), {})
+        built = cargo.read("\n".join(self.command(step, *words, env=env) for words in commands), self.root)
         self.kept = cargo.keep(built, self.folder)
         self.env |= cargo.environment(self.kept, self.root)
         if self.wanted is None:
@@ -247,7 +258,7 @@ class Plan:
 def missing_tools():
     """What can't be had by a step."""
     found = []
-    if not (shutil.which("cargo") and shutil.which("rustc")):
+    if not all(map(shutil.which, ("cargo", "rustc", "clippy-driver"))):
         found.append("Rust is missing: install the stable toolchain (rustup) with rustfmt and clippy, "
                      "and put cargo on PATH")
     if not shutil.which("cc"):
