@@ -290,29 +290,36 @@ fn events_in_the_code() -> BTreeSet<String> {
     found
 }
 
-/// Words in the list of plans, and the fields of the API that would make it false.
-const PLANNED: [(&str, &str); 6] = [
+/// Words in the lists of what is missing, and the fields and kinds of the API that would make them false.
+const MISSING: [(&str, &str); 8] = [
     ("elastic", "elastic"),
     ("hang", "failurePolicy.hang"),
+    ("hyperparameter", "TuningJob"),
     ("kinds of worker", "roles"),
-    ("parameter server", "roles"),
     ("lost pod", "failurePolicy.nodeLostSeconds"),
-    ("tuning of hyperparameters", "tuning"),
+    ("parameter server", "roles"),
+    ("publishing results", "output"),
+    ("tuning", "TuningJob"),
 ];
 
-/// The README once denied four features that users could write into a job.
+/// The README once denied six features that users could write into a job.
 #[test]
-fn existing_features_are_not_listed_as_planned() {
+fn existing_features_are_not_listed_as_missing() {
     let readme = read("README.md");
-    let (_, planned) = readme.split_once("\nNot there yet:").expect("README.md says what is not there yet");
-    let planned = planned.split("\n\n").next().unwrap().to_lowercase();
-    let planned = planned.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lists =
+        readme.split("\nNot ").skip(1).filter(|text| text.starts_with("there yet:") || text.starts_with("planned:"));
+    let lists: Vec<String> = lists.map(|text| text.split("\n\n").next().unwrap_or_default().to_lowercase()).collect();
+    assert!(!lists.is_empty(), "README.md says what is missing");
+    let missing = lists.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
     let crd = serde_json::to_value(crd()).unwrap();
     let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-    let is_there = |path: &str| path.split('.').fold(spec, |schema, step| &schema["properties"][step]).is_object();
+    let has_field = |path: &str| path.split('.').fold(spec, |schema, step| &schema["properties"][step]).is_object();
+    let kinds: String = ["trainingjobs", "tuningjobs"].iter().map(|name| read(format!("crds/{name}.yaml"))).collect();
+    let is_there = |name: &str| has_field(name) || kinds.contains(&format!("\n    kind: {name}\n"));
     assert!(is_there("failurePolicy.hang") && !is_there("failurePolicy.none"), "fields are found by their paths");
-    let wrong: Vec<_> = PLANNED.iter().filter(|(words, field)| planned.contains(words) && is_there(field)).collect();
-    assert!(wrong.is_empty(), "README.md calls planned what is a field of the API: {wrong:?}");
+    assert!(is_there("TuningJob") && !is_there("Tuning"), "kinds are found by their names");
+    let wrong: Vec<_> = MISSING.iter().filter(|(words, what)| missing.contains(words) && is_there(what)).collect();
+    assert!(wrong.is_empty(), "README.md calls missing what is in the API: {wrong:?}");
 }
 
 #[test]
