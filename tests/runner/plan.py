@@ -193,7 +193,7 @@ class Plan:
             return
         said = self.command(step, "cargo", "build", "--message-format=json", *TARGETS, env=WHOLE)
         if warnings := cargo.warnings(said):
-            raise Failure("\n" + "".join(warnings))
+            raise Failure("what clippy finds:\n" + quoted("".join(warnings)))
 
     def check_licences(self, step):
         deny = (self.root / "deny.toml").read_text()
@@ -258,9 +258,9 @@ class Plan:
 def missing_tools():
     """What can't be had by a step."""
     found = []
-    if not all(map(shutil.which, ("cargo", "rustc", "clippy-driver"))):
-        found.append("Rust is missing: install the stable toolchain (rustup) with rustfmt and clippy, "
-                     "and put cargo on PATH")
+    if missing := [name for name in ("cargo", "rustc", "clippy-driver") if not shutil.which(name)]:
+        found.append(f"Rust's {', '.join(missing)} can't be found: install the stable toolchain (rustup) with rustfmt "
+                     "and clippy, and put cargo on PATH")
     if not shutil.which("cc"):
         found.append("a C compiler is missing: on Debian, apt-get install gcc libc6-dev")
     return found
