@@ -6,7 +6,7 @@ use super::ending::file;
 use super::phase::{Phase, Preparation, Publication, Silence};
 use super::publishing::words_on_result;
 use super::view::{View, number_in, seconds};
-use super::waiting::WaitReason;
+use super::waiting::{self, WaitReason};
 use super::{checkpoints, fetch, history, progress, record, upkeep};
 use api::{AttemptEnd, ConditionType, Reason, State, TrainingJobStatus};
 use jiff::SignedDuration;
@@ -241,7 +241,8 @@ impl Writing<'_, '_> {
         self.drop_end();
         self.go_to(self.view.current.next());
         self.status.state = Some(State::Pending);
-        self.clear([C::Scheduled, C::Running, C::Restarting], &Reason::Restarted);
+        self.close([C::Scheduled], &Reason::Restarted);
+        self.clear([C::Running, C::Restarting], &Reason::Restarted);
     }
 
     fn starting_again(&mut self, request: &str) {
@@ -470,11 +471,14 @@ impl Writing<'_, '_> {
     fn start(&mut self, phase: &Phase<'_>) {
         let view = self.view;
         let waited_for = view.reason_of(C::Scheduled);
-        // Until now the job was not supposed to start.
+        // Until now the job, or this attempt, could not start.
+        let could_not = [Reason::InvalidSpec, Reason::Restarted, Reason::Queued, Reason::Parallelism];
         if view.record.state == Some(State::Suspended)
-            || matches!(waited_for, Some(Reason::InvalidSpec | Reason::Restarted))
+            || waited_for.as_ref().is_some_and(|reason| could_not.contains(reason))
         {
             self.wait_from_now();
+            let WaitReason { reason, message } = waiting::scheduling();
+            self.set(C::Scheduled, false, reason, &message);
         }
         if view.record.state == Some(State::Suspended) {
             self.take_up_again();

@@ -90,6 +90,55 @@ fn start_deadline_excludes_time_suspended_or_refused() {
     assert_eq!(failure(&world).unwrap().0, "Scheduling");
 }
 
+/// The pods of the old spec may take longer to end than is left of their time.
+#[test]
+fn start_deadline_counts_anew_for_a_changed_spec() {
+    let mut world = starting(spec());
+    world.see(Some(job(1)), [pod(0, 1), pod(1, 1)]);
+    world.second = 50;
+    world.step();
+    (world.spec.image, world.generation) = (Some("better".into()), world.generation + 1);
+    world.step();
+    assert_eq!(world.status.attempt, Some(2));
+    world.see(Some(ObservedJob { deleting: true, ..job(1) }), [pod(0, 1), pod(1, 1)]);
+    world.second = 70;
+    world.step();
+    world.see(None, []);
+    world.children.pods.clear();
+    world.second = 109;
+    world.step();
+    assert_eq!((failure(&world), world.status.state), (None, Some(State::Pending)));
+    world.second = 110;
+    world.step();
+    assert_eq!(failure(&world).unwrap().0, "Scheduling");
+}
+
+/// A Job that a queue holds has no deadline, nor has one that another client made smaller. If it is deleted, as the
+/// second one's message suggests, the next Job has all its time.
+#[test]
+fn start_deadline_counts_anew_after_a_job_that_could_not_start() {
+    let queued = ObservedJob { suspended_by_queue: true, ..job(1) };
+    let shrunk = ObservedJob { parallelism: Some(1), ..job(1) };
+    for (held, reason) in [(queued, "Queued"), (shrunk, "Parallelism")] {
+        let mut world = starting(spec());
+        world.see(Some(held), []);
+        world.second = 20;
+        world.step();
+        world.second = 1000;
+        world.step();
+        assert_eq!((world.condition("Scheduled").1, failure(&world)), (reason, None));
+        world.see(None, []);
+        world.second = 1010;
+        world.step();
+        world.second = 1069;
+        world.step();
+        assert_eq!(failure(&world), None, "{reason}");
+        world.second = 1070;
+        world.step();
+        assert_eq!(failure(&world).unwrap().0, "Scheduling", "{reason}");
+    }
+}
+
 #[test]
 fn start_deadline_of_restart_counts_from_end_of_back_off() {
     let mut world = World::to_running();
