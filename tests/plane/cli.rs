@@ -577,15 +577,10 @@ async fn jobs_are_stopped_resumed_and_restarted() {
     assert_eq!(text, "gpt starts again with a new restart budget\n");
     job.until("new pods", |status| status.incarnation == Some(2)).await;
 
-    // These pods have no kubelet. The test removes them when they are asked to stop.
-    let kubelet = space.api::<Pod>();
+    let of_pods = space.clone();
     let kubelet = tokio::spawn(async move {
         loop {
-            for pod in kubelet.list(&ListParams::default()).await.unwrap() {
-                if pod.metadata.deletion_timestamp.is_some() {
-                    let _ = kubelet.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
-                }
-            }
+            of_pods.remove_stopping("gpt").await;
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     });

@@ -175,6 +175,7 @@ async fn gang_restarts_in_its_pods() {
         set_container(&space, pod, "Failed", 0, json!({ "terminated": end }), json!({})).await;
     }
     let next = eventually("the next incarnation", SOON, async || {
+        space.remove_stopping("x").await;
         let pods = space.pods("x").await;
         pods.into_iter().find(|pod| attempt(pod) == 2)
     })
@@ -236,6 +237,7 @@ async fn annotation_requests_a_restart() {
     assert_eq!((status.incarnation, status.restart_count, status.failure_reason), (Some(2), Some(0), None));
     assert_eq!(status.restarts.last().unwrap().reason, failed.failure_reason.unwrap());
     let next = eventually("the pods of the next attempt", SOON, async || {
+        space.remove_stopping("x").await;
         let pods = space.pods("x").await;
         (pods.len() == 2 && pods.iter().all(|pod| attempt(pod) == 2)).then_some(pods)
     })

@@ -64,14 +64,6 @@ async fn end(space: &Space, pod: &Pod, exit_code: i32) {
     space.set_pod(pod, json!({ "phase": phase, "containerStatuses": container(json!({ "terminated": end })) })).await;
 }
 
-/// Removes deleted pods as a kubelet does, because pods that are led by hand have no other.
-async fn end_the_deleted(space: &Space) {
-    for pod in space.pods("x").await.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
-        let now = DeleteParams::default().grace_period(0);
-        let _ = space.api::<Pod>().delete(&pod.name_any(), &now).await;
-    }
-}
-
 #[tokio::test]
 async fn roles_run_together_and_one_role_decides_the_outcome() {
     let space = plane().space("roles", json!({})).await;
@@ -131,7 +123,7 @@ async fn failed_role_restarts_all_roles() {
     assert!(entry.to_string().starts_with("actor 0 (pod x-actor-0-"), "{}", entry.message);
     // Nothing answers for the others' agents, which would wait for the actors. They are stopped.
     let again = eventually("the pods of the second incarnation", SOON, async || {
-        end_the_deleted(&space).await;
+        space.remove_stopping("x").await;
         let pods = space.pods("x").await;
         (pods.len() == 5 && pods.iter().all(|pod| attempt(pod) == 2)).then_some(pods)
     })
@@ -150,7 +142,7 @@ async fn failed_role_restarts_all_roles() {
     let before = jobs_of(&space, 2).await;
     space.delete_with::<Job>("x-chief", DeleteParams::foreground()).await;
     let status = eventually("a third incarnation", SOON, async || {
-        end_the_deleted(&space).await;
+        space.remove_stopping("x").await;
         Some(job.status()).filter(|status| status.incarnation == Some(3))
     })
     .await;

@@ -4,8 +4,7 @@ use crate::world::{BY_HAND, Space, plane};
 use api::State::{Pending, Running};
 use api::{RuntimeKind, TrainingJob};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodSpec};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Container, PodSpec};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use testkit::wait::{SOON, eventually};
@@ -62,10 +61,7 @@ async fn made_again(space: &Space, job: &str) -> (i32, PodSpec) {
     let first: Job = space.has(&name).await;
     space.delete::<Job>(&name).await;
     let again = eventually("the Job to be made again", SOON, async || {
-        // Removes deleted pods as a kubelet does, because pods that are led by hand have no other.
-        for pod in space.pods(job).await.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
-            let _ = space.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
-        }
+        space.remove_stopping(job).await;
         let job: Option<Job> = space.get(&name).await;
         job.filter(|job| job.metadata.uid != first.metadata.uid)
     });

@@ -365,6 +365,15 @@ impl Space {
         self.api::<Pod>().patch_status(&pod.name_any(), &PatchParams::default(), &patch).await.unwrap();
     }
 
+    /// Removes the pods of a job that were asked to stop, as a kubelet does. Pods that are led by hand have no other. One
+    /// stays even if it has ended, where it was asked to stop before.
+    pub async fn remove_stopping(&self, job: &str) {
+        for pod in self.pods(job).await.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            // It may be gone since.
+            let _ = self.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+        }
+    }
+
     /// Every request of the operator in the API server's audit log, without those of this process's other users.
     pub fn requests(&self) -> Vec<Request> {
         let user = format!("system:serviceaccount:{}:trainingjob-operator\"", self.name);
