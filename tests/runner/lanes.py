@@ -1,6 +1,6 @@
 """Which test programs there are, in which lanes they run, and what each needs.
 
-Lanes run side by side: one with the real nodes, whose deadlines want an undisturbed machine; one that mostly waits; one
+Lanes run side by side: one with the real nodes, whose deadlines want an undisturbed machine; two that mostly wait; one
 that computes, with what the others leave of the processors. What computes for minutes begins when the real nodes are
 done (HEAVY). The programs of a lane run one after the other, a program whose needs are not there yet after those whose
 are.
@@ -68,8 +68,10 @@ LANES = (
     Lane("node", ("node",), threads=3),
     Lane("cpu", ("words", "book", "documents", "runner", "devcluster", "evidence", "stop", "release", "lib", *UNITS,
                  "runs", "files", "programs", "api"), threads=2, nice=10),
-    # These have deadlines as the real nodes have, and not their weight. The last two wait most of their time.
-    Lane("waits", ("planes", "agents", "plane", "hostile", "cache"), threads=8, after=("node",)),
+    # These have deadlines as the real nodes have, and not their weight.
+    Lane("waits", ("planes", "agents", "plane"), threads=8, after=("node",)),
+    # These wait nearly all of their time, for servers that stall: beside what computes, which has less weight.
+    Lane("stalls", ("hostile", "cache"), threads=1, after=("waits",)),
     Lane("heavy", ("wire",), threads=2, nice=10, after=("node", "waits")),
 )
 # The step (tests/runner/plan.py) and the slice of the soak that wait for these lanes, for the same reason. The release
