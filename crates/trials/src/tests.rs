@@ -140,13 +140,11 @@ impl World {
     fn live(&mut self) {
         self.now += 1;
         let (now, fate, search) = (self.now, self.fate, self.job.clone());
-        for trial in self.trials.values_mut() {
+        let runs = |trial: &&mut TrainingJob| !trial.status.as_ref().unwrap().state.is_some_and(State::is_finished);
+        for trial in self.trials.values_mut().filter(runs) {
             let wish = wish(&search, search.spec.suspend, trial);
             let Fate { lasts, end, readings } = fate(trial);
             let status = trial.status.as_mut().unwrap();
-            if status.state.is_some_and(State::is_finished) {
-                continue;
-            }
             let age = now - (status.start_time.as_ref().unwrap().0.as_second() - at(0).as_second());
             let seen = &readings[..readings.len().min(usize::try_from(age).unwrap())];
             status.objective = Some(objective(seen, trial.spec.monitoring.objective.as_ref().unwrap()));
