@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from runner import lanes, libtest, moved, mutants, soak
+from runner import cargo, lanes, libtest, moved, mutants, soak
 from runner.records import Records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -527,7 +527,7 @@ class Gpu(Folder):
             self.assertIn(words, said)
 
     def test_cases_pass_fail_and_are_skipped(self):
-        agent = next((ROOT / "target").glob("*/debug/agent"))
+        agent = cargo.own_programs(ROOT) / "agent"
         self.program("torchrun", 'exec python3 "$@"')
         self.program("nvidia-smi", """case "$*" in
             --list-gpus) echo 'GPU 0: NVIDIA A' ;;

@@ -728,13 +728,13 @@ class Checkouts(unittest.TestCase):
                 os.utime(file, (1e9, 1e9))  # older than anything that was ever compiled
         return root
 
-    def build(self, root, **env):
+    def build(self, root, words=None, **env):
         """The programs, and the names of the packages that were compiled for them."""
         folder = buildfolder.prepare(self.cache, root)
         env = console.clean_environment(CARGO_BUILD_BUILD_DIR=folder, CARGO_TERM_COLOR="never", **env)
         env.pop("RUSTFLAGS", None)
-        done = subprocess.run([*plan.COMPILE, "--offline"], cwd=root, env=env, capture_output=True, text=True,
-                              check=False)
+        words = (*(words or plan.compile_all(root)), "--offline")
+        done = subprocess.run(words, cwd=root, env=env, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         compiled = {message["target"]["name"] for message in messages
@@ -801,6 +801,17 @@ class Checkouts(unittest.TestCase):
         self.assertNotIn("from_registry", compiled)
         self.assertFalse(old.exists())
         self.assertEqual(self.says(third), "program third, library third, agent third")
+
+    def test_a_release_takes_the_crates_of_others_from_the_tests(self):
+        root = self.checkout("first")
+        release = (ROOT / "Cargo.toml").read_text().split("[profile.release]")[1].split("\n[")[0]
+        with (root / "Cargo.toml").open("a") as manifest:
+            manifest.write(f"[profile.release]{release}\n")
+        self.lock(root)
+        self.assertIn("from_registry", self.build(root)[1])
+        _, compiled = self.build(root, ("cargo", "build", "--release", plan.MESSAGES))
+        self.assertIn("agent", compiled)
+        self.assertNotIn("from_registry", compiled)
 
     def test_another_checkout_at_the_same_path_runs_its_own(self):
         root = self.checkout("first")

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from runner import cargo
+
 ROOT = Path(__file__).resolve().parents[2]
 # Within which everything ends that has no deadline of its own, in seconds.
 DEADLINE = 120
@@ -20,10 +24,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def agent_program():
-    """The one of this run, or else of the last build."""
-    if folder := os.environ.get("TRAININGJOB_TEST_BINARIES"):
-        return Path(folder, "agent")
-    return next(ROOT.glob("target/*/debug/agent"))
+    return cargo.own_programs(ROOT) / "agent"
 
 
 @dataclass

@@ -20,23 +20,18 @@ import unittest
 import urllib.request
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "devcluster"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "release"))
 
 from lib import shipping
 from parts import manifests, programs, where
+from runner import cargo
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = json.loads(subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"], cwd=ROOT,
                                     check=True, capture_output=True, text=True).stdout)["packages"][0]["version"]
 PLUGIN = "kubectl-trainingjob"
-
-
-def programs_of_tests():
-    """The folder with those of this run, or of the last build."""
-    if folder := os.environ.get("TRAININGJOB_TEST_BINARIES"):
-        return Path(folder)
-    return next(ROOT.glob("target/*/debug/agent")).parent
 
 
 def free_port():
@@ -57,10 +52,10 @@ class Release(unittest.TestCase):
         cls.room = Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="trainingjob-release-")))
         cls.port = free_port()
         cls.place = f"localhost:{cls.port}/ml/trainingjob-operator"
-        native = cls.room / "programs" / "amd64"
+        native, built = cls.room / "programs" / "amd64", cargo.own_programs(ROOT)
         native.mkdir(parents=True)
         for name in ("operator", "agent", PLUGIN):
-            subprocess.run(["strip", "-o", native / name, programs_of_tests() / name], check=True)
+            subprocess.run(["strip", "-o", native / name, built / name], check=True)
         # Programs of another architecture are never run here: the same bytes stand for them.
         other = cls.room / "programs" / "arm64"
         shutil.copytree(native, other)

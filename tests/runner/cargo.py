@@ -3,14 +3,36 @@
 import json
 import os
 import shutil
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from runner import buildfolder
+
+# What cargo gives the profile dev, where Cargo.toml says nothing else.
+DEV = {"codegen-units": 256, "debug-assertions": True, "incremental": True, "opt-level": 0, "overflow-checks": True,
+       "strip": "none"}
 
 
 @dataclass
 class Built:
     tests: dict = field(default_factory=dict)  # name of the test program -> its file
     programs: dict = field(default_factory=dict)  # name of the binary -> its file
+
+
+def profile(root):
+    """Settings for `cargo build --release`: the project's own packages are compiled as the profile dev says.
+
+    The crates of others stay as in a release.
+    """
+    dev = tomllib.loads(Path(root, "Cargo.toml").read_text()).get("profile", {}).get("dev", {})
+    of_packages = dev.pop("package", {})
+    lines = []
+    for name in buildfolder.own_packages(root):
+        lines.append(f'[profile.release.package."{name}"]')
+        settings = {**DEV, **dev, **of_packages.get(name, {})}
+        lines += [f"{setting} = {json.dumps(value)}" for setting, value in settings.items()]
+    return "\n".join(lines) + "\n"
 
 
 def read(messages, root):
@@ -70,6 +92,12 @@ def link_or_copy(source, place):
         os.link(source, place)
     except OSError:
         shutil.copy2(source, place)
+
+
+def own_programs(root):
+    """The folder with the project's own programs: of this run, or else of the last `cargo build`."""
+    folder = os.environ.get("TRAININGJOB_TEST_BINARIES")
+    return Path(folder) if folder else next(Path(root).glob("target/*/debug/agent")).parent
 
 
 def environment(kept, root):

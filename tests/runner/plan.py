@@ -16,7 +16,6 @@ IMAGE = "localhost/trainingjob-operator:dev"
 MESSAGES = "--message-format=json-render-diagnostics"
 # One compilation for the image and the tests: the same profile, flags and features.
 TARGETS = ("--bins", "--tests")
-COMPILE = ("cargo", "build", MESSAGES, *TARGETS)
 # In a whole run clippy compiles the project's own crates. `cargo clippy` starts it by the same variable, but to check
 # only, which keeps nothing for a test: every crate, those of others too, would be read a second time. Nor is kept what
 # only a next compilation could use. A part of the tests is compiled as by hand.
@@ -27,11 +26,23 @@ def is_unit(program):
     return program == "lib" or program.startswith("lib-")
 
 
-def compile_commands(programs):
+def profile(root):
+    """Flags for cargo: tests are compiled with the crates of a release, which a whole run makes as well."""
+    file = Path(root, "target", "tests.toml")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(cargo.profile(root))
+    return "--release", "--config", file
+
+
+def compile_all(root):
+    return "cargo", "build", *profile(root), MESSAGES, *TARGETS
+
+
+def compile_commands(programs, profile=()):
     """What compiles these test programs, and ours; of unit tests all, for one crate's alone has other features."""
     tests = [word for name in sorted(programs) if not is_unit(name) for word in ("--test", name)]
-    units = [("cargo", "test", "--no-run", MESSAGES, "--lib")] if any(map(is_unit, programs)) else []
-    return [("cargo", "build", MESSAGES, "--bins", *tests), *units]
+    units = [("cargo", "test", *profile, "--no-run", MESSAGES, "--lib")] if any(map(is_unit, programs)) else []
+    return [("cargo", "build", *profile, MESSAGES, "--bins", *tests), *units]
 
 
 class Plan:
@@ -191,7 +202,7 @@ class Plan:
         if not self.kept.tests:
             self.command(step, "cargo", "clippy", "--all-targets", "--quiet", "--", "-D", "warnings")
             return
-        said = self.command(step, "cargo", "build", "--message-format=json", *TARGETS, env=WHOLE)
+        said = self.command(step, "cargo", "build", *profile(self.root), "--message-format=json", *TARGETS, env=WHOLE)
         if warnings := cargo.warnings(said):
             raise Failure("what clippy finds:\n" + quoted("".join(warnings)))
 
@@ -203,7 +214,9 @@ class Plan:
             raise Failure("what deny.toml forbids:\n" + quoted("\n".join(faults)))
 
     def compile(self, step):
-        commands, env = ([COMPILE], WHOLE) if self.wanted is None else (compile_commands(self.wanted), {})
+        commands, env = [compile_all(self.root)], WHOLE
+        if self.wanted is not None:
+            commands, env = compile_commands(self.wanted, profile(self.root)), {}
         built = cargo.read("\n".join(self.command(step, *words, env=env) for words in commands), self.root)
         self.kept = cargo.keep(built, self.folder)
         self.env |= cargo.environment(self.kept, self.root)
@@ -211,10 +224,10 @@ class Plan:
             self.env["TRAININGJOB_TEST_PROGRAMS"] = self.folder / "tests"  # all of them are there
 
     def compile_release(self, step, program):
-        commands = compile_commands([program])[is_unit(program):]
+        commands = compile_commands([program], ("--release",))[is_unit(program):]
         if program.startswith("lib-"):
             commands = [(*words, "--package", program.removeprefix("lib-").replace("_", "-")) for words in commands]
-        built = cargo.read("\n".join(self.command(step, *words, "--release") for words in commands), self.root)
+        built = cargo.read("\n".join(self.command(step, *words) for words in commands), self.root)
         return cargo.keep(built, self.folder.with_name("run-release"))
 
     def make_dev_image(self, step):
