@@ -140,7 +140,7 @@ async fn main() -> anyhow::Result<()> {
     let stopping = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|stop| *stop).await;
     };
-    let work = controller::run(client.clone(), options, metrics.clone(), stopping(stopped.clone()));
+    let work = controller::run(client.clone(), options, metrics.clone(), Box::pin(stopping(stopped.clone())));
     tokio::spawn(async move {
         signalled().await;
         let _ = stop.send(true);

@@ -38,7 +38,7 @@ use crate::telemetry::Metrics;
 use api::{Guarded, State, TrainingJob, TrainingJobStatus, Unreadable};
 use fair_queue::FairQueue;
 use futures::channel::mpsc;
-use futures::future::{self, Either};
+use futures::future::{self, BoxFuture, Either};
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use kube::runtime::controller::{self, Controller};
@@ -53,7 +53,6 @@ use protocol::proof::OperatorKey;
 use protocol::role::RoleName;
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -194,12 +193,18 @@ const HALF: u16 = 2;
 
 /// Runs until `stop` is done. Then no new reconcile starts, and those under way finish. Dropping the future ends them
 /// at once.
-pub async fn run(
+///
+/// The futures are boxed so that the operator is compiled here, and not again in every program that runs it.
+pub fn run(
     client: Client,
     options: Options,
     metrics: Arc<Metrics>,
-    stop: impl Future<Output = ()> + Send + Sync + 'static,
-) {
+    stop: BoxFuture<'static, ()>,
+) -> BoxFuture<'static, ()> {
+    Box::pin(run_until(client, options, metrics, stop))
+}
+
+async fn run_until(client: Client, options: Options, metrics: Arc<Metrics>, stop: BoxFuture<'static, ()>) {
     let (touch, touched) = mpsc::unbounded();
     // With one namespace there is no other to delay.
     let places = if options.namespace.is_some() { options.concurrency } else { options.concurrency / HALF };

@@ -258,7 +258,7 @@ impl Space {
             ..options
         };
         let stopped = async move { stopped.await.unwrap_or(()) };
-        let task = tokio::spawn(controller::run(self.restricted().await, options, metrics.clone(), stopped));
+        let task = tokio::spawn(controller::run(self.restricted().await, options, metrics.clone(), Box::pin(stopped)));
         Operator { metrics, stop, task }
     }
 

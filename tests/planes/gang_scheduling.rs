@@ -93,7 +93,8 @@ impl World {
         Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
         let runtime = OperatorInfo { agent_image: "agent.test/agent:1".into(), ..OperatorInfo::default() };
         let options = Options { namespace: Some(NAMESPACE.into()), runtime, ..Options::default() };
-        let running = controller::run(client.clone(), options, Arc::new(Metrics::new()), std::future::pending());
+        let running =
+            controller::run(client.clone(), options, Arc::new(Metrics::new()), Box::pin(std::future::pending()));
         let operator = tokio::spawn(running);
         let jobs = Api::namespaced(client.clone(), NAMESPACE);
         Self { cluster, client, jobs, operator }

@@ -46,6 +46,7 @@ pub mod why;
 use clap::{Parser, Subcommand, ValueEnum};
 use cluster::{Cluster, ClusterArgs, NamedObject};
 use facts::Facts;
+use futures::future::LocalBoxFuture;
 use jiff::SignedDuration;
 use job_reader::JobReader;
 use kube::ResourceExt as _;
@@ -382,9 +383,13 @@ enum Command {
     },
 }
 
-/// Does what the arguments say, and prints it.
-pub async fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.into_iter().collect();
+/// Does what the arguments say, and prints it. The future is boxed so that all of it is compiled here, and not in the
+/// program.
+pub fn main(args: Vec<OsString>) -> LocalBoxFuture<'static, ExitCode> {
+    Box::pin(act(args))
+}
+
+async fn act(args: Vec<OsString>) -> ExitCode {
     let done = match args.get(1) {
         // kubectl asks what may come next: what follows is half a command line, which is not to be parsed.
         Some(word) if word == "__complete" => {

@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    kubectl_trainingjob::main(std::env::args_os()).await
+    kubectl_trainingjob::main(std::env::args_os().collect()).await
 }

@@ -41,7 +41,7 @@ impl Operator {
             operator_key: operator_key(),
             ..Options::default()
         };
-        let running = controller::run(wire.client(), options, metrics.clone(), std::future::pending());
+        let running = controller::run(wire.client(), options, metrics.clone(), Box::pin(std::future::pending()));
         // Log lines about no job in particular are filed under its namespace too. The log keeps no lesser spans of
         // ours.
         let task = tokio::spawn(running.instrument(error_span!("operator", namespace)));
