@@ -117,7 +117,7 @@ $(CACHE)/bin/mdbook:
 	  CARGO_BUILD_BUILD_DIR= CARGO_TARGET_DIR=$(CACHE)/mdbook-build cargo install --quiet --locked --root $(CACHE) mdbook@0.5.4 && \
 	  rm -rf $(CACHE)/mdbook-build; fi
 
-# The same programs as the tests have them, sooner compiled: for `make demo`.
+# The programs in the profile dev, sooner compiled than a release: for `make demo`.
 dev-image: need-rust
 	cargo build --bin operator --bin agent
 	$(call static,operator agent,debug)
