@@ -95,9 +95,8 @@ def link_or_copy(source, place):
 
 
 def own_programs(root):
-    """The folder with the project's own programs: of this run, or else of the last `cargo build`."""
-    folder = os.environ.get("TRAININGJOB_TEST_BINARIES")
-    return Path(folder) if folder else next(Path(root).glob("target/*/debug/agent")).parent
+    """The folder with the project's own programs: of this run, or else of the last `tests/run` of the checkout."""
+    return Path(os.environ.get("TRAININGJOB_TEST_BINARIES") or Path(root, "target", "run", "programs"))
 
 
 def environment(kept, root):

@@ -26,8 +26,8 @@ def is_unit(program):
     return program == "lib" or program.startswith("lib-")
 
 
-def profile(root):
-    """Flags for cargo: tests are compiled with the crates of a release, which a whole run makes as well."""
+def cargo_flags(root):
+    """Cargo's flags: tests are compiled with the crates of a release, which a whole run makes as well."""
     file = Path(root, "target", "tests.toml")
     file.parent.mkdir(exist_ok=True)
     file.write_text(cargo.profile(root))
@@ -35,14 +35,14 @@ def profile(root):
 
 
 def compile_all(root):
-    return "cargo", "build", *profile(root), MESSAGES, *TARGETS
+    return "cargo", "build", *cargo_flags(root), MESSAGES, *TARGETS
 
 
-def compile_commands(programs, profile=()):
+def compile_commands(programs, flags=()):
     """What compiles these test programs, and ours; of unit tests all, for one crate's alone has other features."""
     tests = [word for name in sorted(programs) if not is_unit(name) for word in ("--test", name)]
-    units = [("cargo", "test", *profile, "--no-run", MESSAGES, "--lib")] if any(map(is_unit, programs)) else []
-    return [("cargo", "build", *profile, MESSAGES, "--bins", *tests), *units]
+    units = [("cargo", "test", *flags, "--no-run", MESSAGES, "--lib")] if any(map(is_unit, programs)) else []
+    return [("cargo", "build", *flags, MESSAGES, "--bins", *tests), *units]
 
 
 class Plan:
@@ -202,7 +202,8 @@ class Plan:
         if not self.kept.tests:
             self.command(step, "cargo", "clippy", "--all-targets", "--quiet", "--", "-D", "warnings")
             return
-        said = self.command(step, "cargo", "build", *profile(self.root), "--message-format=json", *TARGETS, env=WHOLE)
+        words = ("cargo", "build", *cargo_flags(self.root), "--message-format=json", *TARGETS)
+        said = self.command(step, *words, env=WHOLE)
         if warnings := cargo.warnings(said):
             raise Failure("what clippy finds:\n" + quoted("".join(warnings)))
 
@@ -216,7 +217,7 @@ class Plan:
     def compile(self, step):
         commands, env = [compile_all(self.root)], WHOLE
         if self.wanted is not None:
-            commands, env = compile_commands(self.wanted, profile(self.root)), {}
+            commands, env = compile_commands(self.wanted, cargo_flags(self.root)), {}
         built = cargo.read("\n".join(self.command(step, *words, env=env) for words in commands), self.root)
         self.kept = cargo.keep(built, self.folder)
         self.env |= cargo.environment(self.kept, self.root)
