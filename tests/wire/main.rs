@@ -13,3 +13,4 @@
 mod crash;
 mod fields;
 mod storm;
+mod witness;

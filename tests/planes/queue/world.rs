@@ -92,7 +92,7 @@ impl Space {
         }
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &name);
         eventually("the default service account", SOON, async || accounts.get_opt("default").await.unwrap()).await;
-        let (witness, room) = (Witness::start(&client), Room::new(test));
+        let (witness, room) = (Witness::start(&client).await, Room::new(test));
         let operator = Operator::start(&name, &room).await;
         Self { name, client, witness, room, operator }
     }

@@ -75,7 +75,7 @@ impl World {
         let config = cluster.config().await;
         let admin = Client::try_from(config.clone()).expect("a client");
         apply_crd(&admin).await;
-        let witness = Witness::start(&admin);
+        let witness = Witness::start(&admin).await;
         kubelet::start(admin.clone(), &witness);
         Arc::new(Self { config, admin, witness, log, trials: Semaphore::new(SIDE_BY_SIDE), _cluster: cluster })
     }

@@ -5,11 +5,10 @@
 
 use super::DEADLINE;
 use futures::StreamExt;
-use futures::future::ready;
 use futures::stream::select_all;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Error, Event, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use objects::labels;
 use serde_json::Value;
@@ -92,7 +91,8 @@ pub struct Witness {
 }
 
 impl Witness {
-    pub fn start(client: &Client) -> Arc<Self> {
+    /// Watches all kinds. Returns when it sees every version that is made from then on.
+    pub async fn start(client: &Client) -> Arc<Self> {
         let witness = Arc::new(Self { spaces: Mutex::default(), pods: Mutex::default() });
         let kinds = [
             (Kind::TrainingJob, "ml.example.com", "v1"),
@@ -107,25 +107,31 @@ impl Witness {
         let mut watches = select_all(kinds.map(|(kind, group, version)| {
             let kind_of = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &format!("{kind:?}")));
             let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind_of);
-            let events = watcher(api, watcher::Config::default()).default_backoff();
-            let mut has_seen_any = false;
-            let events = events.filter_map(move |event| {
-                // The API server has no history of a kind from before its first object. A watch that began then breaks
-                // off.
-                let is_too_early = !has_seen_any && matches!(&event, Err(Error::WatchError(why)) if why.code == 410);
-                has_seen_any |= matches!(&event, Ok(Event::Apply(_) | Event::InitApply(_)));
-                ready((!is_too_early).then(|| (kind, event.expect("the witness's watch holds"))))
-            });
-            events.boxed()
+            // A list and a watch from its version would leave a gap. If the API server had not yet cached the kind, it
+            // refuses that version, and what is made before the next list is seen in its last version only.
+            let events = watcher(api, watcher::Config::default().streaming_lists()).default_backoff();
+            events.map(move |event| (kind, event)).boxed()
         }));
+        let all_begin = async {
+            let mut begun = BTreeSet::new();
+            while begun.len() < kinds.len() {
+                let (kind, event) = watches.next().await.expect("a watch has no end");
+                match &event {
+                    Ok(Event::Init) | Err(_) => begun.remove(&kind),
+                    Ok(Event::InitDone) => begun.insert(kind),
+                    Ok(_) => false,
+                };
+                // A kind that was just defined may not be served yet. The watch tries again.
+                if let Ok(event) = event {
+                    witness.take(kind, event);
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, all_begin).await.expect("all watches begin in time");
         let pen = witness.clone();
         tokio::spawn(async move {
             while let Some((kind, event)) = watches.next().await {
-                match event {
-                    Event::InitApply(object) | Event::Apply(object) => pen.note(kind, object, false),
-                    Event::Delete(object) => pen.note(kind, object, true),
-                    Event::Init | Event::InitDone => {}
-                }
+                pen.take(kind, event.expect("the witness's watch holds"));
             }
         });
         witness
@@ -191,6 +197,14 @@ impl Witness {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Space>> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, kind: Kind, event: Event<DynamicObject>) {
+        match event {
+            Event::InitApply(object) | Event::Apply(object) => self.note(kind, object, false),
+            Event::Delete(object) => self.note(kind, object, true),
+            Event::Init | Event::InitDone => {}
+        }
     }
 
     fn note(&self, kind: Kind, mut object: DynamicObject, gone: bool) {
