@@ -1,6 +1,6 @@
 //! Decoding of objects one by one, so that a single object never fails its list or watch.
 
-use super::{State, TrainingJob, TuningJob};
+use super::{State, TrainingJob, TuningJob, place};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::Resource;
 use serde::de::{DeserializeOwned, Error};
@@ -131,12 +131,11 @@ fn read<K: DeserializeOwned>(text: &str, bounds: &Bounds) -> serde_json::Result<
         Ok(object) => return Ok(Ok(object)),
         Err(error) => error,
     };
-    // Only an object that has a fault takes the time to find out where.
-    let located = serde_path_to_error::deserialize::<_, K>(&mut serde_json::Deserializer::from_str(text)).err();
-    let error = located.map_or_else(|| error.to_string(), |error| format!("{}: {}", error.path(), error.inner()));
+    let (path, error) = (place::path(text, &error), error.to_string());
     // Line and column are those of a text that users never see.
     let error = error.rsplit_once(" at line ").map_or(error.as_str(), |(error, _)| error);
-    unreadable(text, error, false).map(Err)
+    let error = if path.is_empty() { error.to_owned() } else { format!("{path}: {error}") };
+    unreadable(text, &error, false).map(Err)
 }
 
 fn unreadable(text: &str, error: &str, is_out_of_bounds: bool) -> serde_json::Result<Unreadable> {

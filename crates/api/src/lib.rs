@@ -25,6 +25,7 @@ mod hyperparameters;
 mod inherited;
 mod monitoring;
 mod networking;
+mod place;
 mod roles;
 mod rules;
 mod runtime;

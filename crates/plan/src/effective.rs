@@ -65,7 +65,8 @@ pub(super) fn resolve(job: &TrainingJob, errors: &mut Refusals) -> Effective {
     api::fill(&mut filled, &defaults);
     // These fields are newer than the record.
     api::fill(&mut filled, &today);
-    match serde_json::from_value(filled) {
+    // As the merge with a template decodes: each further decoder of a spec is long to compile.
+    match serde_path_to_error::deserialize(filled) {
         Ok(mut spec) => {
             with_addresses(&mut spec, recorded);
             api::fill(&mut defaults, &today);
@@ -74,7 +75,11 @@ pub(super) fn resolve(job: &TrainingJob, errors: &mut Refusals) -> Effective {
         Err(error) => {
             errors.push(
                 "status.inherited",
-                format!("has what is no part of a spec: {error}; delete the job and create it again"),
+                format!(
+                    "has what is no part of a spec: spec.{}: {}; delete the job and create it again",
+                    error.path(),
+                    error.inner()
+                ),
             );
             Effective { spec: spec.clone(), written, defaults: today }
         }
