@@ -136,8 +136,9 @@ pub fn draft(args: &JobArgs, namespace: Option<&str>) -> anyhow::Result<Draft> {
 /// # Errors
 /// Names the field.
 pub(super) fn check_spec(spec: &Value) -> anyhow::Result<()> {
-    let known: TrainingJobSpec =
-        serde_path_to_error::deserialize(spec).map_err(|error| anyhow!("spec.{}: {}", error.path(), error.inner()))?;
+    // A copy, so that it is decoded as everywhere else: the decoder of a reference would be compiled in addition.
+    let known: TrainingJobSpec = serde_path_to_error::deserialize(spec.clone())
+        .map_err(|error| anyhow!("spec.{}: {}", error.path(), error.inner()))?;
     match unknown_field(spec, &serde_json::to_value(&known)?, "spec") {
         Some(unknown) => bail!("{unknown} is no field of a TrainingJob: kubectl explain trainingjob.spec lists them"),
         None => Ok(()),
