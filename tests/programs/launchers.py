@@ -81,8 +81,9 @@ class Launcher:
 
     def look(self):
         if self.name == "told to end" and not self.signalled and len(self.ranks()) == 2:
-            os.kill(self.pid, signal.SIGTERM)
+            # Taken before, because the launcher may begin to wait before this process runs again.
             self.signalled, self.begun = True, time.monotonic()
+            os.kill(self.pid, signal.SIGTERM)
         if self.exit is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
