@@ -825,6 +825,61 @@ class Checkouts(unittest.TestCase):
         self.assertNotIn("from_registry", compiled)
         self.assertEqual(self.says(root), "program other, library other, agent other")
 
+    def follow(self, root, change=None):
+        """Replaces a checkout by a new one with the same files, but for one change."""
+        but_target = shutil.ignore_patterns("target")
+        shutil.copytree(root, self.folder / "new", ignore=but_target, copy_function=shutil.copyfile)
+        shutil.rmtree(root)
+        (self.folder / "new").rename(root)
+        if change:
+            path, old, new = change
+            (root / path).write_text((root / path).read_text().replace(old, new))
+            os.utime(root / path, (1e9, 1e9))  # a clone may be older than what was compiled
+
+    def recorded(self, root):
+        """A checkout at the end of a run."""
+        subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+        (root / ".gitignore").write_text("target\n")
+        self.lock(root)
+        folder = buildfolder.prepare(self.cache, root)
+        before = buildfolder.sources(root)
+        self.build(root)
+        buildfolder.record(folder, root, before)
+        self.assertTrue((folder / buildfolder.RECORD).exists())
+        return folder
+
+    def test_a_new_checkout_compiles_what_has_changed(self):
+        root = self.checkout("first")
+        self.recorded(root)
+        self.follow(root)
+        self.assertEqual(self.build(root)[1], set())
+        self.assertEqual(self.says(root), "program first, library first, agent first")
+
+        self.follow(root, ("src/lib.rs", "first", "other"))
+        self.assertIn("toy_operator", self.build(root)[1])
+        self.assertEqual(self.says(root), "program first, library other, agent other")
+
+    def test_a_record_is_void_after_another_build(self):
+        root = self.checkout("first")
+        self.recorded(root)
+        library = root / "src/lib.rs"
+        text, time_then = library.read_text(), library.stat().st_mtime
+        library.write_text(text.replace("first", "edited"))
+        self.build(root)
+        library.write_text(text)
+        os.utime(library, (time_then, time_then))
+        self.follow(root)
+        self.assertIn("toy_operator", self.build(root)[1])
+        self.assertEqual(self.says(root), "program first, library first, agent first")
+
+    def test_nothing_is_recorded_of_sources_that_changed_during_the_run(self):
+        root = self.checkout("first")
+        folder = self.recorded(root)
+        before = buildfolder.sources(root)
+        (root / "src/lib.rs").touch()
+        buildfolder.record(folder, root, before)
+        self.assertFalse((folder / buildfolder.RECORD).exists())
+
     def test_folders_of_checkouts_that_are_gone_are_pruned(self):
         for name in ("first", "second"):
             self.lock(self.checkout(name))

@@ -7,6 +7,10 @@ checkout has a folder of its own, named by its path.
 A new folder begins with the crates from registries that are in the newest other folder. It is taken over whole if its
 checkout is gone. Otherwise libraries are hard-linked, and all else is copied: fingerprints, lists of dependencies and
 the output of build scripts are written in place.
+
+Of a new checkout at the path of a former one, only what has changed is compiled again. A whole run records the content
+of each source and its time. A file that has the recorded content gets the recorded time, and any other the present
+one: cargo then finds what it would find in the former checkout, had the same files been edited there.
 """
 
 import contextlib
@@ -18,10 +22,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
 MARK = "checkout.json"
+RECORD = "sources.json"
 # What rustc replaces by a new file instead of writing into it.
 LINKED = {".rlib", ".rmeta", ".so"}
 
@@ -46,7 +52,7 @@ def prepare(cache, checkout):
             if folder.exists():
                 shutil.rmtree(folder)  # the making of it was cut short
             seed(folder, checkout, mark["packages"])
-        elif old["identity"] != mark["identity"]:
+        elif old["identity"] != mark["identity"] and not continue_from(folder, checkout, old["packages"]):
             # Another checkout at the same path, whose files may be older than what was compiled of the former.
             forget(folder, {*old["packages"], *mark["packages"]})
         write_mark(folder, mark)
@@ -80,9 +86,67 @@ def mark_of(folder):
 
 
 def write_mark(folder, mark):
-    temporary = folder / f".{MARK}"
-    temporary.write_text(json.dumps(mark, indent=1) + "\n")
-    temporary.replace(folder / MARK)
+    write(folder / MARK, mark)
+
+
+def write(path, value):
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    temporary.replace(path)
+
+
+# ---- another checkout at the same path
+
+
+def sources(checkout):
+    """The SHA-256 and the time, in nanoseconds, of each file that git does not ignore; None where there is no git."""
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(words, cwd=checkout, capture_output=True, check=False)
+    if done.returncode != 0:
+        return None
+    found = {}
+    for name in map(os.fsdecode, filter(None, done.stdout.split(b"\0"))):
+        path = Path(checkout, name)
+        if path.is_file() and not path.is_symlink():
+            found[name] = [hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns]
+    return found
+
+
+def record(folder, checkout, before):
+    """Records of which sources the folder is, at the end of a run that began with `before` and changed none."""
+    with locked(folder.parent):
+        (folder / RECORD).unlink(missing_ok=True)
+        if before is not None and sources(checkout) == before:
+            write(folder / RECORD, {"sources": before, "compiled": compiled(folder, own_packages(checkout))})
+
+
+def continue_from(folder, checkout, packages):
+    """Gives the files of a new checkout the times with which cargo finds what has changed since the record.
+
+    Returns whether it did. It does not if there is no record, or if something was compiled after it.
+    """
+    try:
+        known = json.loads((folder / RECORD).read_text())
+    except (OSError, ValueError):
+        return False
+    present = sources(checkout)
+    if present is None or known["compiled"] != compiled(folder, packages):
+        return False
+    now = time.time_ns()
+    for name, (content, _) in present.items():
+        content_then, time_then = known["sources"].get(name, (None, now))
+        changed = time_then if content == content_then else now
+        os.utime(Path(checkout, name), ns=(changed, changed))
+    say(f"cargo's build folder of the former checkout at {checkout}: what has not changed is not compiled again")
+    return True
+
+
+def compiled(folder, packages):
+    """When each unit of these packages was last compiled: cargo writes a file into its fingerprint before it begins."""
+    return {str(begun.relative_to(folder)): begun.stat().st_mtime_ns
+            for profile in profiles(folder)
+            for fingerprint in sorted(fingerprints_of(profile, packages))
+            if (begun := fingerprint / "invoked.timestamp").exists()}
 
 
 # ---- the first use
@@ -159,6 +223,7 @@ def forget(folder, packages):
         for part in ("incremental", "examples"):
             remove(profile / part)
     remove(folder / "tmp")
+    (folder / RECORD).unlink(missing_ok=True)
 
 
 def remove(path):

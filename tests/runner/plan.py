@@ -64,6 +64,13 @@ class Plan:
         self.common = {"TRAININGJOB_CACHE": cache}
         if not os.environ.get("CARGO_BUILD_BUILD_DIR"):
             self.common["CARGO_BUILD_BUILD_DIR"] = buildfolder.prepare(cache, self.root)
+        self.sources = buildfolder.sources(self.root)
+
+    def record_sources(self):
+        """For the next checkout at this path. Nothing is compiled any more."""
+        folder = buildfolder.folder_of(self.cache, self.root.resolve())
+        if Path(os.environ.get("CARGO_BUILD_BUILD_DIR") or folder) == folder:
+            buildfolder.record(folder, self.root, self.sources)
 
     def group(self, name, nice=0):
         if name not in self.groups:
