@@ -8,9 +8,9 @@ A new folder begins with the crates from registries that are in the newest other
 checkout is gone. Otherwise libraries are hard-linked, and all else is copied: fingerprints, lists of dependencies and
 the output of build scripts are written in place.
 
-Of a new checkout at the path of a former one, only what has changed is compiled again. A whole run records the content
-of each source and its time. A file that has the recorded content gets the recorded time, and any other the present
-one: cargo then finds what it would find in the former checkout, had the same files been edited there.
+Of a new checkout at the path of a former one, only what has changed is compiled again. A run of tests records the
+content of each source and its time. A file that has the recorded content gets the recorded time, and any other the
+present one: cargo then finds what it would find in the former checkout, had the same files been edited there.
 """
 
 import contextlib

@@ -136,7 +136,7 @@ pub fn draft(args: &JobArgs, namespace: Option<&str>) -> anyhow::Result<Draft> {
 /// # Errors
 /// Names the field.
 pub(super) fn check_spec(spec: &Value) -> anyhow::Result<()> {
-    // A copy, so that it is decoded as everywhere else: the decoder of a reference would be compiled in addition.
+    // A copy, because the plugin has a decoder of values already. One of references would only add code.
     let known: TrainingJobSpec = serde_path_to_error::deserialize(spec.clone())
         .map_err(|error| anyhow!("spec.{}: {}", error.path(), error.inner()))?;
     match unknown_field(spec, &serde_json::to_value(&known)?, "spec") {
