@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,6 +177,13 @@ class Messages(unittest.TestCase):
         self.assertEqual({name: str(file) for name, file in built.tests.items()},
                          {"lib": "/lib", "lib-harness": "/harness", "bin-agent": "/agent-test", "node": "/node"})
         self.assertEqual({name: str(file) for name, file in built.programs.items()}, {"agent": "/agent"})
+
+    def test_own_packages_are_compiled_as_for_cargo_test(self):
+        found = tomllib.loads(cargo.profile(ROOT))["profile"]["release"]["package"]
+        self.assertEqual({name: found[name]["opt-level"] for name in ("checkpoint", "search", "text")},
+                         {"checkpoint": 1, "search": 2, "text": 0})
+        self.assertTrue(all(one["debug-assertions"] and one["debug"] is False for one in found.values()))
+        self.assertNotIn("sha2", found)
 
     def test_a_later_build_does_not_change_what_is_kept(self):
         folder = room(self)

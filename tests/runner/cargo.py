@@ -21,16 +21,17 @@ class Built:
 
 
 def profile(root):
-    """Settings for `cargo build --release`: the project's own packages are compiled as the profile dev says.
+    """Settings for `cargo build --release`: the project's own packages are compiled as the profiles dev and test say.
 
     The crates of others stay as in a release.
     """
-    dev = tomllib.loads(Path(root, "Cargo.toml").read_text()).get("profile", {}).get("dev", {})
-    of_packages = dev.pop("package", {})
+    profiles = tomllib.loads(Path(root, "Cargo.toml").read_text()).get("profile", {})
+    dev, test = (profiles.get(name, {}) for name in ("dev", "test"))
+    of_packages = {**dev.pop("package", {}), **test.pop("package", {})}
     lines = []
     for name in buildfolder.own_packages(root):
         lines.append(f'[profile.release.package."{name}"]')
-        settings = {**DEV, **dev, **of_packages.get(name, {})}
+        settings = {**DEV, **dev, **test, **of_packages.get(name, {})}
         lines += [f"{setting} = {json.dumps(value)}" for setting, value in settings.items()]
     return "\n".join(lines) + "\n"
 
