@@ -201,6 +201,21 @@ class Programs(unittest.TestCase):
                 self.assertEqual(made, [])
 
 
+class CompilerSettings(unittest.TestCase):
+    def test_only_what_is_measured_is_compiled_as_its_makers_do(self):
+        def is_inlined(program):
+            return "-l" not in tools.go_settings(program)["GOFLAGS"].strip("'").split()
+
+        every = tools.PROGRAMS | tools.EXTRAS | tools.OTHERS
+        inlined = {name for name, program in every.items() if is_inlined(program)}
+        self.assertEqual(inlined, {"jobset", "trainer", "training-operator"})
+
+    def test_a_folder_has_the_settings_in_its_name(self):
+        before = {name: tools.folder(name) for name in ("kwok", "kubernetes")}
+        with mock.patch.object(tools, "go_settings", lambda _: {"GOFLAGS": ""}):
+            self.assertFalse({tools.folder(name) for name in before} & set(before.values()))
+
+
 class Modules(unittest.TestCase):
     """What kwok and Kueue share with Kubernetes is compiled once if it has the same version."""
 

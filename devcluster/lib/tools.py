@@ -35,18 +35,20 @@ class Program:
     seconds: int  # it usually takes on two quiet cores with what comes before it built
     tags: str = ""
     links: tuple = ()
+    measured: bool = False  # beside our own operator, so it is compiled as its makers do
 
 
 # In this order: the first fills Go's build cache for what is of the same module.
 PROGRAMS = {
-    "kubernetes": Program("kubernetes", ".", 190, links=(
+    "kubernetes": Program("kubernetes", ".", 180, links=(
         "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns", "etcd")),
     "kubectl": Program("kubernetes", f"{KUBERNETES}/cmd/kubectl", 15),
     **{name: Program("containerd", f"{CONTAINERD}/cmd/{name}", seconds, "no_btrfs no_zfs no_devmapper")
        for name, seconds in {"containerd": 40, "containerd-shim-runc-v2": 2, "ctr": 3}.items()},
 }
+RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr")
 # What a cluster with real nodes starts, and what one without them does.
-BINARIES = (*PROGRAMS["kubernetes"].links, "kubectl", "containerd", "containerd-shim-runc-v2", "ctr")
+BINARIES = (*PROGRAMS["kubernetes"].links, "kubectl", *RUNTIME)
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd", "kubectl")
 # Programs that a cluster can do without. Each is kept apart, so that none is built again for another's sake. kwok and
 # Kueue take what they share with Kubernetes from Go's cache.
@@ -57,10 +59,10 @@ EXTRAS = {
     "volcano": Program("gangs", "volcano.sh/volcano/cmd/scheduler", 200),
     "coscheduling": Program("gangs", "sigs.k8s.io/scheduler-plugins/cmd/scheduler", 60),
     # other operators, for `make bench PEERS=1`
-    "jobset": Program("jobset", "sigs.k8s.io/jobset", 100),
-    "trainer": Program("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", 100),
+    "jobset": Program("jobset", "sigs.k8s.io/jobset", 100, measured=True),
+    "trainer": Program("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", 100, measured=True),
     "training-operator": Program("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-                                 100),
+                                 100, measured=True),
     # object stores for tests: one that speaks S3, one that speaks Google's protocol
     "versitygw": Program("versitygw", "github.com/versity/versitygw/cmd/versitygw", 60),
     "fake-gcs-server": Program("fake-gcs-server", "github.com/fsouza/fake-gcs-server", 60),
@@ -120,8 +122,9 @@ def folder(name=None):
     """Where a program is kept: those of a cluster are together, an extra is alone."""
     other = None if name in EXTRAS else other_version()
     programs = {name: EXTRAS[name]} if name in EXTRAS else {**PROGRAMS, other: OTHERS[other]} if other else PROGRAMS
-    digest = hashlib.sha256(repr([(program, linker_flags(program.module)) for program in programs.values()]).encode())
-    digest.update(repr([sorted(go_settings().items()), packages() if programs is PROGRAMS else None]).encode())
+    digest = hashlib.sha256(repr([(program, linker_flags(program.module), sorted(go_settings(program).items()))
+                                  for program in programs.values()]).encode())
+    digest.update(repr(packages() if programs is PROGRAMS else None).encode())
     modules = {program.module for program in programs.values()}
     for file in sorted(file for file in MODULES.glob("*/*") if file.parent.name in modules):
         digest.update(f"{file.parent.name}/{file.name}\n".encode() + file.read_bytes())
@@ -231,7 +234,7 @@ def build_one(name, out):
     temporary = out / f".{name}.{os.getpid()}"
     command = ["go", "build", "-ldflags", linker_flags(program.module), "-o", str(temporary)]
     process = subprocess.Popen(command + (["-tags", program.tags] if program.tags else []) + [program.package],
-                               cwd=MODULES / program.module, env=go_environment(), stdout=subprocess.PIPE,
+                               cwd=MODULES / program.module, env=go_environment(program), stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
     output = []
     try:
@@ -259,30 +262,34 @@ def keep_files(name, out):
     module, patterns = FILES.get(name, (None, ()))
     if not patterns:
         return
-    found = run("go", "mod", "download", "-json", module, cwd=MODULES / EXTRAS[name].module, env=go_environment())
+    program = EXTRAS[name]
+    found = run("go", "mod", "download", "-json", module, cwd=MODULES / program.module, env=go_environment(program))
     source = Path(json.loads(found.stdout)["Dir"])
     for file in (file for pattern in patterns for file in source.glob(pattern)):
         (out / file.name).write_bytes(file.read_bytes())
 
 
-def go_settings():
-    """What all builds here have in common; Go keeps what it compiles by these flags."""
+def go_settings(program):
+    """How a program is compiled. Go keeps packages by these flags, so those that have the same ones share them."""
+    # -dwarf=false: the linker drops debug information anyway, so none is made. -c=1: one thread for each compiler, of
+    # which Go starts one per processor. -l: no inlining. devcluster/README.md has the figures.
+    flags = "-dwarf=false -c=1" if program.measured else "-dwarf=false -c=1 -l"
     return {
         # static programs, and no C compiler
         "CGO_ENABLED": "0", "GOWORK": "off",
-        # -mod=readonly: what is built is what go.sum pins. -dwarf=false: the linker drops debug information anyway, so
-        # none is made. -buildvcs=false: a program does not depend on the state of the checkout. Without -trimpath: with
-        # it Go keeps what it compiles by the version that go.mod requires, and not by the one that `replace` gives it,
-        # so what kwok and Kueue share with Kubernetes would be compiled three times.
-        "GOFLAGS": "-mod=readonly -buildvcs=false -gcflags=all=-dwarf=false",
+        # -mod=readonly: what is built is what go.sum pins. -buildvcs=false: a program does not depend on the state of
+        # the checkout. Without -trimpath: with it Go keeps what it compiles by the version that go.mod requires, and
+        # not by the one that `replace` gives it, so what kwok and Kueue share with Kubernetes would be compiled three
+        # times.
+        "GOFLAGS": f"-mod=readonly -buildvcs=false '-gcflags=all={flags}'",
     }
 
 
-def go_environment():
+def go_environment(program):
     # A collector that runs less often saves a quarter of the compiler's CPU time. A compiler then takes up to 0.9 GB
     # instead of 0.5; the linker takes 2 GB in any case.
     # A module that needs a newer Go names it (`toolchain`), and Go fetches that one from the modules' proxy.
-    return {**os.environ, "GOGC": os.environ.get("GOGC", "1600"), "GOTOOLCHAIN": "auto", **go_settings()}
+    return {**os.environ, "GOGC": os.environ.get("GOGC", "1600"), "GOTOOLCHAIN": "auto", **go_settings(program)}
 
 
 def need_go():
