@@ -24,7 +24,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "devcluster"))
 
-from lib import api, debs, host, images, node, pki, prepare, settings, stores, tools
+from lib import api, debs, host, images, node, pki, prepare, process, settings, stores, tools
 from lib.host import ROOT
 
 
@@ -357,7 +357,8 @@ class Prepare(unittest.TestCase):
 
     def test_sets(self):
         self.assertEqual(prepare.plan(["kwok"]), {"go": ["tools", "kwok"]})
-        self.assertEqual(prepare.plan(["demo"]), {"images": ["packages", "images"], "go": ["tools"]})
+        self.assertEqual(prepare.plan(["demo"]),
+                         {"images": ["packages", "images"], "go": ["tools"], "unpacked": ["unpacked"]})
         for name, members in prepare.SETS.items():
             self.assertLessEqual(set(members), set(prepare.STEPS), name)
         self.assertLessEqual({step.command[1] for step in prepare.STEPS.values() if step.command[0] == "tools"
@@ -457,26 +458,59 @@ class Taints(unittest.TestCase):
 class Unpacked(unittest.TestCase):
     """A node gets all images that are given to it, also if its cluster has unpacked some of them before."""
 
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+        def configure(_home, root, _snapshotter):
+            root.mkdir()
+            return ["sleep", "600"], {}
+
+        def load(_home, _snapshotter, archive):
+            with open(self.folder / "stores" / "unpacking" / "io.containerd.content.v1.content", "a") as content:
+                content.write(f"{archive.name} ")
+
+        self.enterContext(mock.patch.multiple(stores.containerd, configure=configure, load=load,
+                                              wait_serving=lambda *_: None, snapshotter=lambda _: "native"))
+        self.enterContext(mock.patch.multiple(stores.tools, folder=lambda: self.folder / "tools", build=lambda _: None))
+        self.enterContext(mock.patch.multiple(stores, cache=lambda: self.folder, BOUND=()))
+
     def test_each_store_has_all_of_its_images(self):
-        with tempfile.TemporaryDirectory() as folder:
-            cluster = SimpleNamespace(dir=Path(folder, "cluster"), snapshotter="native")
-            cluster.dir.mkdir()
+        for names in (["pause", "demo"], ["pause", "demo", "more"]):
+            store = stores.make([self.folder / name for name in names], "native")
+            self.assertEqual((store / "io.containerd.content.v1.content").read_text().split(), names)
 
-            def load(home, *args):
-                with open(home / "containerd" / "root" / "io.containerd.content.v1.content", "a") as content:
-                    content.write(f"{args[-1].name} ")
+    def test_what_is_unpacked_beforehand_is_what_a_node_of_the_demo_is_given(self):
+        demo = self.folder / "images" / "demo"
+        demo.parent.mkdir()
+        demo.touch()
+        cluster = SimpleNamespace(images={str(demo): True, "/elsewhere/operator.tar": True}, snapshotter="native")
+        pause = self.folder / "images" / "pause"
+        node = self.folder / "node"
+        (node / "containerd").mkdir(parents=True)
+        built = mock.patch.multiple(stores.images, build=lambda: [pause, demo], pause=lambda: pause)
+        base = mock.patch.object(stores.settings, "base", lambda: self.folder / "clusters")
+        root = mock.patch.object(stores, "is_root", lambda: True)
+        with built, base, root, mock.patch.object(stores.imports, "mark"):
+            stores.prepare()
+            before = set((self.folder / "stores").iterdir())
+            stores.give(cluster, node)
+        self.assertEqual(set((self.folder / "stores").iterdir()), before)
+        self.assertEqual((node / "containerd" / "root" / "io.containerd.content.v1.content").read_text().split(),
+                         ["pause", "demo"])
 
-            started = mock.patch.object(
-                stores.containerd, "start", side_effect=lambda _, home, *args: (home / "containerd" / "root").mkdir())
-            loaded = mock.patch.object(stores.containerd, "ctr", side_effect=load)
-            ended = mock.patch.multiple(stores.process, pid=mock.DEFAULT, wait_gone=mock.DEFAULT, kill=mock.DEFAULT)
-            kept = mock.patch.object(stores, "cache", lambda: Path(folder))
-            at = mock.patch.object(stores.tools, "folder", lambda: Path(folder, "tools"))
-            with started, loaded, ended as of_process, kept, at, mock.patch.object(stores.os, "kill"):
-                of_process["wait_gone"].return_value = []
-                for names in (["pause", "demo"], ["pause", "demo", "more"]):
-                    store = stores.make(cluster, [Path(folder, name) for name in names])
-                    self.assertEqual((store / "io.containerd.content.v1.content").read_text().split(), names)
+    def test_the_unpacking_containerd_ends_with_the_program_that_starts_it(self):
+        if not (host.is_root() and shutil.which("setpriv")):
+            self.skipTest("needs root, to unshare mounts")
+        program = ("import subprocess, sys, time\nfrom lib import stores\n"
+                   "print(subprocess.Popen([*stores.BOUND, 'sleep', '600']).pid, flush=True)\ntime.sleep(600)")
+        with subprocess.Popen([sys.executable, "-B", "-c", program], cwd=ROOT / "devcluster", text=True,
+                              stdout=subprocess.PIPE) as starter:
+            pid = int(starter.stdout.readline())
+            try:
+                host.wait(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", 60, "the program", 0.01)
+            finally:
+                starter.kill()
+        self.assertEqual(process.wait_gone([pid], 60), [])
 
 
 @unittest.skipUnless(host.is_root() and shutil.which("ip"), "makes a network namespace")

@@ -14,7 +14,7 @@ def load(cluster, home, archive):
         raise Failure(f"cannot import {archive}: there is no such file")
     if is_marked(home, archive):
         return False
-    containerd.ctr(home, "images", "import", "--snapshotter", cluster.snapshotter, archive)
+    containerd.load(home, cluster.snapshotter, archive)
     mark(home, archive)
     return True
 

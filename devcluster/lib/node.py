@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 from . import cgroups, containerd, images, imports, pki, process, stores, tools
@@ -176,19 +175,3 @@ def change_contact(cluster, index, kubelet, bridge):
         raise Failure(f"{cluster.name} has no node{index} that runs")
     os.kill(pid, kubelet)
     run("nsenter", f"--net=/run/netns/{cluster.netns}", "ip", "link", "set", f"{cluster.bridge}{index}", bridge)
-
-
-def choose_snapshotter(cluster):
-    """overlayfs, unless the state folder lies on a file system that can't carry it (that of a container, say)."""
-    probe = cluster.dir / "probe"
-    for part in ("lower", "upper", "work", "merged"):
-        (probe / part).mkdir(parents=True, exist_ok=True)
-    options = f"lowerdir={probe}/lower,upperdir={probe}/upper,workdir={probe}/work"
-    works = run("mount", "-t", "overlay", "overlay", "-o", options, probe / "merged", check=False).returncode == 0
-    if works:
-        run("umount", probe / "merged")
-    else:
-        say(f"note: {cluster.dir} lies on a file system without overlay mounts: containers will be copies, which is "
-            "slow and large. TRAININGJOB_CLUSTERS=/a/folder/on/a/disk avoids that.")
-        cluster.snapshotter = "native"
-    subprocess.run(["rm", "-rf", str(probe)], check=False)

@@ -37,8 +37,10 @@ def extra(name, what, seconds):
 STEPS = {
     "packages": Step("images", ("packages",), "Debian packages that clusters and images need", 10),
     "test-packages": Step("images", ("packages", "--tests"), "Debian packages that tests need", 10, ("packages",)),
-    "tools": Step("go", ("tools",), "Kubernetes as one Go program; containerd and kubectl from Debian", 190),
+    "tools": Step("go", ("tools",), "Kubernetes as one Go program; containerd and kubectl from Debian", 180),
     "images": Step("images", ("images",), "images pause and demo, by mmdebstrap", 25, ("packages",)),
+    # It waits for containerd, which is there before Kubernetes is built if it is Debian's.
+    "unpacked": Step("unpacked", ("images", "--unpack"), "both images unpacked, for nodes", 10, ("images",)),
     "kwok": extra("kwok", "kwok, which simulates nodes", 15),
     "kueue": extra("kueue", "Kueue", 60),
     "versitygw": extra("versitygw", "an S3 server", 60),
@@ -53,7 +55,7 @@ STEPS = {
                              ("test-packages",)),
 }
 CLUSTER = ("packages", "tools")
-DEMO = (*CLUSTER, "images")
+DEMO = (*CLUSTER, "images", "unpacked")
 STORES = ("versitygw", "fake-gcs-server")
 PLANES = ("tools", "kwok")
 RUNS = (*DEMO, "test-packages", "kwok", "kueue", *STORES, "small-frameworks")

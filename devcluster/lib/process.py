@@ -32,8 +32,8 @@ def start(cluster, name, command, netns=None, env=None, cgroup=None):
         for procs in cgroup or ():
             Path(procs, "cgroup.procs").write_text("0")
 
-    with open(cluster.logs / f"{name}.log", "ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+    with open(log(cluster, name), "ab") as out:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
                                    cwd="/", env={**os.environ, **(env or {}), MARK: str(cluster.dir)},
                                    preexec_fn=enter)  # noqa: PLW1509 - one thread
     record = {"pid": process.pid, "start": start_time(process.pid), "command": command}
@@ -103,8 +103,16 @@ def wait_gone(pids, seconds=10):
     return [process for process in pids if start_time(process)]
 
 
-def last_lines(cluster, name, count=15):
+def log(cluster, name):
+    return cluster.logs / f"{name}.log"
+
+
+def last_lines(cluster, name):
+    return end_of(log(cluster, name))
+
+
+def end_of(file, lines=15):
     try:
-        return "\n".join((cluster.logs / f"{name}.log").read_text(errors="replace").splitlines()[-count:])
+        return "\n".join(file.read_text(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
