@@ -1483,7 +1483,9 @@ def launch():
         env = dict(os.environ, RANK=str(4 + local), LOCAL_RANK=str(local))
         ranks.append(subprocess.Popen([sys.executable, __file__], env=env))
     signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
-    sys.exit(max(abs(rank.wait()) for rank in ranks))
+    while any(rank.poll() is None for rank in ranks):
+        time.sleep(0.05)  # a signal that comes just before rank.wait() would be handled after it
+    sys.exit(max(abs(rank.returncode) for rank in ranks))
 def step():
     if os.environ["RANK"] == "5":
         os.kill(os.getpid(), signal.SIGSTOP)
