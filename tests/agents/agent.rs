@@ -1519,7 +1519,7 @@ fn stopped_rank_is_found_and_the_program_ended() {
     assert_eq!(report.ended_for, Some(ErrorPattern::Hang), "{report:?}");
     let hang = report.hang.clone().unwrap();
     assert_eq!((hang.place, hang.rank), (StackLocation::Stopped, Some(5)), "{hang:?}");
-    for words in ["no step for 3 s after step 3, process ", " is stopped (SIGSTOP)", "ranks.py:12)", "fake.py:3)"] {
+    for words in ["no step for 3 s after step 3, process ", " is stopped (SIGSTOP)", "ranks.py:14)", "fake.py:3)"] {
         assert!(hang.text.contains(words), "{words}: {}", hang.text);
     }
     for words in [
