@@ -171,8 +171,13 @@ mod tests {
 }
 """
 NEWER = "pub fn zero() -> u32 {\n    0\n}\n"
-CARGO = '[package]\nname = "toy"\nversion = "0.1.0"\nedition = "2021"\n[profile.dev]\ndebug = false\n'
-LOCK = 'version = 4\n\n[[package]]\nname = "toy"\nversion = "0.1.0"\n'
+PACKAGE = '[package]\nname = "{}"\nversion = "0.1.0"\nedition = "2021"\n'
+# `bare` has no test.
+CARGO = (PACKAGE.format("toy") + '[workspace]\nmembers = ["bare"]\ndefault-members = [".", "bare"]\n'
+         "[profile.dev]\ndebug = false\n")
+LOCK = "version = 4\n" + "".join(f'\n[[package]]\nname = "{name}"\nversion = "0.1.0"\n' for name in ("bare", "toy"))
+CRATES = {"Cargo.toml": CARGO, "Cargo.lock": LOCK, "src/lib.rs": LIB, "src/plan/mod.rs": PLAN,
+          "bare/Cargo.toml": PACKAGE.format("bare"), "bare/src/lib.rs": "pub fn bare() {}\n"}
 CATCHERS = "".join(f"[{folder}]\nold = []\nnew = []\n" for folder in mutants.FOLDERS if folder != "plan") + """
 [plan]
 old = [{ program = "red" }, { program = "old" }]
@@ -200,12 +205,12 @@ class Mutants(Folder):
 
     def setUp(self):
         super().setUp()
-        files = {"Cargo.toml": CARGO, "Cargo.lock": LOCK, "src/lib.rs": LIB, "src/plan/mod.rs": PLAN}
         test = "#[test]\nfn {0}() {{ assert_eq!(toy::plan::{0}({1}), {2}); }}\n"
         late = ("#[test]\nfn thrice_late() { if toy::plan::thrice(3) != 9 { std::thread::sleep(std::time::Duration::"
                 f'from_secs(30)); std::fs::write("{self.folder}/late", "").unwrap(); }} }}\n')
         self.root, self.names = self.repository(
-            files | {"tests/old.rs": test.format("thrice", 3, 9), "tests/red.rs": "#[test]\nfn fails() { panic!() }\n"},
+            CRATES | {"tests/old.rs": test.format("thrice", 3, 9),
+                      "tests/red.rs": "#[test]\nfn fails() { panic!() }\n"},
             {"src/newer.rs": NEWER, "tests/new.rs": test.format("thrice", 3, 9) + late})
         (self.folder / "faults.json").write_text(json.dumps(self.FAULTS))
         (self.folder / "catchers.toml").write_text(CATCHERS)
@@ -317,8 +322,7 @@ class Faults(Folder):
 
     def setUp(self):
         super().setUp()
-        files = {"Cargo.toml": CARGO, "Cargo.lock": LOCK, "src/lib.rs": LIB, "src/plan/mod.rs": PLAN}
-        self.root, _ = self.repository(files)
+        self.root, _ = self.repository(CRATES)
         (self.folder / "patches").mkdir()
 
     def patch(self, name, before, after, test=TEST):
