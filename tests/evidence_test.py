@@ -286,6 +286,19 @@ impl Other { async fn next(&self) { { 2; } } }
         self.assertEqual([" ".join(text[start:end].split()) for start, end in mutants.bodies(text)],
                          ["fn inner() { 1; } text.starts_with('{') || text.starts_with('\\'') // }", "{ 2; }"])
 
+    def test_unit_tests_of_crates_that_use_the_faulty_one_are_asked(self):
+        def package(folder, *uses, name="own_name", kind="lib"):
+            paths = [{"name": use, "path": f"/root/crates/{use}"} for use in uses] + [{"name": "serde"}]
+            return {"manifest_path": f"/root/{folder}Cargo.toml", "dependencies": paths,
+                    "targets": [{"name": name, "kind": [kind]}, {"name": "main", "kind": ["bin"]}]}
+
+        metadata = {"packages": [
+            package("", "agent"), package("crates/gang/"), package("crates/text/"),
+            package("crates/agent/", "gang", "text", name="agent"), package("crates/tool/", "gang", kind="proc-macro"),
+            package("crates/searcher/", "text", name="searcher")]}
+        self.assertEqual(mutants.users(metadata, Path("/root"), "crates/gang"), {"lib", "lib-agent"})
+        self.assertEqual(mutants.users(metadata, Path("/root"), "crates/searcher"), set())
+
     def test_what_does_not_compile_is_found_by_its_lines(self):
         text = "const A: u32 = 1;\nfn one() -> u32 { 1 }\nfn two() -> u32 {\n    2\n}\n"
         changed = {number: text.replace(*change) for number, change in enumerate(

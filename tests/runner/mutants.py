@@ -4,6 +4,7 @@ import json
 import random
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 FOLDERS = ("lifecycle", "failure", "checkpoint", "gang", "store", "plan")
 BASELINE = "(none)"  # the name under which a program's run without a fault is kept
@@ -37,6 +38,23 @@ def shuffled(listed, seed):
     found = sorted((Mutant(one["name"], one["file"], one["diff"]) for one in listed), key=lambda mutant: mutant.name)
     random.Random(seed).shuffle(found)
     return found
+
+
+def users(metadata, root, folder):
+    """The unit test programs of the crates that use the one in this folder, from what `cargo metadata` says.
+
+    They are named as `runner.cargo` names them. A crate is none of its own users.
+    """
+    folders = {str(Path(package["manifest_path"]).parent): package for package in metadata["packages"]}
+    found, open_ = set(), {str(Path(root, folder))}
+    while open_:
+        used = open_.pop()
+        new = {place for place, package in folders.items()
+               if any(dependency.get("path") == used for dependency in package["dependencies"])} - found
+        found |= new
+        open_ |= new
+    return {"lib" if place == str(root) else f"lib-{target['name']}" for place in found
+            for target in folders[place]["targets"] if "lib" in target["kind"]}
 
 
 @dataclass
