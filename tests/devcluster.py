@@ -487,20 +487,25 @@ class Unpacked(unittest.TestCase):
         pause = self.folder / "images" / "pause"
         node = self.folder / "node"
         (node / "containerd").mkdir(parents=True)
-        built = mock.patch.multiple(stores.images, build=lambda: [pause, demo], pause=lambda: pause)
+        made = mock.patch.object(stores.images, "pause", lambda: pause)
         base = mock.patch.object(stores.settings, "base", lambda: self.folder / "clusters")
         root = mock.patch.object(stores, "is_root", lambda: True)
-        with built, base, root, mock.patch.object(stores.imports, "mark"):
-            stores.prepare()
+        with made, base, root, mock.patch.object(stores.imports, "mark"):
+            stores.prepare([pause, demo])
             before = set((self.folder / "stores").iterdir())
             stores.give(cluster, node)
         self.assertEqual(set((self.folder / "stores").iterdir()), before)
         self.assertEqual((node / "containerd" / "root" / "io.containerd.content.v1.content").read_text().split(),
                          ["pause", "demo"])
 
+    def test_no_extra_image_is_unpacked(self):
+        words = [sys.executable, "-B", ROOT / "devcluster" / "cluster", "images", "trainers", "--unpack"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("argument --unpack: not allowed with argument extra", done.stderr)
+
+    @unittest.skipUnless(host.is_root() and shutil.which("setpriv"), "unshares mounts")
     def test_the_unpacking_containerd_ends_with_the_program_that_starts_it(self):
-        if not (host.is_root() and shutil.which("setpriv")):
-            self.skipTest("needs root, to unshare mounts")
         program = ("import subprocess, sys, time\nfrom lib import stores\n"
                    "print(subprocess.Popen([*stores.BOUND, 'sleep', '600']).pid, flush=True)\ntime.sleep(600)")
         with subprocess.Popen([sys.executable, "-B", "-c", program], cwd=ROOT / "devcluster", text=True,

@@ -76,7 +76,8 @@ def need_root(what):
 
 # a command, a file or a module of Python that must be there -> the Debian package that brings it
 NODE = {"runc": "runc", "ip": "iproute2", "iptables": "iptables", "conntrack": "conntrack", "nsenter": "util-linux",
-        "/usr/lib/cni/bridge": "containernetworking-plugins", "mount": "mount", "sysctl": "procps"}
+        "setpriv": "util-linux", "/usr/lib/cni/bridge": "containernetworking-plugins", "mount": "mount",
+        "sysctl": "procps"}
 PKI = {"openssl": "openssl"}
 IMAGES = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev", "mmdebstrap": "mmdebstrap", "buildah": "buildah"}
 # without ensurepip, venvs have no pip; Argo CD runs health scripts in this version of Lua

@@ -45,13 +45,13 @@ def takes_links(folder):
     return os.stat(folder).st_dev == os.stat(cache()).st_dev
 
 
-def prepare():
-    """Unpacks what the nodes of a new cluster are given for the demo and for tests, if they will take it."""
+def prepare(archives):
+    """Unpacks these images for the nodes of new clusters, if they will take links."""
     clusters = settings.base()
     if is_root():
         clusters.mkdir(parents=True, exist_ok=True)
         if takes_links(clusters):
-            make(images.build(), containerd.snapshotter(clusters))
+            make(archives, containerd.snapshotter(clusters))
 
 
 def make(archives, snapshotter):
