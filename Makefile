@@ -96,7 +96,7 @@ endef
 
 # What is shipped: optimised as a whole.
 binaries: need-rust
-	@[ -e target/$(TRIPLE)/release/operator ] || echo "compiling operator and agent with full optimisation: some 340 crates," \
+	@[ -e target/$(TRIPLE)/release/operator ] || echo "compiling operator and agent with full optimisation: about 340 crates," \
 	  "6 to 7 minutes on 2 quiet cores if none was built before" >&2
 	cargo build --release --locked --bin operator --bin agent
 	$(call static,operator agent,release)
@@ -119,7 +119,7 @@ $(CACHE)/bin/mdbook:
 
 # The programs in the profile dev, sooner compiled than a release: for `make demo`.
 dev-image: need-rust
-	@[ -e target/$(TRIPLE)/debug/operator ] || echo "compiling operator and agent without optimisation: some 340 crates," \
+	@[ -e target/$(TRIPLE)/debug/operator ] || echo "compiling operator and agent without optimisation: about 340 crates," \
 	  "3 minutes on 2 quiet cores if none was built before, 6 to 7 beside Kubernetes" >&2
 	cargo build --bin operator --bin agent
 	$(call static,operator agent,debug)

@@ -43,7 +43,7 @@ def shuffled(listed, seed):
 def users(metadata, root, folder):
     """The unit test programs of the crates that use the one in this folder, from what `cargo metadata` says.
 
-    They are named as `runner.cargo` names them. A crate is none of its own users.
+    They are named as `runner.cargo` names them.
     """
     folders = {str(Path(package["manifest_path"]).parent): package for package in metadata["packages"]}
     found, open_ = set(), {str(Path(root, folder))}
