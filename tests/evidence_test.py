@@ -210,7 +210,7 @@ class Mutants(Folder):
                 f'from_secs(30)); std::fs::write("{self.folder}/late", "").unwrap(); }} }}\n')
         self.root, self.names = self.repository(
             CRATES | {"tests/old.rs": test.format("thrice", 3, 9),
-                      "tests/red.rs": "#[test]\nfn fails() { panic!() }\n"},
+                      "tests/red.rs": '#[test]\nfn fails() { std::fs::write("left", "").unwrap(); panic!() }\n'},
             {"src/newer.rs": NEWER, "tests/new.rs": test.format("thrice", 3, 9) + late})
         (self.folder / "faults.json").write_text(json.dumps(self.FAULTS))
         (self.folder / "catchers.toml").write_text(CATCHERS)
@@ -229,12 +229,10 @@ class Mutants(Folder):
         wanted = {("number + 3 /* fault */", "unit"): "missed", ("number + 3 /* fault */", "old"): "caught",
                   ("number + 3 /* fault */", "new"): "caught", ("String::new() /* fault */", "unit"): "missed",
                   ("String::new() /* fault */", "old"): "missed", ("String::new() /* fault */", "new"): "missed"}
-        self.assertEqual({key: value for key, value in rows.items() if key in wanted}, wanted, said)
-        others = {("number - number /* fault */", "unit"): "caught", ("0 /* fault */", "unit"): "unviable",
-                  ("5 /* fault */", "unit"): "missed"}
-        self.assertEqual({key: value for key, value in rows.items() if key not in wanted}, others)
+        self.assertEqual(rows, wanted, said)
         self.assertIn("unit: 5 faults, 3 of them compiled at once", said)
         self.assertFalse((self.folder / "late").exists(), "the program went on after the first test that failed")
+        self.assertFalse((self.folder / "out" / "old" / "left").exists(), "what a test leaves stays")
         self.assertIn("old: 1 of 2 caught (50 %)", said)
         self.assertIn("new: 1 of 2 caught (50 %)", said)
         self.assertIn("not used, for they fail without a fault: old red", said)
@@ -247,11 +245,20 @@ class Mutants(Folder):
             code, said = self.try_faults(2, "--units")
             self.assertEqual(code, 0, said)
             self.assertIn("5 of them can be put into the old code, too", said)
-            self.assertIn("replace number * 3 with number + 3", said.split("3 are not", 1)[1])
+            self.assertIn("replace number * 3 with number + 3", said.split("2 are not", 1)[1])
         self.assertEqual(self.try_faults(4, "--units")[0], 1)
         rows = Records(next((self.folder / "out").glob("results-*.tsv"))).rows()
         self.assertEqual({row["side"] for row in rows if row["mutant"] != mutants.BASELINE}, {"unit"})
         self.assertIn("old: 1 of 2 caught (50 %)", self.try_faults(2)[1])
+
+    def test_the_first_of_the_order_are_tried_and_no_others(self):
+        # With this seed: number - number, 5, String::new(), 0, number + 3.
+        code, said = self.try_faults(2, "--units", "--seed", 29)
+        self.assertEqual(code, 0, said)
+        _, found = said.split("3 faults tried: 0 do not compile, 1 are caught by unit tests, 2 are not")
+        self.assertEqual([line.split("with ")[-1] for line in found.split("\n") if line],
+                         ["5 /* fault */", "String::new() /* fault */"], said)
+        self.assertNotIn("unviable", said)
 
     def test_an_incomplete_list_is_an_error(self):
         lister = self.folder / "cargo-mutants"

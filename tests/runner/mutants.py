@@ -72,7 +72,13 @@ class Verdicts:
 
     def missed(self, order):
         """The mutants that are viable and that the unit tests miss."""
-        return [mutant for mutant in order if self.result(mutant.name, "unit") == "missed"]
+        return [mutant for mutant in order
+                if self.result(mutant.name, "unit") == "missed" and self.is_viable(mutant)]
+
+    def enough(self, order, count):
+        """The beginning of the order up to the mutant with which `missed` has `count`."""
+        missed = self.missed(order)
+        return order[:order.index(missed[count - 1]) + 1] if len(missed) >= count else order
 
     def is_viable(self, mutant):
         """Whether it compiles, as far as that is known."""
