@@ -366,6 +366,14 @@ impl Member {
 }
 
 #[cfg(test)]
+impl Member {
+    /// The leader that it has heard last.
+    pub(super) fn last_leader(&self) -> Option<&Incarnation> {
+        self.contact.as_ref().map(|contact| &contact.leader)
+    }
+}
+
+#[cfg(test)]
 impl super::tests::Times for Member {
     fn each(&mut self, _: Time, f: &mut dyn FnMut(&mut Time)) {
         // Forgets values that do not affect decisions any more.

@@ -80,7 +80,7 @@ impl Model for Gangs {
                 None => {}
             }
             let goes = match &agent.end {
-                Ending::Lives => agent.is_cut,
+                Ending::Lives => state.is_given_up(i),
                 Ending::Killed | Ending::Exited(Exit::Signalled(_) | Exit::Displaced) => true,
                 Ending::Exited(Exit::Succeeded | Exit::Failed(_)) => false,
             };

@@ -3,7 +3,7 @@
 use super::super::message::{MemberMessage, Message, Outcome, Status, Time};
 use super::super::{Conn, Exit, Input};
 use super::shift::Times;
-use super::world::{Agent, Ending, Wish, World, worker};
+use super::world::{Agent, Ending, Wish, World, seconds, worker};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub struct State {
     pub world: World,
     pub pipes: Vec<Arc<Pipe>>,
     pub faults: u32,
+    /// An operator keeps the number of the last attempt, and replaces no living pod whose node has been silent for less
+    /// than a lease. With two faults the gang must do without that.
     pub is_watched: bool,
 }
 
@@ -208,6 +210,12 @@ impl State {
         self.do_as_wished(i, wishes);
     }
 
+    /// Whether the pod of a cut off agent may be replaced by now, though the agent lives.
+    pub fn is_given_up(&self, i: usize) -> bool {
+        let agent = &self.world.agents[i];
+        agent.is_cut && (!self.is_watched || seconds(agent.cut_for) >= self.world.timing.lease)
+    }
+
     /// Delivers everything that can be delivered, in one order. It stops after 200 messages.
     pub fn deliver_all(&mut self) {
         for _ in 0..200 {
@@ -243,8 +251,12 @@ impl State {
         for pipe in &mut self.pipes {
             Arc::make_mut(pipe).inbound.iter_mut().flatten().flatten().for_each(|message| message.each(NOW, &mut back));
         }
-        // The operator asks worker 0 for its last attempt. With two faults the gang must do without that.
         if self.is_watched {
+            for agent in self.world.agents.iter_mut().filter(|agent| agent.is_cut) {
+                let agent = Arc::make_mut(agent);
+                agent.cut_for = (agent.cut_for + 1).min(self.world.timing.lease.as_secs());
+            }
+            // It asks worker 0 for its last attempt.
             let leaders = self.world.agents.iter().filter(|a| a.seat == 0 && !a.is_cut && a.end == Ending::Lives);
             self.world.known =
                 leaders.map(|a| a.gang.memory().history.attempt).max().unwrap_or(0).max(self.world.known);
@@ -278,7 +290,10 @@ impl State {
                 let new = self.world.create(seat, None, NOW);
                 self.input(new, Input::Tick);
             }
-            Step::Heal(i) => Arc::make_mut(&mut self.world.agents[i]).is_cut = false,
+            Step::Heal(i) => {
+                let agent = Arc::make_mut(&mut self.world.agents[i]);
+                (agent.is_cut, agent.cut_for) = (false, 0);
+            }
             Step::Fault(fault) => {
                 self.faults -= 1;
                 self.suffer(fault);

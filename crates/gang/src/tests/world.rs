@@ -22,6 +22,8 @@ pub struct Agent {
     pub end: Ending,
     /// Nothing reaches it, and nothing leaves it.
     pub is_cut: bool,
+    /// For how many seconds, as far as that matters.
+    pub cut_for: u64,
     /// It has dialed since time last advanced.
     pub has_dialed: bool,
     /// Another pod holds its place now.
@@ -51,6 +53,8 @@ pub struct Attempt {
     pub size: u32,
     pub port: u16,
     pub choice: Choice,
+    /// The leader that began it.
+    pub leader: Option<Incarnation>,
     pub seats: BTreeSet<u32>,
     pub succeeded: BTreeSet<u32>,
 }
@@ -121,12 +125,11 @@ impl World {
             ports: (29500, 8),
         });
         // An agent that restarts in its own pod remembers nothing, and a new pod gets what the operator knows. If no
-        // reachable agent has heard of the last attempt, the number must come from what the pod and the operator keep.
-        let last = self.attempt.number;
+        // reachable agent knows the last attempt, the number must come from what the pod and the operator keep.
         let can_report = |agent: &Agent| agent.end == Ending::Lives && !agent.is_replaced && !agent.is_cut;
-        let is_known = self.agents.iter().any(|agent| can_report(agent) && agent.gang.status().seen >= last);
+        let is_known = self.agents.iter().any(|agent| can_report(agent) && self.knows_last_attempt(agent));
         let known = match again {
-            _ if !is_known => self.known.max(last),
+            _ if !is_known => self.known.max(self.attempt.number),
             None => self.known,
             Some(_) => 0,
         };
@@ -154,6 +157,7 @@ impl World {
             choosing,
             end,
             is_cut: false,
+            cut_for: 0,
             has_dialed: false,
             is_replaced: false,
         };
@@ -170,6 +174,16 @@ impl World {
                 self.agents.len() - 1
             }
         }
+    }
+
+    /// Whether the next leader chooses a larger number than the last attempt's because of this agent. An agent that has
+    /// prepared for that number with another leader, which did not know the attempt, does not know it either.
+    fn knows_last_attempt(&self, agent: &Agent) -> bool {
+        let Memory { history, seen, run } = agent.gang.memory();
+        let last = self.attempt.number;
+        let has_run = run.is_some_and(|run| run.attempt >= last);
+        let has_prepared = || agent.gang.member.last_leader() == self.attempt.leader.as_ref();
+        history.attempt >= last || has_run || seen > last || (seen == last && has_prepared())
     }
 
     pub fn lives(&self, i: usize) -> bool {
@@ -303,8 +317,9 @@ impl World {
                 if port == last.port {
                     self.broken = Some(format!("attempt {number} has the port of attempt {}", last.number));
                 }
+                let leader = self.agents[i].gang.member.last_leader().cloned();
                 let (seats, succeeded) = (BTreeSet::from([seat]), BTreeSet::new());
-                *last = Attempt { number, size, port, choice, seats, succeeded };
+                *last = Attempt { number, size, port, choice, leader, seats, succeeded };
             }
         }
     }
