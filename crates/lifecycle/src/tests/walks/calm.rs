@@ -23,6 +23,7 @@ impl World {
         self.spec.suspend = false;
         self.children.workloads_unlisted = false;
         self.children.event = None;
+        self.uncount_what_did_not_succeed();
         let is_heard = self.rng.one_in(2);
         (self.agent, self.silent_since) = (None, None);
         let mut actions = Vec::new();
@@ -85,6 +86,23 @@ impl World {
                     pod.training = Container::Running { since: Some(now) };
                 }
             }
+        }
+    }
+
+    /// The walk counts indexes at random, but a Job counts only one of whose pods it has seen one succeed. That may be
+    /// a pod which seems to live still, or which is gone from the watch.
+    fn uncount_what_did_not_succeed(&mut self) {
+        for job in self.children.jobs.values_mut() {
+            job.completed.retain(|index| {
+                let place = (job.role, job.incarnation, *index);
+                let mut of_place = self
+                    .children
+                    .pods
+                    .values()
+                    .filter(|pod| (pod.role, pod.incarnation, pod.index) == place)
+                    .peekable();
+                of_place.peek().is_none() || of_place.any(|pod| pod.is_alive() || pod.ended == Some(true))
+            });
         }
     }
 
