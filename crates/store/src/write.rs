@@ -121,4 +121,19 @@ mod tests {
         bucket.check_key(&"x".repeat(1022)).unwrap();
         std::fs::remove_dir_all(&room).unwrap();
     }
+    #[tokio::test]
+    async fn tag_changes_with_the_content() {
+        let room = std::env::temp_dir().join(format!("store-tag-{}", std::process::id()));
+        std::fs::create_dir_all(&room).unwrap();
+        let destination = Destination::parse(&format!("file://{}", room.display())).unwrap();
+        let store = Store::open(&destination, &Access::default(), "test").unwrap();
+        let mut tags = std::collections::BTreeSet::new();
+        for bytes in ["1", "2", "2 and more"] {
+            store.write_object("a", &Bytes::from_static(bytes.as_bytes())).await.unwrap();
+            let found = store.find_object("a").await.unwrap().unwrap();
+            assert_eq!(store.page(None).await.unwrap().objects[0].tag, found.tag);
+            assert!(tags.insert(found.tag.unwrap()), "{bytes:?} has the tag of what was there before");
+        }
+        std::fs::remove_dir_all(&room).unwrap();
+    }
 }

@@ -118,3 +118,24 @@ pub(super) fn varint(bytes: &mut &[u8]) -> Option<u64> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::varint;
+
+    #[test]
+    fn varint_has_64_bits_at_most() {
+        let most = [&[0xff; 9][..], &[1]].concat();
+        for (bytes, expected) in [
+            (&[0][..], Some(0)),
+            (&[0x80, 1], Some(128)),
+            (&most, Some(u64::MAX)),
+            (&[&[0xff; 9][..], &[2]].concat(), None),
+            (&[&[0x80; 10][..], &[1]].concat(), None),
+            (&[0x80], None),
+            (&[], None),
+        ] {
+            assert_eq!(varint(&mut &*bytes), expected, "{bytes:?}");
+        }
+    }
+}

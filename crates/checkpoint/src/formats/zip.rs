@@ -448,6 +448,9 @@ mod tests {
         let bytes = archive(&[("a", b"stored", false), ("b/c", &[7; 5000], true), ("empty", b"", false)]);
         assert_eq!(check(&bytes).unwrap(), [b"stored".to_vec(), vec![7; 5000], Vec::new()]);
         assert!(check(&archive(&[])).unwrap().is_empty());
+        // Longer than what is read at once.
+        let long = vec![7; 300_000];
+        assert_eq!(check(&archive(&[("a", &long, false), ("b", &long, true)])).unwrap(), [&*long, &long]);
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub(super) fn beside(source: &mut Source<'_>, item: &str, leaves: &[Leaf]) -> Re
 }
 
 /// Whether that is a description of where an array was.
-fn sharding(text: &str) -> Result<(), String> {
+pub(super) fn sharding(text: &str) -> Result<(), String> {
     const TYPES: [&str; 3] = ["SingleDeviceSharding", "NamedSharding", "PositionalSharding"];
     let json: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let kind = json.get("sharding_type").and_then(Value::as_str).ok_or("it has no sharding_type")?;
