@@ -20,6 +20,7 @@ import unittest
 from pathlib import Path
 
 from harness import DEADLINE, ROOT, Running, agent_program, content, fetch, free_port, secret, until
+from runner import processes
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 CACHE = Path(os.environ.get("TRAININGJOB_CACHE") or Path.home() / ".cache" / "trainingjob")
@@ -60,7 +61,7 @@ class Case(unittest.TestCase):
                                       stderr=log, env={**os.environ, **(env or {})}, start_new_session=True)
 
         def end():
-            os.killpg(server.pid, signal.SIGKILL)  # with the processes that it has started
+            processes.end(server, signal.SIGKILL)  # with what it has started; it may have ended by itself
             server.wait()
 
         def is_there():
