@@ -100,13 +100,19 @@ impl Store {
 mod tests {
     use crate::{Access, Destination, ErrorKind, Store};
     use bytes::Bytes;
+    use std::path::PathBuf;
+
+    /// A folder of its own, as a store.
+    fn folder_store(name: &str) -> (PathBuf, Store) {
+        let room = std::env::temp_dir().join(format!("store-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&room).unwrap();
+        let destination = Destination::parse(&format!("file://{}", room.display())).unwrap();
+        (room, Store::open(&destination, &Access::default(), "test").unwrap())
+    }
 
     #[tokio::test]
     async fn object_is_created_only_once() {
-        let room = std::env::temp_dir().join(format!("store-write-{}", std::process::id()));
-        std::fs::create_dir_all(&room).unwrap();
-        let destination = Destination::parse(&format!("file://{}", room.display())).unwrap();
-        let store = Store::open(&destination, &Access::default(), "test").unwrap();
+        let (room, store) = folder_store("write");
         assert!(store.create_object("a/b", Bytes::from_static(b"1")).await.unwrap());
         assert!(!store.create_object("a/b", Bytes::from_static(b"2")).await.unwrap());
         assert_eq!(store.read_object("a/b", 10).await.unwrap().unwrap(), "1");
@@ -121,12 +127,10 @@ mod tests {
         bucket.check_key(&"x".repeat(1022)).unwrap();
         std::fs::remove_dir_all(&room).unwrap();
     }
+
     #[tokio::test]
     async fn tag_changes_with_the_content() {
-        let room = std::env::temp_dir().join(format!("store-tag-{}", std::process::id()));
-        std::fs::create_dir_all(&room).unwrap();
-        let destination = Destination::parse(&format!("file://{}", room.display())).unwrap();
-        let store = Store::open(&destination, &Access::default(), "test").unwrap();
+        let (room, store) = folder_store("tag");
         let mut tags = std::collections::BTreeSet::new();
         for bytes in ["1", "2", "2 and more"] {
             store.write_object("a", &Bytes::from_static(bytes.as_bytes())).await.unwrap();
