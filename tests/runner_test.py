@@ -948,6 +948,7 @@ TRIALS = (
     Trial("moved", "all others", "slow"),
     Trial("none", "nothing", "lib"),
     Trial("fast", "optimised", "lib", ("the_library",), is_release=True),
+    Trial("other", "another version", "slow", env={"VERSION": "1.30"}, command=("echo", "a demo"), kubernetes="1.30"),
 )
 SLICES = (
     Slice("joined", "slow", ("hours",), {"SLEEPS": 0.1}, joins=True),
@@ -956,9 +957,14 @@ SLICES = (
 """
 TOY_RUN = {
     "tests/slow.rs": """
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
 #[test]
 fn sleeps() {
-    let seconds = std::env::var("SLEEPS").map_or(0.2, |text| text.parse().unwrap());
+    assert_eq!(variable("TRAININGJOB_KUBERNETES"), variable("VERSION"));
+    assert_eq!(variable("TRAININGJOB_TEST_TOOLS"), format!("/tools{}", variable("VERSION")));
+    let seconds = variable("SLEEPS").parse().unwrap_or(0.2);
     std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
 }
 #[test]
@@ -977,7 +983,7 @@ fn figures() {
     "Makefile": "ruff:\n\t@true\nimage:\n\t@mkdir -p dist && touch dist/image.tar\n",
     "devcluster/cluster": """#!/bin/sh
 case "$1" in
-tools) echo /tools ;;
+tools) echo "/tools$TRAININGJOB_KUBERNETES" ;;
 images) echo /images ;;
 operator-image) touch "$7" ;;
 esac
@@ -1083,10 +1089,10 @@ class WholeRuns(unittest.TestCase):
 
     def test_the_soak_resumes(self):
         code, said = self.run_tests("--soak")
-        self.assert_ends(said, "3 passed, 0 failed")
+        self.assert_ends(said, "4 passed, 0 failed")
         self.assertEqual(code, 0)
         for trial, result in (("words", "passed"), ("slow", "passed"), ("moved", "passed"), ("none", "no test"),
-                              ("fast", "passed")):
+                              ("fast", "passed"), ("other", "passed")):
             self.assertRegex(said, rf"(?m)^{trial} .* {result} ")
         code, said = self.run_tests("--soak")
         self.assert_ends(said, "0 passed, 0 failed")

@@ -179,6 +179,11 @@ class Plan:
 
         return function
 
+    def on_kubernetes(self, step, version):
+        """The environment of tests that run on another version, whose programs are built if they are not there."""
+        env = {"TRAININGJOB_KUBERNETES": version}
+        return {**env, "TRAININGJOB_TEST_TOOLS": self.command(step, CLUSTER, "tools", env=env).split()[-1]}
+
     def run_command(self, *words):
         return lambda step: self.command(step, *words)
 

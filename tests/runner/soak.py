@@ -1,7 +1,7 @@
 """The soak: trials that take hours, and the slice of them that one run of `make test` takes.
 
 Each trial has a short form in `make test`. A test that only the soak runs is `#[ignore = "soak: ..."]`. A trial without
-names runs every such test of its program that no other trial names.
+names runs every such test of its program that no other trial names, or, on another version of Kubernetes, all others.
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from runner.records import Records
 
 @dataclass(frozen=True)
 class Trial:
-    """A test program with what makes it long, or a command."""
+    """A test program with what makes it long, a command, or a command and then a program."""
 
     name: str
     what: str
@@ -21,6 +21,7 @@ class Trial:
     needs: tuple = ()  # beside those of the program
     is_release: bool = False  # compiled with full optimisation
     command: tuple = ()
+    kubernetes: str | None = None  # the version on which the tests of `make test` run again
     threads: int = 2
 
 
@@ -65,8 +66,9 @@ TRIALS = (
           command=("tests/release/stranger",)),
     Trial("stranger-helm", "the same by the chart of the release", command=("tests/release/stranger", "--helm")),
     Trial("kubernetes-1.34", "the demo and the tests on a control plane, on the oldest version that is supported",
-          command=("tests/release/kubernetes", "1.34")),
-    Trial("kubernetes-1.37", "the same on the newest version", command=("tests/release/kubernetes", "1.37")),
+          "plane", command=("tests/release/kubernetes", "1.34"), kubernetes="1.34", threads=8),
+    Trial("kubernetes-1.37", "the same on the newest version", "plane",
+          command=("tests/release/kubernetes", "1.37"), kubernetes="1.37", threads=8),
     Trial("examples", "every example that runs as it is shipped", "node", ("examples::",), {},
           ("release-image", "examples-image", "kueue")),
     Trial("incidents", "what an engineer on call types and sees", "node", ("each_incident",), {}, ("release-image",)),

@@ -254,6 +254,8 @@ def trial_run(trial, listed):
     env = {"TRAININGJOB_SOAK": 1, **trial.env}
     if trial.tests:
         return Run(trial.program, ("--include-ignored", *trial.tests), env, f"soak-{trial.name}", shows=True)
+    if trial.kubernetes:
+        return Run(trial.program, (), env, f"soak-{trial.name}")
     names = soak.names_of(trial, libtest.of_soak(listed), soak.TRIALS)
     arguments = ("--ignored", "--exact", *names)
     return Run(trial.program, arguments, env, f"soak-{trial.name}", shows=True) if names else None
