@@ -105,7 +105,9 @@ fn is_end(worker: &WorkerFacts<'_>, report: &Report, raised: &Exception, progres
     const UNDER_WAY: SignedDuration = SignedDuration::from_secs(30);
     const SECOND: SignedDuration = SignedDuration::from_secs(1);
     let stopped = worker.deletion.filter(|_| report.stopped_by.is_some());
-    if stopped.is_some_and(|asked| raised.time.duration_since(asked) >= SECOND) {
+    if stopped.is_some_and(|asked| raised.time.duration_since(asked) >= SECOND)
+        || report.stopped_at.is_some_and(|asked| raised.time > asked)
+    {
         return false;
     }
     // An exit code alone does not say which process a signal ended.

@@ -53,6 +53,9 @@ pub struct Report {
     /// The signal that requested the agent to stop (usually SIGTERM), if it arrived before the program's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_by: Option<i32>,
+    /// Time at which the program got that signal, to the millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<Timestamp>,
     /// The error for which the agent stopped the program, or did not count its exit as success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_for: Option<ErrorPattern>,

@@ -84,13 +84,20 @@ impl HookLine {
             return Some(Self::Hello);
         }
         let name = exception.class.rsplit('.').next()?;
-        if ["", "ChildFailedError", "SignalException", "KeyboardInterrupt"].contains(&name) {
+        let is_interrupt = ["", "ChildFailedError", "KeyboardInterrupt"].contains(&name);
+        if is_interrupt || is_of_signal(&exception.class, &exception.message) {
             return None;
         }
         let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).ok()?;
         let exception = Box::new(Exception { time, ..exception }.innermost());
         Some(Self::Raised { exception, parent, ends })
     }
+}
+
+/// Whether torchrun raised this because it got a signal, so that it says nothing that the signal does not say.
+pub fn is_of_signal(class: &str, message: &str) -> bool {
+    static MESSAGE: LazyLock<Regex> = LazyLock::new(|| crate::constant(r"^Process \d+ got signal: [\w.]+$"));
+    class.rsplit('.').next() == Some("SignalException") && MESSAGE.is_match(message)
 }
 
 impl Exception {
@@ -249,6 +256,25 @@ mod tests {
         assert_eq!(parse(nccl).unwrap().summary(), "E: NCCL error (socket: refused)");
         let bare = br#"{"type": "Stop", "message": "", "seconds": 1, "thread": "Thread-1"}"#;
         assert_eq!(parse(bare).unwrap().summary(), "Stop in thread Thread-1");
+    }
+
+    #[test]
+    fn torchruns_exception_at_a_signal_is_no_cause() {
+        let parsed = |class: &str, message: &str| {
+            parse(format!(r#"{{"type": "{class}", "message": "{message}", "seconds": 1}}"#).as_bytes())
+        };
+        for class in ["SignalException", "torch.distributed.elastic.multiprocessing.api.SignalException"] {
+            assert_eq!(parsed(class, "Process 7 got signal: 15"), None);
+        }
+        for (class, message) in [
+            ("SignalException", "Process 7 got signal: 15 and ignored it"),
+            ("SignalException", "the worker got signal: 15"),
+            ("mine.SignalException", "no signal"),
+            ("SignalException", ""),
+            ("mine.Signal", "Process 7 got signal: 15"),
+        ] {
+            assert!(parsed(class, message).is_some(), "{class}: {message}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Why a program ended, according to the last lines of its stderr.
 
 use crate::crash::{self, Crash};
+use crate::exception::is_of_signal;
 use crate::mpi;
 use crate::origin::{FailureOrigin, origin_of};
 use crate::split_rank;
@@ -161,12 +162,14 @@ pub fn code_of_paddle(text: &str) -> Option<i32> {
     FAILED.captures(text)?.extract::<1>().1[0].parse().ok()
 }
 
-/// Parses the last line of a Python traceback: rank, class and message.
+/// Parses the last line of a Python traceback: rank, class and message. Torchrun's at a signal is none.
 pub fn exception(line: &str) -> Option<(Option<u64>, &str, &str)> {
     let (rank, text) = split_rank(line);
     let (class, message) = text.split_once(':').unwrap_or((text, ""));
+    let message = message.trim();
     // Shells and Go print "Error: ..." too.
-    (is_exception(class) && class != "Error").then(|| (rank, class, message.trim()))
+    let is_one = is_exception(class) && class != "Error" && !is_of_signal(class, message);
+    is_one.then_some((rank, class, message))
 }
 
 /// Returns the last line of `text` that the program itself printed, not torchrun's closing summary or a tracker's line.
@@ -202,8 +205,8 @@ fn last_exception(lines: &[&str], wanted: impl Fn(&str) -> bool) -> Option<usize
             in_traceback = true;
         } else if !is_within(text) && (in_traceback || names_exception(text)) {
             in_traceback = false;
-            // torchrun raises this when it is stopped, so it only repeats the signal.
-            let is_echo = text.contains("SignalException: Process ") || (found.is_some() && is_of_child_python(text));
+            let is_of_signal = text.split_once(": ").is_some_and(|(class, message)| is_of_signal(class, message));
+            let is_echo = is_of_signal || (found.is_some() && is_of_child_python(text));
             if !is_echo && wanted(text) {
                 found = Some(at);
             }
@@ -438,6 +441,7 @@ Root Cause (first observed failure):
         for other in ["Error: no such option: --x", "W1121 10:00:00 Sending process 21", "some words: Error", ""] {
             assert_eq!(exception(other), None, "{other}");
         }
+        assert_eq!(exception("torch.x.SignalException: Process 7 got signal: 15"), None);
     }
 
     #[test]

@@ -240,6 +240,62 @@ mod tests {
         );
     }
 
+    /// What a program says because it is stopped is no cause, as torchrun's own exception or one of a signal's handler.
+    #[test]
+    fn stopped_program_that_raises_is_not_the_cause() {
+        let hang = protocol::hang::Hang {
+            place: protocol::stacks::StackLocation::Elsewhere,
+            rank: Some(1),
+            time: Timestamp::from_second(50).unwrap(),
+            text: "rank 1 is in <module> (/app/train.py:21)".to_owned(),
+        };
+        let torchrun = "W1130 20:01:02.432000 12 torch/distributed/elastic/agent/server/api.py:719] Received 15 death \
+                        signal, shutting down workers\nTraceback (most recent call last):\n  File \"/usr/bin/torchrun\", \
+                        line 33, in <module>\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 12 \
+                        got signal: 15\n";
+        let by_torchrun = Report {
+            exit_code: Some(1),
+            stopped_by: Some(15),
+            hang: Some(hang),
+            stderr_tail: torchrun.to_owned(),
+            ..Report::default()
+        };
+        let waits = Report {
+            signal: Some(15),
+            ended_for: Some(text::error_pattern::ErrorPattern::Hang),
+            hang: Some(protocol::hang::Hang {
+                place: protocol::stacks::StackLocation::Collective,
+                ..by_torchrun.hang.clone().unwrap()
+            }),
+            ..Report::default()
+        };
+        let members = [end(Outcome::Failed, &waits), end(Outcome::Stopped, &by_torchrun)];
+        let judged = judge(&ended(EndCause::Failed(first_worker()), members));
+        assert_eq!((judged.reason.as_str(), judged.worker), ("Hang", Some(1)), "{judged:?}");
+
+        let raises_at = |millisecond| {
+            let time = Timestamp::from_millisecond(millisecond).unwrap();
+            let message = "asked to stop".to_owned();
+            let raised =
+                text::exception::Exception { time, class: "Preempted".to_owned(), message, ..Default::default() };
+            Report {
+                exit_code: Some(1),
+                stopped_by: Some(15),
+                stopped_at: Some(Timestamp::from_millisecond(50_000).unwrap()),
+                stderr_tail: "Traceback (most recent call last):\n  x\nPreempted: asked to stop\n".to_owned(),
+                python_tells: true,
+                exception: Some(raised),
+                ..Report::default()
+            }
+        };
+        let timeout = "RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation\n";
+        let judged = |millisecond| {
+            let members = [failed(1, timeout), end(Outcome::Stopped, &raises_at(millisecond))];
+            judge(&ended(EndCause::Failed(first_worker()), members)).worker
+        };
+        assert_eq!((judged(49_999), judged(50_020)), (Some(1), Some(0)));
+    }
+
     #[test]
     fn requested_stop_is_not_a_failure() {
         let judged = judge(&ended(EndCause::Ordered("by a person".to_owned()), [stopped(1.0), failed(1, "")]));

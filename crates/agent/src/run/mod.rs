@@ -330,7 +330,7 @@ impl Run {
             return;
         }
         if signal.is_stop() && self.report.stopped_by.is_none() {
-            self.report.stopped_by = Some(signal.number);
+            (self.report.stopped_by, self.report.stopped_at) = (Some(signal.number), Some(now()));
             process.kill_at.get_or_insert(Instant::now() + self.grace);
             self.is_urgent = true;
         }
@@ -609,7 +609,7 @@ impl Run {
         }
         self.pending_stop = None;
         if stop.is_of_gang && self.report.stopped_by.is_none() {
-            self.report.stopped_by = Some(Signal::SIGTERM as i32);
+            (self.report.stopped_by, self.report.stopped_at) = (Some(Signal::SIGTERM as i32), Some(now()));
             self.is_urgent = true;
         }
         send(process.pid, Signal::SIGTERM as i32);
