@@ -35,6 +35,7 @@ from runner import (
     soak,
     steps,
     suite,
+    venv,
 )
 from runner.console import Failure
 from runner.processes import PATIENCE, Processes, left_behind
@@ -270,6 +271,11 @@ class Soak(unittest.TestCase):
         self.assertEqual(run.arguments, ("--ignored", "--exact", "b"))
         self.assertEqual(run.env["TRAININGJOB_SOAK"], 1)
 
+    def test_a_trial_may_take_longer_than_its_program_in_a_usual_run(self):
+        for trial in soak.TRIALS:
+            if trial.program and (run := suite.trial_run(trial, {"a": "soak: hours"})):
+                self.assertGreater(run.limit, lanes.PROGRAMS[trial.program].limit, trial.name)
+
     def test_a_slice_that_joins_leaves_the_other_tests_of_the_soak_out(self):
         part = soak.Slice("s", "node", ("kills",), {"KILLS": 10})
         listed = {"a::kills": "soak: long", "b": "soak: long", "c": "a benchmark", "d": None}
@@ -285,6 +291,28 @@ class Soak(unittest.TestCase):
         results.add("storm", "failed", 5.0)
         self.assertEqual(soak.Results(file, "one").passed(), {"fuzz": 60.0})
         self.assertEqual(soak.Results(file, "two").passed(), {})
+
+
+class Venv(unittest.TestCase):
+    def test_an_environment_is_made_once_for_each_list(self):
+        folder, made = room(self), []
+
+        def run(words, **_):
+            made.append(words[2])
+            if words[2] == "venv":
+                Path(words[-1]).mkdir()
+
+        requirements = folder / "requirements.txt"
+        with mock.patch.object(venv.subprocess, "run", run), mock.patch("sys.stderr"):
+            requirements.write_text("a==1\n")
+            first = [venv.python("libraries", requirements, folder) for _ in range(2)]
+            self.assertEqual(made, ["venv", "pip"])
+            requirements.write_text("a==2\n")
+            second = venv.python("libraries", requirements, folder)
+        self.assertEqual(made, ["venv", "pip"] * 2)
+        self.assertEqual(first[0], first[1])
+        self.assertNotEqual(first[0], second)
+        self.assertTrue(second.parents[1].exists())
 
 
 class Schedule(unittest.TestCase):

@@ -9,7 +9,6 @@ builds the agent, makes an environment with the clients below the cache, and sta
 import hashlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,10 +19,9 @@ import unittest
 from pathlib import Path
 
 from harness import DEADLINE, ROOT, Running, agent_program, content, fetch, free_port, secret, until
-from runner import processes
+from runner import processes, venv
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-CACHE = Path(os.environ.get("TRAININGJOB_CACHE") or Path.home() / ".cache" / "trainingjob")
 TOKEN, BUCKET, KEY, SECRET = "hf_right", "bucket", "test-key", "test-secret"
 ACCOUNT = "devstoreaccount1"  # the emulator's own, with its key
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -328,7 +326,7 @@ def tool(name):
 
 def azurite():
     """Azurite, installed once per machine, where crates/testkit installs it."""
-    folder = CACHE / "azurite-3.35.0"
+    folder = venv.CACHE / "azurite-3.35.0"
     program = folder / "node_modules/azurite/dist/src/blob/main.js"
     if not program.exists():
         subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", folder,
@@ -339,23 +337,6 @@ def azurite():
 def is_open(port):
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def with_clients():
-    """The Python of an environment that has the clients, made once for each list of them."""
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:16]
-    folder = CACHE / f"clients-{digest}"
-    if not folder.exists():
-        print(f"installing the clients of {REQUIREMENTS.name} into {folder} (once)", file=sys.stderr)
-        part = folder.with_name(f"{folder.name}.{os.getpid()}")
-        subprocess.run([sys.executable, "-m", "venv", "--copies", part], check=True)
-        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "-r", REQUIREMENTS]
-        subprocess.run([part / "bin/python3", *pip], stdin=subprocess.DEVNULL, check=True)
-        try:
-            part.rename(folder)
-        except OSError:  # another one was faster
-            shutil.rmtree(part)
-    return folder / "bin" / "python3"
 
 
 def build():
@@ -370,7 +351,7 @@ def build():
 
 def main():
     if "huggingface_hub" not in sys.modules and not os.environ.get("TRAININGJOB_CLIENTS"):
-        python = with_clients()
+        python = venv.python("clients", REQUIREMENTS)
         if not os.environ.get("TRAININGJOB_TEST_BINARIES"):
             build()
         os.execve(python, [str(python), "-B", __file__, *sys.argv[1:]], {**os.environ, "TRAININGJOB_CLIENTS": "1"})

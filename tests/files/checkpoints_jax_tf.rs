@@ -402,13 +402,9 @@ fn libraries_load_every_checkpoint_judged_valid() {
     let programs = fixtures().join("../../checkpoints");
     let room = Room::new("damages");
     let made = room.path("made");
-    let status = Command::new(&python)
-        .arg(programs.join("make_jax_tf.py"))
-        .arg(&made)
-        .arg(seed.to_string())
-        .stderr(Stdio::null())
-        .status();
-    assert!(status.unwrap().success(), "make_jax_tf.py failed");
+    let output =
+        Command::new(&python).arg(programs.join("make_jax_tf.py")).arg(&made).arg(seed.to_string()).output().unwrap();
+    assert!(output.status.success(), "make_jax_tf.py failed: {}", String::from_utf8_lossy(&output.stderr));
 
     let cases = cases(&made);
     let mut random = Random(seed);

@@ -129,6 +129,8 @@ class Plan:
                     self.take("TRAININGJOB_TEST_EXAMPLES_IMAGE"), usual=1, cold=150),
             cluster("helm", "helm, which renders the chart", ("shipping", "helm"), ("packages",),
                     self.take("TRAININGJOB_TEST_HELM"), usual=1, cold=10),
+            Step("checkpoint-libraries", "TensorFlow, JAX and Orbax, which write and read checkpoints",
+                 self.install_checkpoint_libraries, needs=("python",), usual=1, cold=60),
             Step("gang-schedulers", "Volcano and the coscheduling plugin", self.build_gang_schedulers, ("tools",),
                  usual=1, cold=300),
             *cargo_steps,
@@ -195,6 +197,10 @@ class Plan:
 
     def install_languages(self, step):
         self.command(step, CLUSTER, "packages", "--languages", prefix=True)
+
+    def install_checkpoint_libraries(self, step):
+        words = ("tests/runner/venv.py", "checkpoints", "tests/checkpoints/requirements.txt")
+        self.take("TRAININGJOB_PYTHON")(step, self.command(step, sys.executable, "-B", *words))
 
     def take_tools(self, step, _):
         self.take("TRAININGJOB_TEST_TOOLS")(step, self.command(step, CLUSTER, "tools"))

@@ -23,6 +23,7 @@ class Trial:
     command: tuple = ()
     kubernetes: str | None = None  # the version on which the tests of `make test` run again
     threads: int = 2
+    limit: int = 4 * 3600  # seconds, after which it is ended: it hangs
 
 
 NODE_IMAGES = ("examples-image", "trainers", "small-frameworks", "large-frameworks")
@@ -78,6 +79,8 @@ TRIALS = (
           {}, ("release-image", "small-frameworks", "large-frameworks")),
     Trial("clients", "the clients of the hub and of object stores, with our servers and our agent",
           command=("tests/fetch/clients_test.py",)),
+    Trial("libraries", "what TensorFlow, JAX and Orbax load of 1,000 damaged checkpoints", "files",
+          ("libraries_load",), {}, ("checkpoint-libraries",)),
     Trial("long-lists", "lists of more files than a fetch accepts", "hostile", ("lists_of_more_files",)),
     Trial("million-keys", "1,000,000 keys, of which the fetch is stopped, resumed and verified", "cache",
           ("a_million_keys",)),

@@ -253,9 +253,12 @@ def trial_run(trial, listed):
     """How a trial of the soak runs its program, of which this is the list of tests; None if there is none for it."""
     env = {"TRAININGJOB_SOAK": 1, **trial.env}
     if trial.tests:
-        return Run(trial.program, ("--include-ignored", *trial.tests), env, f"soak-{trial.name}", shows=True)
-    if trial.kubernetes:
-        return Run(trial.program, (), env, f"soak-{trial.name}")
-    names = soak.names_of(trial, libtest.of_soak(listed), soak.TRIALS)
-    arguments = ("--ignored", "--exact", *names)
-    return Run(trial.program, arguments, env, f"soak-{trial.name}", shows=True) if names else None
+        arguments, shows = ("--include-ignored", *trial.tests), True
+    elif trial.kubernetes:
+        arguments, shows = (), False
+    else:
+        names = soak.names_of(trial, libtest.of_soak(listed), soak.TRIALS)
+        if not names:
+            return None
+        arguments, shows = ("--ignored", "--exact", *names), True
+    return Run(trial.program, arguments, env, f"soak-{trial.name}", shows, trial.limit)
