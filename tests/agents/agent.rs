@@ -3,6 +3,7 @@
 
 use api::Reason;
 use failure::{Container, WorkerFacts, first_cause};
+use jiff::Timestamp;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::agent_status::AgentStatus;
@@ -203,13 +204,16 @@ fn process_ignoring_sigterm_is_killed_after_the_grace() {
     let mut agent = room.start(&["--grace-seconds", "1"], script);
     agent.ready();
     let rank = room.pid("rank");
-    let asked = Instant::now();
+    let (asked, asked_at) = (Instant::now(), Timestamp::now().as_millisecond());
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.exit_code(), Some(137));
     assert!(asked.elapsed() >= Duration::from_secs(1), "{:?}", asked.elapsed());
     assert!(!is_there(rank));
     let report = room.report();
     assert_eq!((report.signal, report.stopped_by), (Some(9), Some(15)));
+    let stopped_at = report.stopped_at.map(|time| time.as_millisecond());
+    let before_the_grace = asked_at..=Timestamp::now().as_millisecond() - 1000;
+    assert!(stopped_at.is_some_and(|time| before_the_grace.contains(&time)), "{stopped_at:?} in {before_the_grace:?}");
 }
 
 #[test]

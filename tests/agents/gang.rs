@@ -16,6 +16,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use testkit::init::{as_init, init_of};
 use testkit::room::Room;
@@ -39,6 +40,8 @@ struct Gang {
     metrics: u16,
     /// Port where the ranks meet in the first attempt. The second attempt uses the next port.
     master: u16,
+    /// The agent's binary.
+    agent: PathBuf,
     command: Vec<String>,
     /// Seconds from SIGTERM to SIGKILL where a program may save.
     grace: u32,
@@ -84,6 +87,7 @@ impl Gang {
             size,
             metrics: free_port(),
             master,
+            agent: binary("agent").into(),
             command,
             grace: 5,
             options: Vec::new(),
@@ -128,7 +132,7 @@ impl Gang {
         if let Some(before) = self.before {
             command.args(["sh", "-c", &format!("{before} && exec \"$0\" \"$@\"")]);
         }
-        command.args([binary("agent"), "run"]).args([
+        command.arg(&self.agent).arg("run").args([
             format!("--grace-seconds={}", self.grace),
             format!("--attempt={}", self.begins.0),
             format!("--termination-log={}", path(&format!("message-{index}"))),
@@ -826,6 +830,36 @@ exit 1
     let Some(gang) = Gang::new("gang-notice", 2, json!({}), &script) else { return };
     let cause = gang.first_cause();
     assert!(cause.contains("worker 1: exit code 3: rank 1 has ended by SIGKILL"), "{cause}");
+}
+
+/// The other worker gives up waiting for it. Only the time of the stop, which its agent reports, tells its exception from
+/// one that made the other wait.
+#[test]
+fn exception_raised_because_of_a_stop_is_not_the_cause() {
+    let program = r#"
+import signal, time
+class Preempted(Exception): pass
+def stop(*_): raise Preempted("asked to stop")
+signal.signal(signal.SIGTERM, stop)
+open("ready", "w").close()
+while True:
+    time.sleep(0.1)
+"#;
+    let script = format!(
+        r#"
+[ $ATTEMPT = 1 ] || exit 0
+wait_at_peers
+[ $NODE_RANK = 0 ] && exec python3 -c '{program}'
+wait_for ready
+echo "RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation" >&2
+exit 1
+"#
+    );
+    let Some(mut gang) = Gang::new("gang-raises", 2, json!({}), &script) else { return };
+    gang.agent = gang.room.installed();
+    let cause = gang.first_cause();
+    assert!(gang.output()[0].contains("Preempted: asked to stop"), "it raised: {:?}", gang.output());
+    assert!(cause.contains("worker 1: ") && cause.contains("Timed out waiting 1800000ms"), "{cause}");
 }
 
 /// A program that never reaps a killed child of its own is stopped all the same.
