@@ -1018,6 +1018,7 @@ esac
 """,
     "demo/run": "#!/bin/sh\necho the demo\n",
     "src/operator.rs": "fn main() {}\n",
+    ".gitignore": "target\ndist\n",
 }
 
 
@@ -1122,6 +1123,7 @@ class WholeRuns(unittest.TestCase):
         for trial, result in (("words", "passed"), ("slow", "passed"), ("moved", "passed"), ("none", "no test"),
                               ("fast", "passed"), ("other", "passed")):
             self.assertRegex(said, rf"(?m)^{trial} .* {result} ")
+        self.assertTrue((buildfolder.folder_of(self.folder / "cache", self.root) / buildfolder.RECORD).exists())
         code, said = self.run_tests("--soak")
         self.assert_ends(said, "0 passed, 0 failed")
         self.assertRegex(said, r"(?m)^slow .* passed before ")
