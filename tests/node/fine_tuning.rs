@@ -151,11 +151,7 @@ impl Hub {
         let file = room.path("hubs");
         let mut command = match std::env::var("TRAININGJOB_TEST_PROGRAMS") {
             Ok(folder) => Command::new(Path::new(&folder).join("lib-fetch")),
-            Err(_) => {
-                let mut cargo = Command::new("cargo");
-                cargo.args(["test", "--quiet", "--package", "fetch", "--lib", "--"]).current_dir(root(""));
-                cargo
-            }
+            Err(_) => compiled_tests_of_fetch(),
         };
         command.args(["--exact", TEST]).env("FETCH_TEST_HUBS", &file);
         command.env("FETCH_TEST_MODEL", model).env("FETCH_TEST_NAME", name);
@@ -177,10 +173,29 @@ impl Hub {
 
 impl Drop for Hub {
     fn drop(&mut self) {
-        // It ends by itself.
-        let _ = fs::remove_file(&self.file);
+        // It ends by itself without its file, but not before it has written that.
+        if fs::remove_file(&self.file).is_err() {
+            let _ = self.process.kill();
+        }
         let _ = self.process.wait();
     }
+}
+
+/// The unit tests of `crates/fetch` where `tests/run` has not compiled them, with its profile if that is there. However
+/// long compiling takes, no deadline for a server includes it.
+fn compiled_tests_of_fetch() -> Command {
+    let profile = PathBuf::from(root("target/tests.toml"));
+    let cargo = |last: &str| {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["test", "--quiet", "--package", "fetch", "--lib"]).current_dir(root(""));
+        if profile.is_file() {
+            cargo.args(["--release", "--config"]).arg(&profile);
+        }
+        cargo.arg(last);
+        cargo
+    };
+    assert!(cargo("--no-run").status().unwrap().success(), "the tests of crates/fetch do not compile");
+    cargo("--")
 }
 
 /// Makes the node report GPUs, which nothing uses.
