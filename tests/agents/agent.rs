@@ -211,7 +211,7 @@ fn process_ignoring_sigterm_is_killed_after_the_grace() {
     assert!(!is_there(rank));
     let report = room.report();
     assert_eq!((report.signal, report.stopped_by), (Some(9), Some(15)));
-    let stopped_at = report.stopped_at.map(|time| time.as_millisecond());
+    let stopped_at = report.stopped_at.map(Timestamp::as_millisecond);
     let before_the_grace = asked_at..=Timestamp::now().as_millisecond() - 1000;
     assert!(stopped_at.is_some_and(|time| before_the_grace.contains(&time)), "{stopped_at:?} in {before_the_grace:?}");
 }
