@@ -804,6 +804,13 @@ fn gang_of_one_needs_neither_key_nor_port() {
     gang.all_exit(agents, 0);
 }
 
+/// Both workers begin the first attempt; then worker `rank` runs this program in Python, and the other one this script.
+fn python_beside(rank: u32, program: &str, other: &str) -> String {
+    format!(
+        "[ $ATTEMPT = 1 ] || exit 0\nwait_at_peers\n[ $NODE_RANK = {rank} ] && exec python3 -c '{program}'\n{other}"
+    )
+}
+
 /// The other worker fails, and the gang stops before torchrun looks at its ranks.
 #[test]
 fn launcher_may_still_report_its_ranks_failure_during_a_stop() {
@@ -817,16 +824,12 @@ time.sleep(0.4)
 print("rank 1 has ended by SIGKILL", file=__import__("sys").stderr, flush=True)
 os._exit(3)
 "#;
-    let script = format!(
-        r#"
-[ $ATTEMPT = 1 ] || exit 0
-wait_at_peers
-[ $NODE_RANK = 1 ] && exec python3 -c '{launcher}'
+    let other = r#"
 wait_for killed
 echo "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:1" >&2
 exit 1
-"#
-    );
+"#;
+    let script = python_beside(1, launcher, other);
     let Some(gang) = Gang::new("gang-notice", 2, json!({}), &script) else { return };
     let cause = gang.first_cause();
     assert!(cause.contains("worker 1: exit code 3: rank 1 has ended by SIGKILL"), "{cause}");
@@ -845,16 +848,12 @@ open("ready", "w").close()
 while True:
     time.sleep(0.1)
 "#;
-    let script = format!(
-        r#"
-[ $ATTEMPT = 1 ] || exit 0
-wait_at_peers
-[ $NODE_RANK = 0 ] && exec python3 -c '{program}'
+    let other = r#"
 wait_for ready
 echo "RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation" >&2
 exit 1
-"#
-    );
+"#;
+    let script = python_beside(0, program, other);
     let Some(mut gang) = Gang::new("gang-raises", 2, json!({}), &script) else { return };
     gang.agent = gang.room.installed();
     let cause = gang.first_cause();
@@ -874,16 +873,12 @@ signal.signal(signal.SIGTERM, lambda *_: (open("told", "w").close(), os._exit(0)
 while True:
     time.sleep(0.1)
 "#;
-    let script = format!(
-        r#"
-[ $ATTEMPT = 1 ] || exit 0
-wait_at_peers
-[ $NODE_RANK = 1 ] && exec python3 -c '{program}'
+    let other = r#"
 wait_for killed
 echo "ValueError: boom" >&2
 exit 5
-"#
-    );
+"#;
+    let script = python_beside(1, program, other);
     let Some(gang) = Gang::new("gang-child", 2, json!({}), &script) else { return };
     let cause = gang.first_cause();
     assert!(gang.room.path("told").exists(), "it got SIGTERM");
